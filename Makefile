@@ -1,0 +1,108 @@
+# Everything a contributor runs. `make` alone explains itself.
+# Works on a fresh Debian machine with Python 3.11, make and git.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PROTO_OUT := src/penstock/_generated
+PYTEST := $(BIN)/python -m pytest
+
+# The fast loop: no database, no Spark, no hour-long runs.
+FAST := not server and not spark and not soak
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+# ---------------------------------------------------------------- environment
+
+.PHONY: setup
+setup: $(STAMP) ## Create .venv with exactly what requirements.lock says
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Penstock needs Python 3.11 or newer as '$(PYTHON)': install it (apt-get install python3) or run 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "$(PYTHON) cannot create virtual environments: install python3-venv (apt-get install python3-venv)." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# uv comes from the lock too, so that its version and its hash have one home.
+	@test -x $(BIN)/uv || { sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.txt; }
+	$(BIN)/uv pip sync --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip install --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: lock
+lock: setup ## Resolve requirements.lock again (UPGRADE=1 takes newer versions)
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev \
+	  --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
+	  $(if $(UPGRADE),--upgrade) --quiet --output-file requirements.lock
+
+.PHONY: proto
+proto: setup ## Generate code from proto/ (committed, so that users need no compiler)
+	mkdir -p $(PROTO_OUT)
+	$(BIN)/python -m grpc_tools.protoc -I proto \
+	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
+	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
+	  --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) \
+	  --mypy_out=$(PROTO_OUT) --mypy_grpc_out=$(PROTO_OUT) \
+	  $$(cd proto && find . -name '*.proto' | sort)
+
+# -------------------------------------------------------------------- checking
+
+.PHONY: check
+check: static ## The fast loop: lint, format, types, layers, unit and property tests
+	$(PYTEST) -n 2 -m "$(FAST)"
+
+.PHONY: static
+static: setup
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint layers mypy pyright
+
+.PHONY: lint layers mypy pyright
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+layers: setup
+	$(BIN)/lint-imports --no-cache
+mypy: setup
+	$(BIN)/mypy
+pyright: setup
+	$(BIN)/pyright
+
+.PHONY: test
+test: static servers ## Everything: static checks and all tests on real servers, with coverage
+	PENSTOCK_SERVERS_REQUIRED=1 $(PYTEST) -m "not soak" --cov --cov-report=term
+
+.PHONY: servers
+servers: setup ## Install the database servers that the tests start
+	$(BIN)/python -m penstock.testing.servers install
+
+.PHONY: soak
+soak: servers ## The long runs: faults injected for hours
+	PENSTOCK_SERVERS_REQUIRED=1 $(PYTEST) -m soak --timeout=0
+
+.PHONY: bench
+bench: servers ## Every benchmark under bench/
+	@for bench in bench/*/run.py; do echo "== $$bench"; $(BIN)/python "$$bench"; done
+
+# ------------------------------------------------------------------- using it
+
+.PHONY: quickstart
+quickstart: setup ## A simulated shop, captured, followed and merged into a Delta table
+	$(BIN)/penstock quickstart
+
+.PHONY: fmt
+fmt: setup ## Format the code and fix what can be fixed without thought
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: clean
+clean: ## Remove caches and build output (keeps .venv and .servers)
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist htmlcov .coverage .coverage.*
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
