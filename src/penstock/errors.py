@@ -1,0 +1,201 @@
+"""Every error that Penstock raises, as one tree.
+
+    PenstockError
+    ├── ConfigError                  the configuration says something impossible
+    ├── SourceError
+    │   ├── SourceUnavailableError   transient: the source does not answer
+    │   ├── PositionLostError        the source no longer holds what follows our position
+    │   ├── SourceChangedError       another server answers under the source's name
+    │   └── UndecodableError         a change that we cannot represent exactly
+    ├── LogError
+    │   ├── LogFullError             transient: no space; capture waits and goes on
+    │   ├── LogLockedError           another process writes this log
+    │   ├── LogFormatError           the log is of a newer format
+    │   └── LogCorruptError          the log does not say what it must
+    └── ProgressError                a reader's marker cannot be resumed from
+        ├── TrimmedError             retention removed what follows it
+        ├── StreamChangedError       it belongs to another log, or to one since restored
+        ├── AheadError               it is ahead of this log
+        ├── MalformedProgressError   it is not a marker
+        └── GapError                 changes were lost, and the reader did not ask to be told in-band
+
+`code` is stable: metrics, wire status, exit codes and docs share it. The retry loop reads
+`transient`, never the message. A message says what happened, what is safe and what to do next.
+"""
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """The root. Raised only through its subclasses."""
+
+    code: ClassVar[str] = "penstock"
+    transient: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(PenstockError):
+    """The configuration says something impossible; nothing was started."""
+
+    code = "config"
+    exit_code = 2
+
+
+class SourceError(PenstockError):
+    """A source failed. Its position stands where the log last made it durable."""
+
+    code = "source"
+    exit_code = 3
+
+
+class SourceUnavailableError(SourceError):
+    """The source does not answer, or broke off; capture retries from its durable position."""
+
+    code = "source.unavailable"
+    transient = True
+
+
+class PositionLostError(SourceError):
+    """The source no longer holds the changes that follow our position (S7)."""
+
+    code = "source.position_lost"
+
+    def __init__(self, *, source: str, position: str, detail: str) -> None:
+        self.source = source
+        self.position = position
+        self.detail = detail
+        super().__init__(
+            f"{source}: the changes after our position are gone from the source ({detail}). "
+            f"Capture has stopped and nothing was skipped; everything captured so far is safe. "
+            f"Set on_position_lost = 'snapshot' to record the gap and copy the data again, "
+            f"or 'gap' to record the gap and go on from now."
+        )
+
+
+class SourceChangedError(SourceError):
+    """Another server answers under this source's name (S6)."""
+
+    code = "source.changed"
+
+    def __init__(self, *, source: str, expected: str, found: str) -> None:
+        super().__init__(
+            f"{source}: the log was captured from {expected}, but {found} answers now. "
+            f"Capture has stopped and nothing was mixed. Point the source at the original "
+            f"server, or give the new server a source name of its own."
+        )
+
+
+class UndecodableError(SourceError):
+    """A change that cannot be represented exactly (invariant 10)."""
+
+    code = "source.undecodable"
+
+    def __init__(self, *, source: str, what: str, position: str) -> None:
+        super().__init__(
+            f"{source}: cannot decode {what} at position {position}. Capture has stopped before "
+            f"it and nothing was skipped. Please report it with the type named here."
+        )
+
+
+class LogError(PenstockError):
+    """The log failed. What it acknowledged before is safe."""
+
+    code = "log"
+    exit_code = 4
+
+
+class LogFullError(LogError):
+    """No space for an append; nothing of the append was kept (P5)."""
+
+    code = "log.full"
+    transient = True
+
+
+class LogLockedError(LogError):
+    """Another process writes this log."""
+
+    code = "log.locked"
+
+
+class LogFormatError(LogError):
+    """The log was written by a newer Penstock; nothing was changed."""
+
+    code = "log.format"
+
+
+class LogCorruptError(LogError):
+    """The log does not say what it must."""
+
+    code = "log.corrupt"
+
+
+class ProgressError(PenstockError):
+    """A reader's marker cannot be resumed from."""
+
+    code = "progress"
+    exit_code = 5
+
+
+class TrimmedError(ProgressError):
+    """Retention removed an entry that the reader has not seen (P7)."""
+
+    code = "TRIMMED"
+
+    def __init__(self, *, oldest: str) -> None:
+        self.oldest = oldest
+        super().__init__(
+            f"the entries after this marker were removed by retention. What you processed is safe, "
+            f"but what came next is no longer here. Rebuild from the source, then follow from the "
+            f"oldest marker: {oldest}"
+        )
+
+
+class StreamChangedError(ProgressError):
+    """The marker belongs to another log, or to this one before it was restored (F10)."""
+
+    code = "STREAM_CHANGED"
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            f"this marker is not of this log: {detail}. Nothing was sent. Rebuild from the source, "
+            f"then subscribe with an empty marker."
+        )
+
+
+class AheadError(ProgressError):
+    """The marker is ahead of everything this log holds."""
+
+    code = "AHEAD"
+
+    def __init__(self, *, sequence: int, head: int) -> None:
+        super().__init__(
+            f"this marker stands at sequence {sequence}, but the log ends at {head}: the log was "
+            f"restored from an older copy. Nothing was sent. Rebuild from the source, then "
+            f"subscribe with an empty marker."
+        )
+
+
+class MalformedProgressError(ProgressError):
+    """Not a marker at all."""
+
+    code = "MALFORMED"
+
+    def __init__(self, marker: str) -> None:
+        super().__init__(
+            f"not a progress marker: {marker[:64]!r}. Nothing was sent. Send back, unchanged, the "
+            f"`progress` of the last event you processed, or an empty one to start at the head."
+        )
+
+
+class GapError(ProgressError):
+    """Changes were lost upstream, and this reader did not ask for control events."""
+
+    code = "GAP"
+
+    def __init__(self, *, after: str, description: str) -> None:
+        self.after = after
+        super().__init__(
+            f"changes were lost between the source and the log: {description}. Everything before "
+            f"was delivered. Rebuild what the gap names, then follow from the marker after it: "
+            f"{after}"
+        )

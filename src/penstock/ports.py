@@ -1,0 +1,121 @@
+"""What the engine asks of its adapters. Each port has two real implementations.
+
+Every method is async and leaves threads to the adapter. A block is `penstock.wire.Block`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from penstock.event import Commit, Fragment
+from penstock.wire import Block
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What a log holds: the sequences in (trimmed, head]."""
+
+    log_id: int
+    """64 random bits, new with every log and with every restore of one."""
+    trimmed: int
+    """Sequence of the last entry that retention removed; 0 when none was. Never moves back."""
+    trimmed_check: int
+    """The 32-bit check of the entry at `trimmed` (0 when none): a marker there still resumes."""
+    head: int
+    """Sequence of the newest visible entry; 0 in an empty log."""
+    head_commit: int
+    head_check: int
+    """The 32-bit check of the entry at `head`; 0 in an empty log."""
+
+
+class SourceState(Struct, frozen=True, kw_only=True):
+    """What the log knows of a source; written in the same transaction as its events."""
+
+    source: str
+    position: str
+    commits: int
+    events: int
+    last_timestamp: int
+    """Unix milliseconds of the source's clock at its last event; 0 before the first."""
+    moved_at: int
+    """Unix milliseconds when the position was last moved (a heartbeat moves it too)."""
+
+
+@runtime_checkable
+class LogReader(Protocol):
+    """Reads a log, in the writing process or in another one."""
+
+    async def bounds(self) -> Bounds: ...
+
+    async def read(
+        self, *, after: int, until: int | None = None, bytes_max: int = 1 << 20
+    ) -> list[Block]:
+        """Blocks that cover the entries with `after` < sequence <= `until`, oldest first.
+
+        Exact at both ends: `Block.start`/`Block.stop` narrow the first and last one. Stops after
+        about `bytes_max` bytes, but returns at least one block if there is one; an empty list
+        means that `after` is the head. Holds no transaction after it returns.
+        Raises TrimmedError if retention removed an entry that the reader has not seen.
+        """
+        ...
+
+    async def wait(self, *, after: int, timeout_seconds: float | None = None) -> bool:
+        """Return True once the head is beyond `after`, False at the timeout. Never polls alone."""
+        ...
+
+    async def sources(self) -> list[SourceState]: ...
+
+
+@runtime_checkable
+class ChangeLog(LogReader, Protocol):
+    """The durable, ordered log. One writer; any number of readers."""
+
+    async def append(self, batch: Sequence[Commit | Fragment]) -> None:
+        """Make `batch` durable: entries and the positions of their sources in one write.
+
+        Returns only when it would survive a power cut (invariant 1). Order is kept. A failure
+        leaves nothing of the batch visible, and the positions where they were.
+        Fragments are staged, and stay invisible until their source's next Commit.
+        Raises LogFullError when there is no space, with nothing lost.
+        """
+        ...
+
+    async def position(self, source: str) -> str | None:
+        """Where `source` resumes: the position of its last durable commit."""
+        ...
+
+    async def abandon(self, source: str) -> None:
+        """Drop what `source` has staged: it will send that commit again from its start."""
+        ...
+
+    async def set_position(self, source: str, position: str | None) -> None:
+        """Move a source by hand (None forgets it); only while it is not captured."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ChangeSource(Protocol):
+    """One upstream.
+
+    A source yields commits in commit order and resumes exactly after `position`. It raises a
+    SourceError: transient ones are retried by the supervisor from the durable position, others
+    stop the source. `changes` may be called again after it failed; each call is a new session.
+    """
+
+    name: str
+
+    def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
+        """Commits after `position` (None: where the configuration says to start).
+
+        Yields an empty Commit at least every `heartbeat_seconds` while nothing changes, as soon
+        as the source tells a newer position to resume from.
+        """
+        ...
+
+    async def acknowledge(self, position: str) -> None:
+        """Called once everything up to `position` is durable in the log; never earlier."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,45 @@
+"""Metric and log-field names, declared once.
+
+Counters count successes and failures; a log line tells a story. No label or field ever holds a
+document, a key, a URI or a secret.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY = CollectorRegistry()
+
+EVENTS_APPENDED = Counter(
+    "penstock_events_ingested_total", "Events made durable.", ["source"], registry=REGISTRY
+)
+COMMITS_APPENDED = Counter(
+    "penstock_commits_ingested_total", "Commits made durable.", ["source"], registry=REGISTRY
+)
+APPEND_SECONDS = Histogram(
+    "penstock_append_seconds", "From append to durable, per group commit.", registry=REGISTRY
+)
+SOURCE_ERRORS = Counter(
+    "penstock_source_errors_total", "Errors of a source.", ["source", "code"], registry=REGISTRY
+)
+SOURCE_RECONNECTS = Counter(
+    "penstock_source_reconnects_total", "Times a source reconnected.", ["source"], registry=REGISTRY
+)
+GAPS_DETECTED = Counter(
+    "penstock_gaps_detected_total", "Gap entries written.", ["source"], registry=REGISTRY
+)
+SOURCE_LAG_SECONDS = Gauge(
+    "penstock_source_lag_seconds",
+    "Source time of the last captured commit, subtracted from now.",
+    ["source"],
+    registry=REGISTRY,
+)
+LOG_HEAD_SEQUENCE = Gauge(
+    "penstock_log_head_sequence", "Sequence of the newest entry.", registry=REGISTRY
+)
+LOG_TRIMMED_SEQUENCE = Gauge(
+    "penstock_log_trimmed_sequence", "Sequence of the last trimmed entry.", registry=REGISTRY
+)
+LOG_BYTES = Gauge("penstock_log_bytes", "Bytes of the log's live pages.", registry=REGISTRY)
+EVENTS_PUBLISHED = Counter(
+    "penstock_events_published_total", "Events sent to readers.", ["protocol"], registry=REGISTRY
+)
+READERS = Gauge("penstock_readers", "Readers connected.", ["protocol"], registry=REGISTRY)
