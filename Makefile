@@ -47,12 +47,10 @@ lock: setup ## Resolve requirements.lock again (UPGRADE=1 takes newer versions)
 .PHONY: proto
 proto: setup ## Generate code from proto/ (committed, so that users need no compiler)
 	mkdir -p $(PROTO_OUT)
-	$(BIN)/python -m grpc_tools.protoc -I proto \
-	  --plugin=protoc-gen-mypy=$(BIN)/protoc-gen-mypy \
-	  --plugin=protoc-gen-mypy_grpc=$(BIN)/protoc-gen-mypy_grpc \
-	  --python_out=$(PROTO_OUT) --grpc_python_out=$(PROTO_OUT) \
-	  --mypy_out=$(PROTO_OUT) --mypy_grpc_out=$(PROTO_OUT) \
-	  $$(cd proto && find . -name '*.proto' | sort)
+	@# Messages only: services are registered by name, over bytes that are encoded already, and a
+	@# generated stub would tie users to the grpcio that generated it.
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=$(PROTO_OUT) --pyi_out=$(PROTO_OUT) \
+	  $$(cd proto && find . -name '*.proto' -printf '%P\n' | sort)
 
 # -------------------------------------------------------------------- checking
 
