@@ -12,6 +12,14 @@ from penstock.event import Commit, Fragment
 from penstock.wire import Block
 
 
+class Ancestor(Struct, frozen=True, kw_only=True):
+    """A log that this one was restored from: they agree up to `head`, and only so far."""
+
+    log_id: int
+    head: int
+    """Markers of the ancestor up to this sequence resume here; later ones are of another stream."""
+
+
 class Bounds(Struct, frozen=True, kw_only=True):
     """What a log holds: the sequences in (trimmed, head]."""
 
@@ -26,6 +34,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
     head_commit: int
     head_check: int
     """The 32-bit check of the entry at `head`; 0 in an empty log."""
+    ancestors: tuple[Ancestor, ...] = ()
+    """The logs that this one was restored from, nearest first."""
 
 
 class SourceState(Struct, frozen=True, kw_only=True):
@@ -55,7 +65,16 @@ class LogReader(Protocol):
         Exact at both ends: `Block.start`/`Block.stop` narrow the first and last one. Stops after
         about `bytes_max` bytes, but returns at least one block if there is one; an empty list
         means that `after` is the head. Holds no transaction after it returns.
-        Raises TrimmedError if retention removed an entry that the reader has not seen.
+        Raises TrimmedError if retention removed an entry that the reader has not seen, AheadError
+        if `after` is beyond the head.
+        """
+        ...
+
+    async def check_at(self, sequence: int) -> int | None:
+        """The 32-bit check of the entry at `sequence`, by which a marker proves itself.
+
+        The trim watermark still has its check; 0 at sequence 0. None for what the log does not
+        hold any more, or not yet.
         """
         ...
 
