@@ -4,6 +4,7 @@
     ├── ConfigError                  the configuration says something impossible
     ├── SourceError
     │   ├── SourceUnavailableError   transient: the source does not answer
+    │   │   └── SourceSilentError    it said nothing for too long, not even that it is quiet
     │   ├── PositionLostError        the source no longer holds what follows our position
     │   ├── SourceChangedError       another server answers under the source's name
     │   └── UndecodableError         a change that we cannot represent exactly
@@ -12,6 +13,9 @@
     │   ├── LogLockedError           another process writes this log
     │   ├── LogFormatError           the log is of a newer format
     │   └── LogCorruptError          the log does not say what it must
+    ├── ServiceUnavailableError      transient: the Penstock service does not answer
+    │   └── ServiceBusyError         it serves as many readers as it may
+    ├── RequestError                 the service cannot do what a reader asks
     └── ProgressError                a reader's marker cannot be resumed from
         ├── TrimmedError             retention removed what follows it
         ├── StreamChangedError       it belongs to another log, or to one since restored
@@ -53,6 +57,18 @@ class SourceUnavailableError(SourceError):
 
     code = "source.unavailable"
     transient = True
+
+
+class SourceSilentError(SourceUnavailableError):
+    """The source yielded nothing for its deadline, not even an empty commit (S15)."""
+
+    code = "source.silent"
+
+    def __init__(self, *, source: str, silence_seconds_max: float) -> None:
+        super().__init__(
+            f"{source}: nothing was heard for {silence_seconds_max:g} s, not even that it is "
+            f"quiet. Its session is closed and a new one starts from the durable position."
+        )
 
 
 class PositionLostError(SourceError):
@@ -127,6 +143,33 @@ class LogCorruptError(LogError):
     """The log does not say what it must."""
 
     code = "log.corrupt"
+
+
+class ServiceUnavailableError(PenstockError):
+    """The Penstock service does not answer a reader; what the reader saved is safe."""
+
+    code = "service.unavailable"
+    transient = True
+    exit_code = 6
+
+
+class ServiceBusyError(ServiceUnavailableError):
+    """The service has as many readers as it may; this one was refused and may come back (P18)."""
+
+    code = "service.busy"
+
+    def __init__(self, *, readers_max: int) -> None:
+        super().__init__(
+            f"{readers_max} readers are connected, and no more are allowed. The others are not "
+            f"affected. Try again later, or raise max_connections under [serve]."
+        )
+
+
+class RequestError(PenstockError):
+    """The service cannot do what a reader asks; nothing was sent."""
+
+    code = "request"
+    exit_code = 2
 
 
 class ProgressError(PenstockError):

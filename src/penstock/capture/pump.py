@@ -1,0 +1,170 @@
+"""Source → log: the one loop that every change goes through.
+
+Two tasks share a bounded hand-over: one asks the source for its next commits while the other
+appends what has been handed over. So a slow fsync makes batches larger, not capture slower, and a
+full hand-over makes the source wait. Nothing is acknowledged before its append returned
+(invariant 1), and nothing is kept but what the log holds: after any failure a new pump goes on
+from the log's position, and the source sends the rest again.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+
+from msgspec import Struct
+
+from penstock.event import ChangeEvent, Commit, Fragment
+from penstock.ports import ChangeLog, ChangeSource
+from penstock.telemetry import COMMITS_APPENDED, EVENTS_APPENDED
+
+EVENT_BYTES = 400
+"""What an event weighs beside its documents: its encoded fields, and the object itself."""
+
+
+class PumpLimits(Struct, frozen=True, kw_only=True):
+    """How much the pump holds at once. The hand-over and the append under way hold this each.
+
+    One item is always taken, however large: a source cuts what is too large into fragments.
+    """
+
+    batch_events_max: int = 2_000
+    batch_bytes_max: int = 4 << 20
+
+
+class PumpProgress:
+    """What a pump has done so far: it writes this, and its supervisor reads it."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        """Commits and fragments that the source yielded, empty commits too."""
+        self.appended = 0
+        """Of them, how many are durable."""
+        self.moved = asyncio.Event()
+        """Set once something was made durable."""
+        self.waits_for_log = False
+        """The hand-over is full: the source is not being asked, so it cannot be called silent."""
+
+    def kept(self, items: int) -> None:
+        """Say that `items` more are durable."""
+        self.appended += items
+        self.moved.set()
+
+
+async def pump(
+    source: ChangeSource,
+    log: ChangeLog,
+    *,
+    limits: PumpLimits | None = None,
+    progress: PumpProgress | None = None,
+) -> None:
+    """Append what `source` yields until it ends, from where the log says that it stands.
+
+    Whatever the source yielded before it failed is durable before its error is raised here, so
+    that a source stopped by an undecodable change has lost nothing that came before it. An error
+    of the log is raised at once: its batch was not kept, and is not acknowledged.
+    """
+    # A transaction that an earlier session left unfinished will be sent again from its start.
+    await log.abandon(source.name)
+    hand_over = _HandOver(limits or PumpLimits(), progress or PumpProgress())
+    changes = source.changes(position=await log.position(source.name))
+    reader = asyncio.ensure_future(hand_over.fill(changes))
+    try:
+        while batch := await hand_over.take():
+            await _append_whole(log, batch)
+            hand_over.progress.kept(len(batch))
+            _count(source.name, batch)
+            position = last_position(batch)
+            if position is not None:
+                await source.acknowledge(position)
+        await reader
+    finally:
+        reader.cancel()
+        # The error that is on its way out came first; the source will repeat its own.
+        await asyncio.gather(reader, return_exceptions=True)
+        if isinstance(changes, AsyncGenerator):
+            await changes.aclose()
+
+
+async def _append_whole(log: ChangeLog, batch: list[Commit | Fragment]) -> None:
+    """Append, and when cancelled meanwhile, leave only once the log has answered.
+
+    Otherwise the next session could read its position before this append moved it, and append
+    the same changes again.
+    """
+    append = asyncio.ensure_future(log.append(batch))
+    try:
+        await asyncio.shield(append)
+    finally:
+        await asyncio.gather(append, return_exceptions=True)
+
+
+def last_position(batch: list[Commit | Fragment]) -> str | None:
+    """Where the source stands once `batch` is durable; None if it is inside a transaction still."""
+    return next((item.position for item in reversed(batch) if isinstance(item, Commit)), None)
+
+
+def weight(item: Commit | Fragment) -> int:
+    """About how many bytes an item takes up in memory and in the log."""
+    total = 0
+    for event in item.events:
+        total += EVENT_BYTES
+        if isinstance(event, ChangeEvent):
+            total += (
+                len(event.full_document or b"")
+                + len(event.full_document_before_change or b"")
+                + len(event.update_description or b"")
+            )
+        else:
+            total += len(event.description)
+    return total
+
+
+def _count(source: str, batch: list[Commit | Fragment]) -> None:
+    events = sum(len(item.events) for item in batch)
+    if events:
+        EVENTS_APPENDED.labels(source).inc(events)
+        commits = sum(isinstance(item, Commit) and bool(item.events) for item in batch)
+        COMMITS_APPENDED.labels(source).inc(commits)
+
+
+class _HandOver:
+    """What the source has yielded and the log has not taken yet; bounded, in order."""
+
+    def __init__(self, limits: PumpLimits, progress: PumpProgress) -> None:
+        self.progress = progress
+        self._limits = limits
+        self._items: list[Commit | Fragment] = []
+        self._events = 0
+        self._bytes = 0
+        self._ended = False
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    async def fill(self, changes: AsyncIterator[Commit | Fragment]) -> None:
+        """Take over everything from `changes`; waits while full. Raises what the source raises."""
+        limits = self._limits
+        try:
+            async for item in changes:
+                self.progress.received += 1
+                self._items.append(item)
+                # An empty commit counts as well, or a burst of them would have no bound.
+                self._events += len(item.events) or 1
+                self._bytes += weight(item)
+                self._arrived.set()
+                if self._events >= limits.batch_events_max or self._bytes >= limits.batch_bytes_max:
+                    self._room.clear()
+                    self.progress.waits_for_log = True
+                    await self._room.wait()
+                    self.progress.waits_for_log = False
+        finally:
+            self._ended = True
+            self._arrived.set()
+
+    async def take(self) -> list[Commit | Fragment]:
+        """Everything handed over so far, at least one item; empty once the source has ended."""
+        while not self._items and not self._ended:
+            self._arrived.clear()
+            await self._arrived.wait()
+        batch, self._items = self._items, []
+        self._events = self._bytes = 0
+        self._room.set()
+        return batch
