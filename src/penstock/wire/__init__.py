@@ -1,0 +1,60 @@
+"""The block: the one layout in which entries are stored and from which every reader is served.
+
+A block is 1..N entries, about 64 KiB. An event is encoded once, when the log takes it, to the bytes
+of the protobuf message `penstock.v1.Event`; each server takes from the block what it needs: gRPC
+slices, JSON splices, Flight gathers columns. Nothing stored says sequence, commit or progress: the
+log's key and the header say where a block stands, and `Block.messages` appends them when sending.
+
+    layout.py    what lies where, and protobuf's varints
+    encode.py    event -> bytes and index -> block
+    block.py     a stored block, read: messages, places, narrowing
+    verify.py    whether a stored block says what it must
+    arrow.py     blocks -> Arrow columns
+    messages.py  complete messages: parse, batch, JSON
+
+This package is the only place that knows the layout.
+"""
+
+from penstock.wire.arrow import ARROW_SCHEMA, to_arrow
+from penstock.wire.block import Block
+from penstock.wire.encode import (
+    CommitSummary,
+    EncodedCommit,
+    EncodedEvent,
+    Placed,
+    build_block,
+    encode_commit,
+    encode_event,
+)
+from penstock.wire.layout import BLOCK_BYTES, Stream
+from penstock.wire.messages import (
+    batch_message,
+    content_check,
+    decode_message,
+    entry_of,
+    heartbeat_message,
+    split_batch,
+    to_json,
+)
+
+__all__ = [
+    "ARROW_SCHEMA",
+    "BLOCK_BYTES",
+    "Block",
+    "CommitSummary",
+    "EncodedCommit",
+    "EncodedEvent",
+    "Placed",
+    "Stream",
+    "batch_message",
+    "build_block",
+    "content_check",
+    "decode_message",
+    "encode_commit",
+    "encode_event",
+    "entry_of",
+    "heartbeat_message",
+    "split_batch",
+    "to_arrow",
+    "to_json",
+]

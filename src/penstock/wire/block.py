@@ -1,0 +1,327 @@
+"""A stored block, read: where it stands, and its entries as messages."""
+
+import binascii
+import struct
+from collections.abc import Iterable, Iterator
+from functools import cached_property, lru_cache
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock._generated.penstock.v1 import penstock_pb2 as pb
+from penstock.errors import LogCorruptError, LogFormatError
+from penstock.event import Entry, Kind
+from penstock.extjson import relaxed
+from penstock.progress import VERSION as PROGRESS_VERSION
+from penstock.progress import Progress
+from penstock.wire.arrow import to_arrow
+from penstock.wire.encode import CommitSummary
+from penstock.wire.layout import (
+    COMMIT,
+    COMMIT_PACK,
+    FLAG_LONG,
+    HEADER,
+    HEADER_CHECKED,
+    INDEX,
+    INDEX_HEAD,
+    LAYOUT_VERSION,
+    PLACE,
+    PLACE_PACK,
+    Stream,
+    tables_check,
+    tag,
+    varint,
+)
+from penstock.wire.messages import decode_message
+from penstock.wire.verify import verify
+
+
+class Block:
+    """A view of one stored block, standing at its place in the log.
+
+    Entries are addressed by position `start <= i < stop` inside the block; a narrowed block shares
+    the bytes. Immutable: any number of readers and threads may share it.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        *,
+        log_id: int,
+        first_sequence: int,
+        extent: tuple[int, CommitSummary, int] | None = None,
+    ) -> None:
+        """`first_sequence` is that of entry 0. `extent` = (commit, summary, ingest time) for a
+        block of a staged commit, whose own header knows none of them.
+
+        Raises LogFormatError for a newer layout, LogCorruptError when the block is cut short or
+        its header or tables were altered. Altered documents are found by `verify`.
+        """
+        if data[:1] != _VERSION:
+            raise _unreadable(data, first_sequence)
+        try:
+            _, count, commits, stream_bytes, payload_bytes, first_commit, ingested_at, check = (
+                HEADER.unpack_from(data)
+            )
+        except struct.error:
+            raise _unreadable(data, first_sequence) from None
+        self.data = data
+        self.log_id = log_id
+        self.first_sequence = first_sequence
+        self.start = 0
+        self.stop: int = count
+        self.first_commit: int = first_commit
+        self.ingested_at: int = ingested_at
+        self._extent = None if extent is None else extent[1]
+        self._commits_at = HEADER.size
+        self._places_at = self._commits_at + COMMIT.itemsize * commits
+        self._index_at = self._places_at + PLACE.itemsize * count
+        self._streams_at = self._index_at + INDEX.itemsize * count
+        self.payload: int = self._streams_at + stream_bytes
+        view = memoryview(data)
+        if len(data) != self.payload + payload_bytes or check != tables_check(
+            view[:HEADER_CHECKED], view[HEADER.size : self.payload]
+        ):
+            raise _unreadable(data, first_sequence)
+        if extent is not None:
+            self.first_commit, _, self.ingested_at = extent
+
+    def narrow(self, *, after: int, until: int | None = None) -> "Block":
+        """This block with only the entries in (`after`, `until`]."""
+        narrowed = object.__new__(Block)
+        narrowed.__dict__.update(self.__dict__)
+        narrowed.start = max(self.start, after + 1 - self.first_sequence)
+        if until is not None:
+            narrowed.stop = min(self.stop, until + 1 - self.first_sequence)
+        return narrowed
+
+    def __len__(self) -> int:
+        return max(0, self.stop - self.start)
+
+    def verify(self) -> None:
+        """Raise LogCorruptError unless the whole block says what it must (see `wire.verify`)."""
+        verify(self)
+
+    # --- places ---------------------------------------------------------------------------------
+
+    @cached_property
+    def streams(self) -> list[Stream]:
+        return _streams(self.data[self._streams_at : self.payload])
+
+    @property
+    def summary_table(self) -> bytes:
+        """Per commit that the block touches: its rows and digest (layout.COMMIT)."""
+        if self._extent is not None:
+            return COMMIT_PACK.pack(*self._extent)
+        return self.data[self._commits_at : self._places_at]
+
+    @property
+    def places_in_view(self) -> bytes:
+        """Per entry in view: where it stands (layout.PLACE)."""
+        start = self._places_at + self.start * PLACE.itemsize
+        return self.data[start : start + len(self) * PLACE.itemsize]
+
+    @property
+    def index_in_view(self) -> bytes:
+        """Per entry in view: what it holds (layout.INDEX)."""
+        start = self._index_at + self.start * INDEX.itemsize
+        return self.data[start : start + len(self) * INDEX.itemsize]
+
+    @cached_property
+    def places(self) -> NDArray[np.void]:
+        """Per entry of the whole block: where it stands (layout.PLACE)."""
+        return np.frombuffer(self.data, PLACE, self._count, self._places_at)
+
+    @cached_property
+    def index(self) -> NDArray[np.void]:
+        """Per entry of the whole block: what it holds (layout.INDEX)."""
+        return np.frombuffer(self.data, INDEX, self._count, self._index_at)
+
+    @property
+    def _count(self) -> int:
+        return (self._index_at - self._places_at) // PLACE.itemsize
+
+    def _place(self, i: int) -> tuple[int, int, int, int, int]:
+        """Start, commit (from the first), ordinal, stream and whether it ends the commit."""
+        return PLACE_PACK.unpack_from(self.data, self._places_at + i * PLACE.itemsize)
+
+    def _head(self, i: int) -> tuple[int, int]:
+        """Check and length."""
+        return INDEX_HEAD.unpack_from(self.data, self._index_at + i * INDEX.itemsize)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last entry in view."""
+        return self.first_sequence + self.stop - 1
+
+    @property
+    def last_commit(self) -> int:
+        return self.commit(self.stop - 1)
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.data)
+
+    def ends_commit(self, i: int) -> bool:
+        return bool(self._place(i)[4])
+
+    def check(self, i: int) -> int:
+        """The content hash of an entry (64 bits)."""
+        check, _ = self._head(i)
+        return check
+
+    def key_hash(self, i: int) -> int:
+        return int(self.index["key_hash"][i])
+
+    def commit(self, i: int) -> int:
+        return self.first_commit + self._place(i)[1]
+
+    def ordinal(self, i: int) -> int:
+        return self._place(i)[2]
+
+    def stream(self, i: int) -> Stream:
+        return self.streams[self._place(i)[3]]
+
+    def stream_numbers(self) -> NDArray[np.uint16]:
+        """Per entry of the whole block, the index into `streams`."""
+        return self.places["stream"]
+
+    def kinds(self) -> NDArray[np.uint8]:
+        """Per entry of the whole block, its `Kind`."""
+        return self.index["kind"]
+
+    def kind(self, i: int) -> Kind:
+        return Kind(int(self.index["kind"][i]))
+
+    def timestamp(self, i: int) -> int:
+        return int(self.index["timestamp"][i])
+
+    def progress(self, i: int) -> str:
+        """The marker to save once entry `i` is processed."""
+        return str(Progress(self.log_id, self.first_sequence + i, self.check(i) & 0xFFFFFFFF))
+
+    # --- messages -------------------------------------------------------------------------------
+
+    def stored(self, i: int) -> bytes:
+        """The entry's protobuf bytes as stored: without sequence, commit and progress."""
+        start = self.payload + self._place(i)[0]
+        return self.data[start : start + self._head(i)[1]]
+
+    def message(self, i: int) -> bytes:
+        """The complete `penstock.v1.Event` bytes of entry `i`, ready to send."""
+        return next(self.messages((i,)))
+
+    def messages(self, entries: Iterable[int]) -> Iterator[bytes]:
+        """`message` of many entries, in the order given."""
+        data, payload, first = self.data, self.payload, self.first_sequence
+        marker = _marker_head(self.log_id)
+        commit, shared = -1, b""
+        for i in entries:
+            start, number, ordinal, _, ends = self._place(i)
+            check, length = self._head(i)
+            if number != commit:
+                commit, shared = number, self._commit_fields(number)
+            start += payload
+            sequence = first + i
+            yield b"".join(
+                (
+                    data[start : start + length],
+                    shared,
+                    _ORDINAL,
+                    varint(ordinal),
+                    _ENDS_COMMIT if ends else b"",
+                    _SEQUENCE,
+                    varint(sequence),
+                    marker,
+                    _marker_tail(sequence, check & 0xFFFFFFFF),
+                )
+            )
+
+    def _commit_fields(self, number: int) -> bytes:
+        """The fields that the entries of one commit share: number, rows, digest, ingest time."""
+        if self._extent is not None:
+            rows, digest = self._extent
+        else:
+            rows, digest = COMMIT_PACK.unpack_from(
+                self.data, self._commits_at + number * COMMIT.itemsize
+            )
+        return b"".join(
+            (
+                _COMMIT,
+                varint(self.first_commit + number),
+                _COMMIT_ROWS,
+                varint(rows),
+                _COMMIT_DIGEST,
+                digest.to_bytes(8, "little"),
+                _INGESTED_AT,
+                varint(self.ingested_at),
+            )
+        )
+
+    def seed_message(self, i: int) -> bytes:
+        """The puller's dialect: the same bytes, but int64 values plain as relaxed JSON has them."""
+        message = self.message(i)
+        if not int(self.index["flags"][i]) & FLAG_LONG:
+            return message
+        event = pb.Event.FromString(message)
+        event.full_document = relaxed(event.full_document)
+        event.update_description = relaxed(event.update_description)
+        event.full_document_before_change = relaxed(event.full_document_before_change)
+        return event.SerializeToString()
+
+    def entries(self) -> Iterator[Entry]:
+        """The entries in view, decoded."""
+        return map(decode_message, self.messages(range(self.start, self.stop)))
+
+    def to_arrow(self, selected: NDArray[np.intp] | None = None) -> pa.RecordBatch:
+        """The entries in view (or of them the `selected` positions, ascending) as ARROW_SCHEMA.
+
+        `wire.to_arrow` gathers many blocks at once, which costs far less an entry.
+        """
+        return to_arrow((self,), selected=None if selected is None else (selected,))
+
+
+_VERSION = bytes((LAYOUT_VERSION,))
+_COMMIT = tag(13, 0)
+_COMMIT_ROWS = tag(15, 0)
+_COMMIT_DIGEST = tag(28, 1)
+_INGESTED_AT = tag(21, 0)
+_ORDINAL = tag(14, 0)
+_ENDS_COMMIT = tag(29, 0) + b"\1"
+_SEQUENCE = tag(30, 0)
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_MARKER_TAIL = struct.Struct(">QI")
+
+
+@lru_cache(maxsize=16)
+def _marker_head(log_id: int) -> bytes:
+    """The start of the progress field. Version and log id are 9 bytes, 12 whole characters."""
+    packed = struct.pack(">BQ", PROGRESS_VERSION, log_id)
+    return tag(10, 2) + varint(28) + binascii.b2a_base64(packed, newline=False).translate(_URL_SAFE)
+
+
+def _marker_tail(sequence: int, check: int) -> bytes:
+    """The rest of the marker: what `str(Progress(...))` ends with."""
+    packed = _MARKER_TAIL.pack(sequence, check)
+    return binascii.b2a_base64(packed, newline=False).translate(_URL_SAFE)
+
+
+@lru_cache(maxsize=256)
+def _streams(table: bytes) -> list[Stream]:
+    return msgspec.json.decode(table, type=list[Stream])
+
+
+def _unreadable(data: bytes, first_sequence: int) -> LogFormatError | LogCorruptError:
+    """Why `data` is no block of this version."""
+    if data and data[0] > LAYOUT_VERSION:
+        return LogFormatError(
+            f"the block at {first_sequence} has layout {data[0]}; this Penstock reads "
+            f"{LAYOUT_VERSION}. Nothing was changed; use the version that wrote it."
+        )
+    return LogCorruptError(
+        f"the block at {first_sequence} is damaged: its header, tables or length are not what was "
+        f"written. Nothing was changed, and what lies before it is safe. Restore the log from a "
+        f"backup, or set the log aside and capture again."
+    )

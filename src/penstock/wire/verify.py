@@ -1,0 +1,88 @@
+"""Whether a stored block says what it must: every byte checked, nothing trusted."""
+
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import xxhash
+from google.protobuf.message import DecodeError
+
+from penstock._generated.penstock.v1 import penstock_pb2 as pb
+from penstock.errors import LogCorruptError
+from penstock.wire.encode import encode_event
+from penstock.wire.layout import COMMIT_PACK, U64
+from penstock.wire.messages import event_of
+
+if TYPE_CHECKING:
+    from penstock.wire.block import Block
+
+
+def verify(block: "Block") -> None:
+    """Raise LogCorruptError unless the whole block, whatever its view, says what it must.
+
+    Every entry has the bytes that its check was taken over; places are dense, and commits follow
+    each other; a commit that begins and ends here has the rows and digest of its summary; the
+    index points at the very fields that the messages hold. (Opening a block has already checked
+    its header and tables.)
+    """
+    _verify_places(block)
+    _verify_commits(block)
+    for i in range(len(block.places)):
+        _verify_entry(block, i)
+
+
+def _refuse(block: "Block", i: int, what: str) -> NoReturn:
+    raise LogCorruptError(
+        f"entry {block.first_sequence + i} is damaged: {what}. Nothing was changed, and what lies "
+        f"before it is safe. Restore the log from a backup, or set it aside and capture again."
+    )
+
+
+def _verify_places(block: "Block") -> None:
+    places, lengths = block.places, block.index["length"].astype(np.int64)
+    if not len(places):
+        _refuse(block, 0, "its block is empty")
+    ends = np.cumsum(lengths)
+    if places["start"][0] != 0 or (places["start"][1:] != ends[:-1]).any():
+        _refuse(block, 0, "the entries of its block overlap or leave holes")
+    if int(ends[-1]) != block.nbytes - block.payload:
+        _refuse(block, 0, "its block ends elsewhere than its entries")
+    if int(places["stream"].max()) >= len(block.streams):
+        _refuse(block, 0, "its block names a stream that it does not list")
+
+
+def _verify_commits(block: "Block") -> None:
+    places, summaries = block.places, list(COMMIT_PACK.iter_unpack(block.summary_table))
+    ordinals, ends = places["ordinal"].tolist(), places["ends"].tolist()
+    checks = block.index["check"].tolist()
+    expected = 0
+    began, digest = ordinals[0] == 0, 0
+    for i, number in enumerate(places["commit"].tolist()):
+        if number != expected or number >= len(summaries):
+            _refuse(block, i, "the commits of its block do not follow each other")
+        if i and ordinals[i] != (0 if ends[i - 1] else ordinals[i - 1] + 1):
+            _refuse(block, i, "its place in its commit does not follow the entry before")
+        rows, expected_digest = summaries[number]
+        if ends[i] != (ordinals[i] + 1 == rows):
+            _refuse(block, i, f"its commit ends at another entry than row {rows}")
+        digest = (digest + checks[i]) & U64
+        if ends[i]:
+            if began and digest != expected_digest:
+                _refuse(block, i, "its commit's digest is not that of its entries")
+            expected, began, digest = expected + 1, True, 0
+    if len(summaries) != places["commit"][-1] + 1:
+        _refuse(block, len(places) - 1, "its block lists commits that it does not hold")
+
+
+def _verify_entry(block: "Block", i: int) -> None:
+    message = block.stored(i)
+    if xxhash.xxh3_64_intdigest(message) != block.check(i):
+        _refuse(block, i, "its bytes are not those that its check was taken over")
+    try:
+        event = event_of(pb.Event.FromString(message))
+    except (DecodeError, ValueError):
+        _refuse(block, i, "its bytes are no event")
+    encoded = encode_event(event)
+    if encoded.stream != block.stream(i):
+        _refuse(block, i, "its block files it under another collection")
+    if encoded.message == message and encoded.index != block.index[i].tobytes():
+        _refuse(block, i, "its index does not point at its fields")
