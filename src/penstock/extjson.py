@@ -84,7 +84,7 @@ class DocumentEncoder:
         # msgspec writes NaN and infinities as null, so a null is looked at twice. A brace and a
         # dollar beyond the wrappers that we wrote ourselves is a document's own key.
         if b"null" in encoded or encoded.count(b'{"$') != self._wrapped:
-            encoded = self._encoder.encode(_exact(document, ()))
+            encoded = self._encoder.encode(exact(document))
         return Raw(encoded)
 
     def _enc_hook(self, value: Any) -> Any:
@@ -94,8 +94,11 @@ class DocumentEncoder:
         return written
 
 
-def _exact(value: Any, path: tuple[str, ...]) -> Any:
-    """`value` with its non-finite doubles wrapped. Raises if it mimics a wrapper."""
+def exact(value: Any, path: tuple[str, ...] = ()) -> Any:
+    """`value` with its non-finite doubles wrapped; for what a hook returns beside a wrapper too.
+
+    Raises AmbiguousDocumentError if it mimics a wrapper; `path` is where it stands.
+    """
     if isinstance(value, float):
         return value if isfinite(value) else _non_finite(value)
     if isinstance(value, Mapping) and not isinstance(value, str):
@@ -105,9 +108,9 @@ def _exact(value: Any, path: tuple[str, ...]) -> Any:
                 f"the field {'.'.join(path) or '(root)'} holds a plain document with the key "
                 f"{first!r}, which Extended JSON reserves"
             )
-        return {key: _exact(item, (*path, key)) for key, item in value.items()}
+        return {key: exact(item, (*path, key)) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_exact(item, (*path, str(index))) for index, item in enumerate(value)]
+        return [exact(item, (*path, str(index))) for index, item in enumerate(value)]
     return value
 
 
