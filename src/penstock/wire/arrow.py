@@ -6,7 +6,7 @@ A call costs a fixed ~0.3 ms, so Flight hands over about 1 MiB of blocks at a ti
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,8 @@ from penstock.wire.layout import (
 if TYPE_CHECKING:
     from penstock.wire.block import Block
 
-    Array: TypeAlias = pa.Array[Any]
+# The published types of pyarrow are partly unknown, and take numpy arrays for booleans.
+_arrow: Any = pa
 
 _OFFSET_MAX: Final = (1 << 31) - 1
 
@@ -52,7 +53,9 @@ class _Rows(Struct, frozen=True):
     data: bytes
 
 
-Column = Callable[[_Rows], "Array"]
+Array = Any
+"""A pyarrow Array."""
+Column = Callable[[_Rows], Array]
 Present = Callable[[_Rows], NDArray[np.bool_]]
 
 
@@ -67,12 +70,13 @@ def to_arrow(
     block the positions wanted, ascending (None: all in view). Raises ValueError if the blocks
     together exceed 2 GiB, the most that a string column can address.
     """
-    schema = ARROW_SCHEMA
+    schema: pa.Schema = ARROW_SCHEMA
     if columns is not None:
-        schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
+        schema = _arrow.schema([(name, _COLUMNS[name][0]) for name in columns])
     rows = _gather(blocks, selected)
     arrays = [_COLUMNS[name][1](rows) for name in schema.names]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch
 
 
 def _gather(blocks: "Sequence[Block]", selected: Sequence[NDArray[np.intp]] | None) -> _Rows:
@@ -127,20 +131,20 @@ def _cell(name: str, *, present: Present | None = None) -> Column:
     """
     number = CELLS.index(name)
 
-    def column(rows: _Rows) -> "Array":
+    def column(rows: _Rows) -> Array:
         count = len(rows.index)
         cells = rows.index["cells"][:, number]
         lengths = cells[:, 1]
         absent = lengths == 0 if present is None else ~present(rows)
         if absent.all():
-            return pa.nulls(count, pa.string())
+            return _arrow.nulls(count, pa.string())
         offsets = np.zeros(2 * count + 1, np.int32)
         offsets[1::2] = rows.start + cells[:, 0]
         offsets[2::2] = offsets[1::2] + lengths
-        whole = pa.StringArray.from_buffers(
-            2 * count, pa.py_buffer(offsets), pa.py_buffer(rows.data)
+        whole = _arrow.StringArray.from_buffers(
+            2 * count, _arrow.py_buffer(offsets.data), _arrow.py_buffer(rows.data)
         )
-        return whole.take(pa.array(np.arange(1, 2 * count, 2), mask=absent))
+        return whole.take(_arrow.array(np.arange(1, 2 * count, 2), mask=absent))
 
     return column
 
@@ -150,19 +154,20 @@ def _always(rows: _Rows) -> NDArray[np.bool_]:
 
 
 def _of_data(rows: _Rows) -> NDArray[np.bool_]:
-    return rows.index["kind"] == Kind.DATA
+    of_data: NDArray[np.bool_] = rows.index["kind"] == Kind.DATA.value
+    return of_data
 
 
 def _stream_word(number: int) -> Column:
-    def column(rows: _Rows) -> "Array":
-        words = pa.array([stream[number] for stream in rows.streams], pa.string())
-        return words.take(pa.array(rows.stream))
+    def column(rows: _Rows) -> Array:
+        words = _arrow.array([stream[number] for stream in rows.streams], pa.string())
+        return words.take(_arrow.array(rows.stream))
 
     return column
 
 
-def _operation(rows: _Rows) -> "Array":
-    words = pa.array(OPERATIONS, pa.string()).take(pa.array(rows.index["operation"]))
+def _operation(rows: _Rows) -> Array:
+    words = _arrow.array(OPERATIONS, pa.string()).take(_arrow.array(rows.index["operation"]))
     control = np.flatnonzero(rows.index["kind"])
     if not len(control):
         return words
@@ -176,10 +181,10 @@ def _operation(rows: _Rows) -> "Array":
         strict=True,
     ):
         spelled[row] = pb.Event.FromString(rows.data[start:end]).operation_type
-    return pa.array(spelled, pa.string())
+    return _arrow.array(spelled, pa.string())
 
 
-def _unchanged(rows: _Rows) -> "Array":
+def _unchanged(rows: _Rows) -> Array:
     sizes = rows.index["unchanged"]
     listed = np.flatnonzero(sizes)
     last = rows.index["cells"][listed, -1]
@@ -190,8 +195,8 @@ def _unchanged(rows: _Rows) -> "Array":
     ]
     counts = np.zeros(len(sizes) + 1, np.int32)
     counts[listed + 1] = [len(names) for names in found]
-    offsets = pa.array(np.cumsum(counts, dtype=np.int32))
-    return pa.ListArray.from_arrays(offsets, pa.array(list(chain(*found)), pa.string()))
+    offsets = _arrow.array(np.cumsum(counts, dtype=np.int32))
+    return _arrow.ListArray.from_arrays(offsets, _arrow.array(list(chain(*found)), pa.string()))
 
 
 @lru_cache(maxsize=1024)
@@ -199,26 +204,26 @@ def _names(fields: bytes) -> tuple[str, ...]:
     return tuple(pb.Event.FromString(fields).unchanged)
 
 
-def _txn_number(rows: _Rows) -> "Array":
-    return pa.array(rows.index["txn_number"], mask=(rows.index["flags"] & FLAG_TXN) == 0)
+def _txn_number(rows: _Rows) -> Array:
+    return _arrow.array(rows.index["txn_number"], mask=(rows.index["flags"] & FLAG_TXN) == 0)
 
 
 def _flag(flag: int) -> Column:
-    return lambda rows: pa.array((rows.index["flags"] & flag) != 0)
+    return lambda rows: _arrow.array((rows.index["flags"] & flag) != 0)
 
 
 def _number(name: str, kind: type[np.generic]) -> Column:
-    return lambda rows: pa.array(np.ascontiguousarray(rows.index[name]).astype(kind))
+    return lambda rows: _arrow.array(np.ascontiguousarray(rows.index[name]).astype(kind))
 
 
-_COLUMNS: Final[dict[str, tuple[pa.DataType, Callable[[_Rows], "Array"]]]] = {
-    "sequence": (pa.int64(), lambda rows: pa.array(rows.sequence)),
-    "commit": (pa.int64(), lambda rows: pa.array(rows.commit)),
-    "ordinal": (pa.int32(), lambda rows: pa.array(rows.places["ordinal"].astype(np.int32))),
-    "commit_rows": (pa.int64(), lambda rows: pa.array(rows.summaries["rows"].astype(np.int64))),
-    "commit_digest": (pa.uint64(), lambda rows: pa.array(rows.summaries["digest"].copy())),
+_COLUMNS: Final[dict[str, tuple[pa.DataType, Callable[[_Rows], Array]]]] = {
+    "sequence": (pa.int64(), lambda rows: _arrow.array(rows.sequence)),
+    "commit": (pa.int64(), lambda rows: _arrow.array(rows.commit)),
+    "ordinal": (pa.int32(), lambda rows: _arrow.array(rows.places["ordinal"].astype(np.int32))),
+    "commit_rows": (pa.int64(), lambda rows: _arrow.array(rows.summaries["rows"].astype(np.int64))),
+    "commit_digest": (pa.uint64(), lambda rows: _arrow.array(rows.summaries["digest"].copy())),
     "check": (pa.uint64(), _number("check", np.uint64)),
-    "ends_commit": (pa.bool_(), lambda rows: pa.array(rows.places["ends"] != 0)),
+    "ends_commit": (pa.bool_(), lambda rows: _arrow.array(rows.places["ends"] != 0)),
     "kind": (pa.int8(), _number("kind", np.int8)),
     "operation_type": (pa.string(), _operation),
     **{name: (pa.string(), _stream_word(number)) for number, name in enumerate(Stream._fields)},
@@ -242,7 +247,7 @@ _COLUMNS: Final[dict[str, tuple[pa.DataType, Callable[[_Rows], "Array"]]]] = {
     "snapshot": (pa.bool_(), _flag(FLAG_SNAPSHOT)),
     "full_document_as_of_event": (pa.bool_(), _flag(FLAG_AS_OF_EVENT)),
     "unchanged": (pa.list_(pa.string()), _unchanged),
-    "ingested_at": (pa.int64(), lambda rows: pa.array(rows.ingested_at)),
+    "ingested_at": (pa.int64(), lambda rows: _arrow.array(rows.ingested_at)),
     "disambiguated_paths": (pa.string(), _cell("disambiguated_paths")),
 }
 

@@ -1,7 +1,7 @@
 """A stored block, read: where it stands, and its entries as messages."""
 
-import binascii
 import struct
+from binascii import b2a_base64
 from collections.abc import Iterable, Iterator
 from functools import cached_property, lru_cache
 
@@ -14,7 +14,6 @@ from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import LogCorruptError, LogFormatError
 from penstock.event import Entry, Kind
 from penstock.extjson import relaxed
-from penstock.progress import VERSION as PROGRESS_VERSION
 from penstock.progress import Progress
 from penstock.wire.arrow import to_arrow
 from penstock.wire.encode import CommitSummary
@@ -26,6 +25,7 @@ from penstock.wire.layout import (
     HEADER_CHECKED,
     INDEX,
     INDEX_HEAD,
+    INDEX_PACK,
     LAYOUT_VERSION,
     PLACE,
     PLACE_PACK,
@@ -76,9 +76,9 @@ class Block:
         self.ingested_at: int = ingested_at
         self._extent = None if extent is None else extent[1]
         self._commits_at = HEADER.size
-        self._places_at = self._commits_at + COMMIT.itemsize * commits
-        self._index_at = self._places_at + PLACE.itemsize * count
-        self._streams_at = self._index_at + INDEX.itemsize * count
+        self._places_at = self._commits_at + COMMIT_PACK.size * commits
+        self._index_at = self._places_at + PLACE_PACK.size * count
+        self._streams_at = self._index_at + INDEX_PACK.size * count
         self.payload: int = self._streams_at + stream_bytes
         view = memoryview(data)
         if len(data) != self.payload + payload_bytes or check != tables_check(
@@ -110,7 +110,7 @@ class Block:
     def streams(self) -> list[Stream]:
         return _streams(self.data[self._streams_at : self.payload])
 
-    @property
+    @cached_property
     def summary_table(self) -> bytes:
         """Per commit that the block touches: its rows and digest (layout.COMMIT)."""
         if self._extent is not None:
@@ -118,16 +118,21 @@ class Block:
         return self.data[self._commits_at : self._places_at]
 
     @property
+    def summaries(self) -> NDArray[np.void]:
+        """`summary_table` as an array, by commit number less `first_commit`."""
+        return np.frombuffer(self.summary_table, COMMIT)
+
+    @property
     def places_in_view(self) -> bytes:
         """Per entry in view: where it stands (layout.PLACE)."""
-        start = self._places_at + self.start * PLACE.itemsize
-        return self.data[start : start + len(self) * PLACE.itemsize]
+        start = self._places_at + self.start * PLACE_PACK.size
+        return self.data[start : start + len(self) * PLACE_PACK.size]
 
     @property
     def index_in_view(self) -> bytes:
         """Per entry in view: what it holds (layout.INDEX)."""
-        start = self._index_at + self.start * INDEX.itemsize
-        return self.data[start : start + len(self) * INDEX.itemsize]
+        start = self._index_at + self.start * INDEX_PACK.size
+        return self.data[start : start + len(self) * INDEX_PACK.size]
 
     @cached_property
     def places(self) -> NDArray[np.void]:
@@ -141,15 +146,21 @@ class Block:
 
     @property
     def _count(self) -> int:
-        return (self._index_at - self._places_at) // PLACE.itemsize
+        return (self._index_at - self._places_at) // PLACE_PACK.size
 
     def _place(self, i: int) -> tuple[int, int, int, int, int]:
         """Start, commit (from the first), ordinal, stream and whether it ends the commit."""
-        return PLACE_PACK.unpack_from(self.data, self._places_at + i * PLACE.itemsize)
+        place: tuple[int, int, int, int, int] = PLACE_PACK.unpack_from(
+            self.data, self._places_at + i * PLACE_PACK.size
+        )
+        return place
 
     def _head(self, i: int) -> tuple[int, int]:
         """Check and length."""
-        return INDEX_HEAD.unpack_from(self.data, self._index_at + i * INDEX.itemsize)
+        head: tuple[int, int] = INDEX_HEAD.unpack_from(
+            self.data, self._index_at + i * INDEX_PACK.size
+        )
+        return head
 
     @property
     def last_sequence(self) -> int:
@@ -169,8 +180,7 @@ class Block:
 
     def check(self, i: int) -> int:
         """The content hash of an entry (64 bits)."""
-        check, _ = self._head(i)
-        return check
+        return self._head(i)[0]
 
     def key_hash(self, i: int) -> int:
         return int(self.index["key_hash"][i])
@@ -215,38 +225,37 @@ class Block:
 
     def messages(self, entries: Iterable[int]) -> Iterator[bytes]:
         """`message` of many entries, in the order given."""
+        # Written out rather than called: this runs once for every entry and every reader.
         data, payload, first = self.data, self.payload, self.first_sequence
-        marker = _marker_head(self.log_id)
-        commit, shared = -1, b""
+        places_at, place_bytes = self._places_at, PLACE_PACK.size
+        index_at, index_bytes = self._index_at, INDEX_PACK.size
+        place, head, marker_tail = PLACE_PACK.unpack_from, _MARKER_HEAD.unpack_from, _MARKER.pack
+        marker = _marker_field(self.log_id)
+        ingested = _INGESTED_AT + varint(self.ingested_at) + _ORDINAL
+        current, shared = -1, b""
         for i in entries:
-            start, number, ordinal, _, ends = self._place(i)
-            check, length = self._head(i)
-            if number != commit:
-                commit, shared = number, self._commit_fields(number)
+            start, number, ordinal, _, ends = place(data, places_at + i * place_bytes)
+            check, length = head(data, index_at + i * index_bytes)
+            if number != current:
+                current, shared = number, self._commit_fields(number) + ingested
             start += payload
             sequence = first + i
             yield b"".join(
                 (
                     data[start : start + length],
                     shared,
-                    _ORDINAL,
                     varint(ordinal),
                     _ENDS_COMMIT if ends else b"",
                     _SEQUENCE,
                     varint(sequence),
                     marker,
-                    _marker_tail(sequence, check & 0xFFFFFFFF),
+                    b2a_base64(marker_tail(sequence, check), newline=False).translate(_URL_SAFE),
                 )
             )
 
     def _commit_fields(self, number: int) -> bytes:
-        """The fields that the entries of one commit share: number, rows, digest, ingest time."""
-        if self._extent is not None:
-            rows, digest = self._extent
-        else:
-            rows, digest = COMMIT_PACK.unpack_from(
-                self.data, self._commits_at + number * COMMIT.itemsize
-            )
+        """The fields that the entries of one commit share: its number, rows and digest."""
+        rows, digest = COMMIT_PACK.unpack_from(self.summary_table, number * COMMIT_PACK.size)
         return b"".join(
             (
                 _COMMIT,
@@ -255,8 +264,6 @@ class Block:
                 varint(rows),
                 _COMMIT_DIGEST,
                 digest.to_bytes(8, "little"),
-                _INGESTED_AT,
-                varint(self.ingested_at),
             )
         )
 
@@ -291,21 +298,19 @@ _INGESTED_AT = tag(21, 0)
 _ORDINAL = tag(14, 0)
 _ENDS_COMMIT = tag(29, 0) + b"\1"
 _SEQUENCE = tag(30, 0)
+# A marker is the base64 of version, log id, sequence and check. The first two are 9 bytes, which is
+# 12 whole characters, so they are written once, and the other 12 bytes for each entry.
+_MARKER = struct.Struct(">QI")
+_MARKER_HEAD = struct.Struct("<I4xI")
+"""The low 32 bits of an entry's check, which the marker has, and its length: see INDEX."""
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_MARKER_TAIL = struct.Struct(">QI")
 
 
 @lru_cache(maxsize=16)
-def _marker_head(log_id: int) -> bytes:
-    """The start of the progress field. Version and log id are 9 bytes, 12 whole characters."""
-    packed = struct.pack(">BQ", PROGRESS_VERSION, log_id)
-    return tag(10, 2) + varint(28) + binascii.b2a_base64(packed, newline=False).translate(_URL_SAFE)
-
-
-def _marker_tail(sequence: int, check: int) -> bytes:
-    """The rest of the marker: what `str(Progress(...))` ends with."""
-    packed = _MARKER_TAIL.pack(sequence, check)
-    return binascii.b2a_base64(packed, newline=False).translate(_URL_SAFE)
+def _marker_field(log_id: int) -> bytes:
+    """The progress field up to where a marker's sequence starts."""
+    start = str(Progress(log_id, 0, 0))[:12]
+    return tag(10, 2) + varint(28) + start.encode()
 
 
 @lru_cache(maxsize=256)

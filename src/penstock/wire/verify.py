@@ -8,8 +8,8 @@ from google.protobuf.message import DecodeError
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import LogCorruptError
-from penstock.wire.encode import encode_event
-from penstock.wire.layout import COMMIT_PACK, U64
+from penstock.wire.encode import CommitSummary, encode_event
+from penstock.wire.layout import U64
 from penstock.wire.messages import event_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,8 @@ def _verify_places(block: "Block") -> None:
 
 
 def _verify_commits(block: "Block") -> None:
-    places, summaries = block.places, list(COMMIT_PACK.iter_unpack(block.summary_table))
+    places = block.places
+    summaries = [CommitSummary(*row) for row in block.summaries.tolist()]
     ordinals, ends = places["ordinal"].tolist(), places["ends"].tolist()
     checks = block.index["check"].tolist()
     expected = 0
@@ -61,12 +62,12 @@ def _verify_commits(block: "Block") -> None:
             _refuse(block, i, "the commits of its block do not follow each other")
         if i and ordinals[i] != (0 if ends[i - 1] else ordinals[i - 1] + 1):
             _refuse(block, i, "its place in its commit does not follow the entry before")
-        rows, expected_digest = summaries[number]
-        if ends[i] != (ordinals[i] + 1 == rows):
-            _refuse(block, i, f"its commit ends at another entry than row {rows}")
+        summary = summaries[number]
+        if ends[i] != (ordinals[i] + 1 == summary.rows):
+            _refuse(block, i, f"its commit ends at another entry than row {summary.rows}")
         digest = (digest + checks[i]) & U64
         if ends[i]:
-            if began and digest != expected_digest:
+            if began and digest != summary.digest:
                 _refuse(block, i, "its commit's digest is not that of its entries")
             expected, began, digest = expected + 1, True, 0
     if len(summaries) != places["commit"][-1] + 1:
