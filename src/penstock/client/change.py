@@ -1,0 +1,184 @@
+"""A change as a consumer gets it, and the bookkeeping of which ones are processed (P30)."""
+
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from penstock._generated.penstock.v1 import penstock_pb2 as pb
+from penstock.event import AnyEvent, ChangeEvent, Entry, Kind
+from penstock.extjson import relaxed
+from penstock.wire import entry_of
+
+
+class Change:
+    """One entry of the log, decoded as far as it is asked."""
+
+    def __init__(self, message: bytes, number: int) -> None:
+        self.message = message
+        """The bytes of `penstock.v1.Event`."""
+        self.number = number
+        """Counts the changes of one `follow`, from 1."""
+
+    @cached_property
+    def _parsed(self) -> pb.Event:
+        return pb.Event.FromString(self.message)
+
+    @cached_property
+    def entry(self) -> Entry:
+        return entry_of(self._parsed)
+
+    @property
+    def event(self) -> AnyEvent:
+        """What the source said. Its documents are encoded; `document` decodes them."""
+        return self.entry.event
+
+    @property
+    def progress(self) -> str:
+        """The marker that resumes after this change."""
+        return self._parsed.progress
+
+    @property
+    def sequence(self) -> int:
+        return self._parsed.sequence
+
+    @property
+    def commit(self) -> int:
+        return self._parsed.commit
+
+    @property
+    def ordinal(self) -> int:
+        return self._parsed.ordinal
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self._parsed.kind)
+
+    @property
+    def operation(self) -> str:
+        """insert, update, replace or delete; of a control event, its own word."""
+        return self._parsed.operation_type
+
+    @property
+    def collection(self) -> str:
+        return self._parsed.collection
+
+    @property
+    def document_id(self) -> str:
+        return self._parsed.document_id
+
+    @cached_property
+    def document(self) -> dict[str, Any] | None:
+        """The document after the change, as plain values; what a control event says.
+
+        Relaxed Extended JSON: integers are int, doubles float; `$oid`, `$date` and the like stay
+        wrapped. None for a delete, or where the source did not send it.
+        """
+        return _decoded(self._parsed.full_document)
+
+    @cached_property
+    def document_before(self) -> dict[str, Any] | None:
+        """The document before the change, where the source keeps it."""
+        return _decoded(self._parsed.full_document_before_change)
+
+    @cached_property
+    def update(self) -> dict[str, Any] | None:
+        """{updatedFields, removedFields, truncatedArrays} of an update."""
+        return _decoded(self._parsed.update_description)
+
+    @property
+    def txn_number(self) -> int | None:
+        """None outside a transaction, never 0 in its place (P28)."""
+        event = self.event
+        return event.txn_number if isinstance(event, ChangeEvent) else None
+
+    def __repr__(self) -> str:
+        # Without key and document: this ends up in logs.
+        return f"<Change {self.sequence} {self.operation} {self.collection!r}>"
+
+
+def _decoded(encoded: bytes) -> dict[str, Any] | None:
+    if not encoded:
+        return None
+    decoded: dict[str, Any] = msgspec.json.decode(relaxed(bytes(Raw(encoded))))
+    return decoded
+
+
+class Received(NamedTuple):
+    """What came together: Event bytes, and the marker after them and all that was filtered out."""
+
+    messages: list[bytes]
+    progress: str
+
+
+C = TypeVar("C", bound=Change)
+
+
+class Cursor(Generic[C]):
+    """Which changes were received, handed out and processed. Decides; does no IO.
+
+    With `confirm_on_take`, asking for the next change says that the one before is processed.
+    Without, only `confirm` does.
+    """
+
+    def __init__(self, make: Callable[[bytes, int], C], marker: str = "") -> None:
+        self._make = make
+        self._queue: deque[bytes | str] = deque()
+        self._taken = 0
+        self._last: C | None = None
+        self._after_taken = ""
+        """A marker that came after the last change taken, and waits for it to be confirmed."""
+        self._confirmed = 0
+        self._processed: C | str = marker
+        self._saved: C | str = marker
+        self.received = marker
+        """Where to reconnect: everything up to here was received, though perhaps not processed."""
+        self.confirm_on_take = True
+
+    def receive(self, received: Received) -> None:
+        """Queue what came. Its marker is passed once the changes before it are confirmed."""
+        self._queue.extend(received.messages)
+        if received.progress:
+            self._queue.append(received.progress)
+            self.received = received.progress
+
+    def take(self) -> C | None:
+        """The next change; None if more must be received first."""
+        if self.confirm_on_take and self._last is not None:
+            self.confirm(self._last)
+            self._last = None
+        while self._queue:
+            item = self._queue.popleft()
+            if isinstance(item, bytes):
+                self._taken += 1
+                self._after_taken = ""
+                self._last = self._make(item, self._taken)
+                return self._last
+            self._after_taken = item
+            if self._confirmed == self._taken:
+                self._processed = item
+        return None
+
+    def confirm(self, change: C) -> None:
+        """`change` and all before it are processed."""
+        if change.number <= self._confirmed:
+            return
+        self._confirmed = change.number
+        passed_all = change.number == self._taken and self._after_taken
+        self._processed = self._after_taken if passed_all else change
+
+    @property
+    def unsaved(self) -> bool:
+        return self._processed is not self._saved
+
+    def to_save(self) -> str:
+        """The marker of all that is processed. Call `saved` with it once it is durable."""
+        processed = self._processed
+        return processed if isinstance(processed, str) else processed.progress
+
+    def saved(self) -> None:
+        """The marker that `to_save` gave is durable."""
+        self._saved = self._processed

@@ -1,0 +1,265 @@
+"""Follow changes from asyncio: from a service or from a log in this process, the same way."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from penstock.client.change import Change, Cursor, Received
+from penstock.client.remote import receive, request_bytes
+from penstock.client.retry import Backoff, Retry
+from penstock.client.store import MemoryProgress, ProgressStore
+from penstock.errors import PenstockError
+from penstock.ports import LogReader
+from penstock.subscribe import Criteria, Subscription, batches, start
+from penstock.subscribe import follow as follow_blocks
+
+log = structlog.get_logger(__name__)
+
+Connect = Callable[[str], AsyncGenerator[Received]]
+"""Opens the stream after a marker. It ends only by raising a PenstockError."""
+
+SAVE_INTERVAL_SECONDS = 1.0
+RETRY = Retry()
+EMBEDDED_HEARTBEAT_SECONDS = 1.0
+"""How often a filter that matches nothing moves an embedded reader's marker."""
+
+
+class AsyncChange(Change):
+    """A change that can be confirmed without asking for the next."""
+
+    def __init__(self, message: bytes, number: int, following: "Following") -> None:
+        super().__init__(message, number)
+        self._following = following
+
+    async def done(self) -> None:
+        """This change and all before it are processed; saved when this returns."""
+        await self._following.confirm(self)
+
+
+class Following:
+    """An endless async iterator of changes, and the progress of who reads it.
+
+    It reconnects by itself after a transient error, with no change skipped or repeated, and
+    raises the others: ProgressError says where the reader stands, RequestError what it asked.
+    Holds at most two messages of the service (or two reads of the log) in memory.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        after: str,
+        store: ProgressStore,
+        save_interval_seconds: float,
+        retry: Retry,
+        whole: bool,
+    ) -> None:
+        self._connect = connect
+        self._after = after
+        self._store = store
+        self._save_interval_seconds = save_interval_seconds
+        self._save_at = 0.0
+        self._backoff = Backoff(retry)
+        self._cursor: Cursor[AsyncChange] | None = None
+        self._confirm_on_take = True
+        self._stream: AsyncGenerator[Received] | None = None
+        self._receiving: asyncio.Task[Received] | None = None
+        self.whole = whole
+        """Every entry of the log comes, so that commits can be put together."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> AsyncChange:
+        cursor = self._cursor or await self._load()
+        while True:
+            change = cursor.take()
+            if cursor.unsaved and time.monotonic() >= self._save_at:
+                await self._save(cursor)
+            if change is not None:
+                return change
+            await self._receive(cursor)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # Someone broke out of the loop and let go. The task ends the call in its own loop.
+        if self._receiving is not None and not self._receiving.done():
+            self._receiving.cancel()
+
+    async def aclose(self) -> None:
+        """Save what is processed and end the stream. The change in hand counts as unprocessed."""
+        await self._disconnect()
+        if self._cursor is not None and self._cursor.unsaved:
+            await self._save(self._cursor)
+
+    async def confirm(self, change: AsyncChange) -> None:
+        """`change` and all before it are processed; saved when this returns."""
+        self.processed(change)
+        if self._cursor is not None and self._cursor.unsaved:
+            await self._save(self._cursor)
+
+    def processed(self, change: AsyncChange) -> None:
+        """`change` and all before it are processed; saved when the next save is due."""
+        if self._cursor is not None:
+            self._cursor.confirm(change)
+
+    def confirm_explicitly(self) -> None:
+        """From here on only `done()` says that a change is processed; asking for more does not."""
+        self._confirm_on_take = False
+        if self._cursor is not None:
+            self._cursor.confirm_on_take = False
+
+    async def _load(self) -> "Cursor[AsyncChange]":
+        marker = await asyncio.to_thread(self._store.load) or self._after
+        cursor = Cursor(lambda message, number: AsyncChange(message, number, self), marker)
+        cursor.confirm_on_take = self._confirm_on_take
+        self._cursor = cursor
+        return cursor
+
+    async def _save(self, cursor: "Cursor[AsyncChange]") -> None:
+        marker = cursor.to_save()
+        await asyncio.to_thread(self._store.save, marker)
+        cursor.saved()
+        self._save_at = time.monotonic() + self._save_interval_seconds
+
+    async def _receive(self, cursor: "Cursor[AsyncChange]") -> None:
+        """Wait for more, or until a save is due; after a transient error, for the next attempt."""
+        if self._receiving is None:
+            self._receiving = asyncio.create_task(self._next(cursor.received))
+        timeout = max(0.0, self._save_at - time.monotonic()) if cursor.unsaved else None
+        done, _ = await asyncio.wait({self._receiving}, timeout=timeout)
+        if not done:
+            return
+        receiving, self._receiving = self._receiving, None
+        try:
+            received = receiving.result()
+        except PenstockError as error:
+            await self._disconnect()
+            if cursor.unsaved:
+                await self._save(cursor)
+            wait_seconds = self._backoff.next_wait() if error.transient else None
+            if wait_seconds is None:
+                raise
+            log.warning(
+                "service unavailable, connecting again",
+                code=error.code,
+                attempt=self._backoff.failures,
+                wait_seconds=round(wait_seconds, 3),
+            )
+            await asyncio.sleep(wait_seconds)
+            return
+        if received.messages:
+            self._backoff.reset()
+        cursor.receive(received)
+        # Ask for the next message now: it arrives while the consumer works on this one.
+        self._receiving = asyncio.create_task(self._next(cursor.received))
+
+    async def _next(self, after: str) -> Received:
+        if self._stream is None:
+            self._stream = self._connect(after)
+        return await anext(self._stream)
+
+    async def _disconnect(self) -> None:
+        receiving, self._receiving = self._receiving, None
+        if receiving is not None:
+            receiving.cancel()
+            await asyncio.wait({receiving})
+            if not receiving.cancelled():
+                receiving.exception()  # whatever it was, nobody asks for it any more
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.aclose()
+
+
+def follow(
+    target: str,
+    *,
+    after: str = "",
+    collections: Iterable[str] = (),
+    control_events: bool = False,
+    consumer_id: str = "",
+    store: ProgressStore | None = None,
+    save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    retry: Retry = RETRY,
+) -> Following:
+    """Follow the service at `target` ("host:port").
+
+    Starts after the marker in `store`; if that has none yet, after `after`; if that is empty, at
+    the head. `collections` are names as "collection" or "source/collection", empty = all. Schema,
+    gap and system events come with `control_events`; without, a gap raises GapError.
+
+    A change is processed once the next one is asked for, or once its `done()` returned. Saves are
+    made by `done()`, on closing, before reconnecting, and at most every `save_interval_seconds`
+    (0 = for each change). Raises the ProgressErrors and RequestError; ServiceUnavailableError only
+    after `retry.max_retries`.
+    """
+    wanted = list(collections)
+    request = request_bytes(
+        consumer_id=consumer_id, collections=wanted, control_events=control_events
+    )
+    return Following(
+        lambda marker: receive(target, request(marker)),
+        after=after,
+        store=store or MemoryProgress(),
+        save_interval_seconds=save_interval_seconds,
+        retry=retry,
+        whole=control_events and not wanted,
+    )
+
+
+def follow_log(
+    source: LogReader,
+    *,
+    after: str = "",
+    collections: Iterable[str] = (),
+    control_events: bool = False,
+    store: ProgressStore | None = None,
+    save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    bytes_max: int = 1 << 20,
+) -> Following:
+    """Follow a log in this process; the same semantics as `follow` (P17).
+
+    Reads about `bytes_max` bytes of the log at once.
+    """
+    wanted = frozenset(collections)
+    criteria = Criteria(collections=wanted, control_events=control_events)
+
+    async def connect(marker: str) -> AsyncGenerator[Received]:
+        progress = await start(source, marker)
+        yield Received([], str(progress))
+        async for delivery in follow_blocks(
+            source,
+            Subscription(criteria=criteria, progress=progress),
+            bytes_max=bytes_max,
+            heartbeat_seconds=EMBEDDED_HEARTBEAT_SECONDS,
+            clock=time.monotonic,
+        ):
+            for batch in batches(delivery, events_max=1000, bytes_max=bytes_max):
+                yield Received(*batch)
+            if delivery.gap is not None:
+                raise delivery.gap
+            if not delivery.slices:
+                yield Received([], str(delivery.progress))
+
+    return Following(
+        connect,
+        after=after,
+        store=store or MemoryProgress(),
+        save_interval_seconds=save_interval_seconds,
+        retry=RETRY,
+        whole=control_events and not wanted,
+    )

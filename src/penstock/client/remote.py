@@ -1,0 +1,153 @@
+"""The client's side of the wire: requests, channels, and errors as they were raised there."""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from penstock._generated.penstock.v1 import penstock_pb2 as pb
+from penstock.client.change import Received
+from penstock.errors import (
+    AheadError,
+    GapError,
+    PenstockError,
+    RequestError,
+    ServiceUnavailableError,
+    StreamChangedError,
+    TrimmedError,
+)
+from penstock.wire import split_batch
+
+METHOD: Final = "/penstock.v1.PullerService/SubscribeBatch"
+OPTIONS: Final = (
+    # A document of 16 MB with its image before is one message; the default of 4 MiB would turn it
+    # into an error that comes back for ever.
+    ("grpc.max_receive_message_length", -1),
+    # A server that vanished without a word is noticed within half a minute.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+)
+
+_BY_STATUS: Final[dict[grpc.StatusCode, type[PenstockError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: RequestError,
+    grpc.StatusCode.OUT_OF_RANGE: TrimmedError,
+    grpc.StatusCode.FAILED_PRECONDITION: StreamChangedError,
+    grpc.StatusCode.ABORTED: AheadError,
+    grpc.StatusCode.DATA_LOSS: GapError,
+    grpc.StatusCode.UNIMPLEMENTED: RequestError,
+    grpc.StatusCode.UNAUTHENTICATED: RequestError,
+    grpc.StatusCode.PERMISSION_DENIED: RequestError,
+}
+
+
+def request_bytes(
+    *, consumer_id: str, collections: Iterable[str], control_events: bool
+) -> Callable[[str], bytes]:
+    """What asks for the stream after a marker."""
+    wanted = list(collections)
+
+    def request(after: str) -> bytes:
+        return pb.SubscribeRequest(
+            consumer_id=consumer_id,
+            after=after,
+            collections=wanted,
+            control_events=control_events,
+        ).SerializeToString()
+
+    return request
+
+
+def error_of(status: grpc.StatusCode, sentence: str, trailers: Mapping[str, str]) -> PenstockError:
+    """The error that the server raised, of its class and with its sentence and markers.
+
+    A status that no Penstock server chose (a proxy's, the network's) is ServiceUnavailableError,
+    which is transient, unless it says that the request itself is refused.
+    """
+    kind = _by_code().get(trailers.get("penstock-code", "")) or _BY_STATUS.get(status)
+    if kind is None or kind.transient:
+        return ServiceUnavailableError(
+            f"the service does not answer ({status.name}: {sentence}). What you processed is "
+            f"safe. The client connects again by itself, unless it was told to give up."
+        )
+    # The sentence was made where the facts are; here it is only handed on.
+    error = kind.__new__(kind, sentence)
+    if isinstance(error, TrimmedError):
+        error.oldest = trailers.get("penstock-oldest", "")
+    if isinstance(error, GapError):
+        error.after = trailers.get("penstock-after", "")
+    return error
+
+
+def _by_code() -> dict[str, type[PenstockError]]:
+    found: dict[str, type[PenstockError]] = {}
+    rest: list[type[PenstockError]] = [PenstockError]
+    while rest:
+        kind = rest.pop()
+        found[kind.code] = kind
+        rest.extend(kind.__subclasses__())
+    return found
+
+
+def _text(metadata: Any) -> dict[str, str]:
+    """Metadata as text; gRPC's own binary entries are not ours."""
+    return {key: value for key, value in metadata or () if isinstance(value, str)}
+
+
+def _started(metadata: Any) -> Received:
+    """The marker that the stream starts after: what makes an empty one resumable (P15)."""
+    return Received([], _text(metadata).get("penstock-progress", ""))
+
+
+def _ended() -> ServiceUnavailableError:
+    return ServiceUnavailableError(
+        "the service ended the stream without a reason. What you processed is safe."
+    )
+
+
+async def receive(target: str, request: bytes) -> AsyncGenerator[Received]:
+    """One call, from its start to its error; never ends without one. Closing it cancels the call.
+
+    The first item has no messages: it is the marker that the stream starts after.
+    """
+    async with grpc.aio.insecure_channel(target, options=OPTIONS) as channel:
+        untyped: Any = channel  # without serializers a method takes and gives bytes
+        call = untyped.unary_stream(METHOD)(request)
+        try:
+            yield _started(await call.initial_metadata())
+            async for message in call:
+                yield Received(*split_batch(message))
+        except grpc.aio.AioRpcError as error:
+            raise error_of(
+                error.code(), error.details() or "", _text(error.trailing_metadata())
+            ) from error
+        finally:
+            call.cancel()
+        raise _ended()
+
+
+class SyncCall:
+    """One call over a channel of its own, read by one thread and cancelled by any."""
+
+    def __init__(self, target: str, request: bytes) -> None:
+        self._channel = grpc.insecure_channel(target, options=OPTIONS)
+        untyped: Any = self._channel  # without serializers a method takes and gives bytes
+        self._call = untyped.unary_stream(METHOD)(request)
+
+    def receive(self) -> Generator[Received]:
+        """As the async `receive`."""
+        try:
+            yield _started(self._call.initial_metadata())
+            for message in self._call:
+                yield Received(*split_batch(message))
+        except grpc.RpcError as error:
+            # The call is its own error.
+            failed: Any = error
+            raise error_of(
+                failed.code(), failed.details() or "", _text(failed.trailing_metadata())
+            ) from error
+        raise _ended()
+
+    def close(self) -> None:
+        self._call.cancel()
+        self._channel.close()

@@ -1,0 +1,197 @@
+"""Follow a service without asyncio: a plain iterator, with one thread that reads ahead."""
+
+import queue
+import threading
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from penstock.client.change import Change, Cursor, Received
+from penstock.client.follow import RETRY, SAVE_INTERVAL_SECONDS
+from penstock.client.remote import SyncCall, request_bytes
+from penstock.client.retry import Backoff, Retry
+from penstock.client.store import MemoryProgress, ProgressStore
+from penstock.errors import PenstockError
+
+log = structlog.get_logger(__name__)
+
+
+class SyncChange(Change):
+    """A change that can be confirmed without asking for the next."""
+
+    def __init__(self, message: bytes, number: int, following: "SyncFollowing") -> None:
+        super().__init__(message, number)
+        self._following = following
+
+    def done(self) -> None:
+        """This change and all before it are processed; saved when this returns."""
+        self._following.confirm(self)
+
+
+class _Reader:
+    """The thread that reads one call into an inbox of one message, until the call's error."""
+
+    def __init__(self, call: SyncCall) -> None:
+        self._call = call
+        self._closed = False
+        self.inbox: queue.Queue[Received | Exception] = queue.Queue(maxsize=1)
+        self._thread = threading.Thread(target=self._run, name="penstock-follow", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            for received in self._call.receive():
+                self.inbox.put(received)
+                if self._closed:
+                    return
+        except Exception as error:
+            self.inbox.put(error)
+
+    def close(self) -> None:
+        self._closed = True
+        self._call.close()
+        while self._thread.is_alive():
+            # The thread may stand before a full inbox; nobody wants its message any more.
+            try:
+                self.inbox.get(timeout=0.05)
+            except queue.Empty:
+                continue
+        self._thread.join()
+
+
+class SyncFollowing:
+    """The sync twin of `Following`: the same semantics, for one consumer thread."""
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        collections: Iterable[str],
+        control_events: bool,
+        consumer_id: str,
+        after: str,
+        store: ProgressStore,
+        save_interval_seconds: float,
+        retry: Retry,
+    ) -> None:
+        self._target = target
+        self._request = request_bytes(
+            consumer_id=consumer_id, collections=collections, control_events=control_events
+        )
+        self._store = store
+        self._save_interval_seconds = save_interval_seconds
+        self._save_at = 0.0
+        self._backoff = Backoff(retry)
+        self._reader: _Reader | None = None
+        self._cursor: Cursor[SyncChange] = Cursor(
+            lambda message, number: SyncChange(message, number, self), store.load() or after
+        )
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> SyncChange:
+        """The next change; waits for it."""
+        while True:
+            change = self._cursor.take()
+            if self._cursor.unsaved and time.monotonic() >= self._save_at:
+                self._save()
+            if change is not None:
+                return change
+            self._receive()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Save what is processed and end the stream. The change in hand counts as unprocessed.
+
+        To be called by the thread that consumes.
+        """
+        self._disconnect()
+        if self._cursor.unsaved:
+            self._save()
+
+    def confirm(self, change: SyncChange) -> None:
+        """`change` and all before it are processed; saved when this returns."""
+        self._cursor.confirm(change)
+        if self._cursor.unsaved:
+            self._save()
+
+    def _save(self) -> None:
+        self._store.save(self._cursor.to_save())
+        self._cursor.saved()
+        self._save_at = time.monotonic() + self._save_interval_seconds
+
+    def _receive(self) -> None:
+        """Wait for more, or until a save is due; after a transient error, for the next attempt."""
+        if self._reader is None:
+            self._reader = _Reader(SyncCall(self._target, self._request(self._cursor.received)))
+        timeout = max(0.0, self._save_at - time.monotonic()) if self._cursor.unsaved else None
+        try:
+            received = self._reader.inbox.get(timeout=timeout)
+        except queue.Empty:
+            return
+        if isinstance(received, Received):
+            if received.messages:
+                self._backoff.reset()
+            self._cursor.receive(received)
+            return
+        self._disconnect()
+        if self._cursor.unsaved:
+            self._save()
+        if not isinstance(received, PenstockError):
+            raise received
+        wait_seconds = self._backoff.next_wait() if received.transient else None
+        if wait_seconds is None:
+            raise received
+        log.warning(
+            "service unavailable, connecting again",
+            code=received.code,
+            attempt=self._backoff.failures,
+            wait_seconds=round(wait_seconds, 3),
+        )
+        time.sleep(wait_seconds)
+
+    def _disconnect(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
+
+
+def follow_sync(
+    target: str,
+    *,
+    after: str = "",
+    collections: Iterable[str] = (),
+    control_events: bool = False,
+    consumer_id: str = "",
+    store: ProgressStore | None = None,
+    save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    retry: Retry = RETRY,
+) -> SyncFollowing:
+    """Follow the service at `target` ("host:port") from one thread; everything else as `follow`.
+
+    The stored marker is read at once, and connecting waits for the first change that is asked for.
+    """
+    return SyncFollowing(
+        target,
+        collections=collections,
+        control_events=control_events,
+        consumer_id=consumer_id,
+        after=after,
+        store=store or MemoryProgress(),
+        save_interval_seconds=save_interval_seconds,
+        retry=retry,
+    )

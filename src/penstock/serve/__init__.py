@@ -1,0 +1,1 @@
+"""One module for each protocol. All of them read the log through `penstock.subscribe`."""

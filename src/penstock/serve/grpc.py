@@ -1,0 +1,294 @@
+"""The puller's protocol over gRPC: the seed's service, ours, health and reflection.
+
+Every stream is one reader of the log (see `penstock.subscribe.follow`) and waits in its own write
+when its client is slow: gRPC's flow control is the outbox, nobody else notices, and nothing is
+dropped. Messages are bytes that were encoded at capture; here they are only sliced.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+import grpc.aio
+import structlog
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from penstock._generated.penstock.v1 import penstock_pb2 as pb
+from penstock.errors import (
+    ConfigError,
+    GapError,
+    PenstockError,
+    RequestError,
+    ServiceBusyError,
+    ServiceUnavailableError,
+    TrimmedError,
+)
+from penstock.ports import LogReader
+from penstock.serve.config import ServeConfig
+from penstock.serve.descriptors import SERVICES, descriptor_pool
+from penstock.subscribe import Criteria, Delivery, Subscription, batches, follow, start
+from penstock.telemetry import EVENTS_PUBLISHED, READERS
+from penstock.wire import Block, batch_message, heartbeat_message
+
+log = structlog.get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+Send = Callable[[Delivery], Awaitable[int]]
+
+PROGRESS_METADATA: Final = "penstock-progress"
+"""Initial metadata: the marker that the stream starts after, so that a reader who came with an
+empty one can come back to the same place before it got anything."""
+
+_STATUS: Final = {
+    "MALFORMED": grpc.StatusCode.INVALID_ARGUMENT,
+    "TRIMMED": grpc.StatusCode.OUT_OF_RANGE,
+    "STREAM_CHANGED": grpc.StatusCode.FAILED_PRECONDITION,
+    "AHEAD": grpc.StatusCode.ABORTED,
+    "GAP": grpc.StatusCode.DATA_LOSS,
+    RequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
+    ServiceBusyError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+_OPTIONS: Final = (
+    # Otherwise a second server could share the port, and readers would meet either.
+    ("grpc.so_reuseport", 0),
+    # A reader that vanished without a word gives its place back.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+)
+
+
+def status_of(error: PenstockError) -> tuple[grpc.StatusCode, tuple[tuple[str, str], ...]]:
+    """The gRPC status of an error and its trailers; the table is ARCHITECTURE.md, section 5."""
+    trailers = [("penstock-code", error.code)]
+    if isinstance(error, TrimmedError):
+        trailers.append(("penstock-oldest", error.oldest))
+    if isinstance(error, GapError):
+        trailers.append(("penstock-after", error.after))
+    fallback = grpc.StatusCode.UNAVAILABLE if error.transient else grpc.StatusCode.INTERNAL
+    return _STATUS.get(error.code, fallback), tuple(trailers)
+
+
+class _Stream:
+    """One reader's call: who it is, and whether it may be interrupted without tearing a write."""
+
+    def __init__(self, task: "asyncio.Task[Any]") -> None:
+        self.task = task
+        self.reading = False
+
+
+class PullerServicer:
+    """Serves `log`; knows nothing of ports and processes."""
+
+    def __init__(self, log: LogReader, config: ServeConfig) -> None:
+        self._log = log
+        self._config = config
+        self._streams: set[_Stream] = set()
+        self._stopping = asyncio.Event()
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """The methods by their paths; requests and responses are bytes."""
+
+        stream: Any = grpc.unary_stream_rpc_method_handler
+
+        ours = {
+            "Subscribe": stream(self.subscribe),
+            "SubscribeBatch": stream(self.subscribe_batch),
+        }
+        seeds = {"Subscribe": stream(self.subscribe_seed)}
+        return (
+            grpc.method_handlers_generic_handler("penstock.v1.PullerService", ours),
+            grpc.method_handlers_generic_handler("PullerService", seeds),
+        )
+
+    async def subscribe(self, request: bytes, context: Context) -> None:
+        """`penstock.v1.PullerService/Subscribe`: one Event a message."""
+        await self._serve(request, context, _event_sender(context, Block.messages))
+
+    async def subscribe_seed(self, request: bytes, context: Context) -> None:
+        """`PullerService/Subscribe`: the same events with the seed's plain numbers."""
+        await self._serve(request, context, _event_sender(context, _seed_messages))
+
+    async def subscribe_batch(self, request: bytes, context: Context) -> None:
+        """`penstock.v1.PullerService/SubscribeBatch`: many Events a message."""
+        await self._serve(request, context, _batch_sender(context, self._config))
+
+    def interrupt(self) -> None:
+        """Let every stream end with a status that says so, at the next place where it can."""
+        self._stopping.set()
+        for stream in self._streams:
+            if stream.reading:
+                stream.task.cancel()
+
+    async def _serve(self, request: bytes, context: Context, send: Send) -> None:
+        """Run one stream to its end, and answer its error with the status of the table."""
+        try:
+            await self._run(request, context, send)
+        except PenstockError as error:
+            code, trailers = status_of(error)
+            await context.abort(code, str(error), trailers)
+
+    async def _run(self, request: bytes, context: Context, send: Send) -> None:
+        if len(self._streams) >= self._config.max_connections:
+            raise ServiceBusyError(readers_max=self._config.max_connections)
+        task = asyncio.current_task()
+        assert task is not None  # gRPC runs every call in a task
+        stream = _Stream(task)
+        self._streams.add(stream)
+        READERS.labels("grpc").inc()
+        try:
+            await self._follow(_parse(request), context, send, stream)
+        finally:
+            READERS.labels("grpc").dec()
+            self._streams.discard(stream)
+
+    async def _follow(
+        self, request: pb.SubscribeRequest, context: Context, send: Send, stream: _Stream
+    ) -> None:
+        progress = await start(self._log, request.after)
+        await context.send_initial_metadata(((PROGRESS_METADATA, str(progress)),))
+        criteria = Criteria(
+            collections=frozenset(request.collections), control_events=request.control_events
+        )
+        deliveries = follow(
+            self._log,
+            Subscription(criteria=criteria, progress=progress),
+            bytes_max=self._config.outbox_bytes_max,
+            heartbeat_seconds=self._config.heartbeat_interval,
+            clock=time.monotonic,
+        )
+        published = EVENTS_PUBLISHED.labels("grpc")
+        async with contextlib.aclosing(deliveries):
+            while not self._stopping.is_set():
+                stream.reading = True
+                try:
+                    delivery = await anext(deliveries)
+                except asyncio.CancelledError:
+                    if not self._stopping.is_set():
+                        raise
+                    stream.task.uncancel()
+                    break
+                finally:
+                    stream.reading = False
+                published.inc(await send(delivery))
+                if delivery.gap is not None:
+                    raise delivery.gap
+        raise ServiceUnavailableError(
+            "this service is stopping. What you processed is safe: connect again with the "
+            "progress of the last event you processed."
+        )
+
+
+def _parse(request: bytes) -> pb.SubscribeRequest:
+    """The request. The seed's has the same numbers, so one message reads both."""
+    try:
+        parsed = pb.SubscribeRequest.FromString(request)
+    except DecodeError as error:
+        raise RequestError("the request is not a SubscribeRequest. Nothing was sent.") from error
+    if parsed.shard_by or parsed.shard_count or parsed.shard_ids:
+        raise RequestError(
+            "shards are not served by this version. Nothing was sent: ignoring shard_by would give "
+            "every reader everything. Leave shard_by, shard_count and shard_ids empty."
+        )
+    return parsed
+
+
+def _seed_messages(block: Block, entries: Iterable[int]) -> Iterator[bytes]:
+    return map(block.seed_message, entries)
+
+
+def _event_sender(
+    context: Context, messages: Callable[[Block, Iterable[int]], Iterator[bytes]]
+) -> Send:
+    """Send a delivery as single Events. What was filtered out shows in the next heartbeat."""
+
+    async def send(delivery: Delivery) -> int:
+        count = 0
+        for block, entries in delivery.slices:
+            for message in messages(block, entries):
+                await context.write(message)
+            count += len(entries)
+        if not count and delivery.gap is None:
+            await context.write(heartbeat_message(str(delivery.progress)))
+        return count
+
+    return send
+
+
+def _batch_sender(context: Context, config: ServeConfig) -> Send:
+    """Send a delivery as EventBatches; a heartbeat is one without events."""
+
+    async def send(delivery: Delivery) -> int:
+        count = 0
+        for batch in batches(
+            delivery, events_max=config.batch_events_max, bytes_max=config.batch_bytes_max
+        ):
+            await context.write(batch_message(batch.messages, batch.progress))
+            count += len(batch.messages)
+        if not count and delivery.gap is None:
+            await context.write(batch_message((), str(delivery.progress)))
+        return count
+
+    return send
+
+
+class GrpcServer:
+    """A running gRPC server. `address` is where it listens, with the port it really got."""
+
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        servicer: PullerServicer,
+        servicer_health: health.aio.HealthServicer,
+        address: str,
+    ) -> None:
+        self._server = server
+        self._servicer = servicer
+        self._health = servicer_health
+        self.address = address
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """End all streams with UNAVAILABLE, those stuck in a write after the grace; stop."""
+        await self._health.enter_graceful_shutdown()
+        self._servicer.interrupt()
+        await self._server.stop(grace_seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+
+async def serve_grpc(log: LogReader, config: ServeConfig) -> GrpcServer:
+    """Serve `log` on `config.grpc` until `stop`. Raises ConfigError if the port is taken."""
+    server = grpc.aio.server(options=_OPTIONS)
+    servicer = PullerServicer(log, config)
+    server.add_generic_rpc_handlers(servicer.handlers())
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection(SERVICES, server, pool=descriptor_pool())
+    host = config.grpc.rpartition(":")[0]
+    try:
+        port = server.add_insecure_port(config.grpc)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"cannot listen on {config.grpc}: it is in use, or not of this machine. Nothing was "
+            f"started. Stop what uses it, or set grpc under [serve] to another address."
+        ) from error
+    await server.start()
+    for service in ("", *SERVICES):
+        await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    return GrpcServer(server, servicer, health_servicer, f"{host}:{port}")

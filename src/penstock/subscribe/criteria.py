@@ -1,0 +1,99 @@
+"""What a reader asked for, and which entries of a block that is."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from penstock.event import Kind
+from penstock.wire import Block, Stream, decode_message
+
+
+class Criteria(Struct, frozen=True, kw_only=True):
+    """Which entries a reader wants. Empty sets mean all.
+
+    Control events (schema, gap, system) come only to who asks for them, and only those that
+    concern what the reader follows.
+    """
+
+    collections: frozenset[str] = frozenset()
+    """Names as "collection" or "source/collection"; one that can be read both ways means both."""
+    sources: frozenset[str] = frozenset()
+    control_events: bool = False
+
+    def wants(self, stream: Stream) -> bool:
+        """Whether the data of `stream` goes out."""
+        if self.sources and stream.source not in self.sources:
+            return False
+        return (
+            not self.collections
+            or stream.collection in self.collections
+            or f"{stream.source}/{stream.collection}" in self.collections
+        )
+
+    def concerns(self, stream: Stream) -> bool:
+        """Whether a control event of `stream` says something about what the reader follows.
+
+        An event that names no collection is about the whole source, so it concerns everyone who
+        may follow something of that source. A bare name may belong to any source.
+        """
+        if stream.collection:
+            return self.wants(stream)
+        if self.sources and stream.source not in self.sources:
+            return False
+        return not self.collections or any(
+            "/" not in name or name.startswith(f"{stream.source}/") for name in self.collections
+        )
+
+
+class Selection(NamedTuple):
+    """The entries of a block that go out, as positions in it, ascending."""
+
+    entries: Sequence[int]
+    gap: int | None
+    """The entry that ends the stream: a gap for a reader who asked for no control events."""
+
+
+def select(criteria: Criteria, block: Block) -> Selection:
+    """Decide once a stream where the block holds only data, else entry by entry."""
+    start, stop = block.start, block.stop
+    wanted = [criteria.wants(stream) for stream in block.streams]
+    if block.kinds()[start:stop].any():
+        return _select_among_control_events(criteria, block, wanted)
+    if all(wanted):
+        return Selection(range(start, stop), None)
+    if not any(wanted):
+        return Selection((), None)
+    mask = np.array(wanted)[block.stream_numbers()[start:stop]]
+    return Selection((np.flatnonzero(mask) + start).tolist(), None)
+
+
+def _select_among_control_events(
+    criteria: Criteria, block: Block, wanted: Sequence[bool]
+) -> Selection:
+    entries: list[int] = []
+    numbers = block.stream_numbers().tolist()
+    kinds = block.kinds().tolist()
+    for i in range(block.start, block.stop):
+        stream = block.streams[numbers[i]]
+        if kinds[i] == Kind.DATA:
+            if wanted[numbers[i]]:
+                entries.append(i)
+        elif criteria.concerns(stream) or _may_rename_into(criteria, block, i):
+            if criteria.control_events:
+                entries.append(i)
+            elif kinds[i] == Kind.GAP:
+                return Selection(entries, i)
+    return Selection(entries, None)
+
+
+def _may_rename_into(criteria: Criteria, block: Block, i: int) -> bool:
+    """A rename is filed under the old name, but it fills the new one without a single insert."""
+    if block.kind(i) is not Kind.SCHEMA:
+        return False
+    stream = block.stream(i)
+    whole_source = stream._replace(collection="")
+    if not criteria.concerns(whole_source):
+        return False
+    return decode_message(block.message(i)).event.operation == "rename"

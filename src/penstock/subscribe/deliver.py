@@ -1,0 +1,112 @@
+"""What goes out to a reader, decided without sending it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import GapError, LogCorruptError, StreamChangedError
+from penstock.event import SystemEvent
+from penstock.progress import Progress
+from penstock.subscribe.criteria import Criteria, select
+from penstock.wire import Block, decode_message
+
+
+class Subscription(Struct, frozen=True, kw_only=True):
+    """A reader's wishes and its place: all entries up to `progress` were sent or filtered out."""
+
+    criteria: Criteria
+    progress: Progress
+
+
+class Slice(NamedTuple):
+    """Entries of one block that go out, as positions in it, ascending."""
+
+    block: Block
+    entries: Sequence[int]
+
+
+class Delivery(Struct, frozen=True, kw_only=True):
+    """What to send next, in this order: the slices, then the progress, then the gap's error."""
+
+    slices: tuple[Slice, ...] = ()
+    progress: Progress
+    """Covers the slices and what was filtered out around them; before the gap, if there is one."""
+    gap: GapError | None = None
+    """Changes were lost here, and this reader cannot be told in-band: its stream ends."""
+
+
+def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
+    """Decide what of `blocks` goes out. They must continue where the subscription stands.
+
+    Raises LogCorruptError if they leave a hole, StreamChangedError if they are of another log.
+    """
+    slices: list[Slice] = []
+    progress = subscription.progress
+    for block in blocks:
+        if block.log_id != progress.log_id:
+            raise StreamChangedError("the log was replaced while it was being read")
+        if block.first_sequence + block.start != progress.sequence + 1:
+            raise LogCorruptError(
+                f"entries {progress.sequence + 1} to {block.first_sequence + block.start - 1} are "
+                f"missing from the log. Nothing after them was sent. Run `penstock log check`."
+            )
+        selection = select(subscription.criteria, block)
+        if selection.entries:
+            slices.append(Slice(block, selection.entries))
+        if selection.gap is not None:
+            if selection.gap > block.start:
+                progress = _progress_of(block, selection.gap - 1)
+            gap = _gap_error(block, selection.gap)
+            return Delivery(slices=tuple(slices), progress=progress, gap=gap)
+        progress = _progress_of(block, block.stop - 1)
+    return Delivery(slices=tuple(slices), progress=progress)
+
+
+def _progress_of(block: Block, i: int) -> Progress:
+    return Progress(block.log_id, block.first_sequence + i, block.check(i) & 0xFFFFFFFF)
+
+
+def _gap_error(block: Block, i: int) -> GapError:
+    """The sentence of a gap: its source and its reason, both of which Penstock wrote."""
+    event = decode_message(block.message(i)).event
+    reason = "no reason was recorded"
+    if isinstance(event, SystemEvent):
+        reason = str(msgspec.json.decode(event.description).get("reason", reason))
+    return GapError(after=block.progress(i), description=f"{event.source}: {reason}")
+
+
+class Batch(NamedTuple):
+    """Ready messages that travel together, and the marker after them."""
+
+    messages: list[bytes]
+    progress: str
+
+
+def batches(
+    delivery: Delivery,
+    *,
+    events_max: int,
+    bytes_max: int,
+    messages: Callable[[Block, Iterable[int]], Iterator[bytes]] = Block.messages,
+) -> Iterator[Batch]:
+    """The slices of `delivery` as batches within both limits, lazily; none if nothing goes out.
+
+    A single larger event is a batch of its own. The last batch's marker is that of the delivery,
+    so that whoever saves it also passes what was filtered out behind it.
+    """
+    pending: list[bytes] = []
+    pending_bytes = 0
+    last: tuple[Block, int] | None = None
+    for block, entries in delivery.slices:
+        for i, message in zip(entries, messages(block, entries), strict=True):
+            full = len(pending) >= events_max or pending_bytes + len(message) > bytes_max
+            if last is not None and full:
+                yield Batch(pending, last[0].progress(last[1]))
+                pending, pending_bytes = [], 0
+            pending.append(message)
+            pending_bytes += len(message)
+            last = block, i
+    if pending:
+        yield Batch(pending, str(delivery.progress))

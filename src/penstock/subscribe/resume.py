@@ -1,0 +1,60 @@
+"""Where a reader starts: a marker, held against what the log holds (P7, F10)."""
+
+from penstock.errors import AheadError, StreamChangedError, TrimmedError
+from penstock.ports import Bounds, LogReader
+from penstock.progress import Progress, parse_progress
+
+
+def resume(marker: Progress | None, *, bounds: Bounds, check: int | None) -> Progress:
+    """The place to read after. `check` is that of the log's entry at the marker, None if unknown.
+
+    No marker means the head: no history. A marker at the trim watermark still resumes, since all
+    that follows it is here, and so does one of a log that this one was restored from, as far as
+    the two agree. Raises StreamChangedError (another log, or another entry at that place),
+    AheadError (beyond the head) or TrimmedError (with the oldest marker that resumes).
+    """
+    if marker is None:
+        return Progress(bounds.log_id, bounds.head, bounds.head_check)
+    _require_same_stream(marker, bounds)
+    if marker.sequence > bounds.head:
+        raise AheadError(sequence=marker.sequence, head=bounds.head)
+    if check is None or marker.sequence < bounds.trimmed:
+        raise TrimmedError(oldest=str(oldest(bounds)))
+    if marker.check != check:
+        raise StreamChangedError(
+            f"the entry at sequence {marker.sequence} is not the one that it was made for"
+        )
+    return Progress(bounds.log_id, marker.sequence, check)
+
+
+def _require_same_stream(marker: Progress, bounds: Bounds) -> None:
+    if marker.log_id == bounds.log_id:
+        return
+    for ancestor in bounds.ancestors:
+        if marker.log_id == ancestor.log_id:
+            if marker.sequence <= ancestor.head:
+                return
+            raise StreamChangedError(
+                f"this log was restored from a copy that ended at sequence {ancestor.head}, and "
+                f"the marker stands at {marker.sequence}"
+            )
+    raise StreamChangedError("it was made by another log")
+
+
+def oldest(bounds: Bounds) -> Progress:
+    """The oldest marker that resumes: everything the log still holds comes after it."""
+    return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+
+
+async def start(log: LogReader, marker: str) -> Progress:
+    """The place after which a reader with this marker reads on; empty = the current head.
+
+    Raises MalformedProgressError, and whatever `resume` raises.
+    """
+    wanted = parse_progress(marker) if marker else None
+    check = await log.check_at(wanted.sequence) if wanted is not None else None
+    bounds = await log.bounds()
+    if wanted is not None and check is None and bounds.trimmed <= wanted.sequence <= bounds.head:
+        # The log took it between the two questions.
+        check = await log.check_at(wanted.sequence)
+    return resume(wanted, bounds=bounds, check=check)
