@@ -16,6 +16,8 @@
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
     │   └── ServiceBusyError         it serves as many readers as it may
     ├── RequestError                 the service cannot do what a reader asks
+    ├── PipelineError                a pipeline cannot go on; its target is as the last batch left it
+    │   └── IncompleteCommitError    a batch does not hold what was captured
     └── ProgressError                a reader's marker cannot be resumed from
         ├── TrimmedError             retention removed what follows it
         ├── StreamChangedError       it belongs to another log, or to one since restored
@@ -170,6 +172,28 @@ class RequestError(PenstockError):
 
     code = "request"
     exit_code = 2
+
+
+class PipelineError(PenstockError):
+    """A pipeline cannot go on; its target is as the last whole batch left it."""
+
+    code = "pipeline"
+    exit_code = 7
+
+
+class IncompleteCommitError(PipelineError):
+    """A commit in a batch has not the rows or the digest that it had when it was captured."""
+
+    code = "pipeline.incomplete_commit"
+
+    def __init__(
+        self, *, commit: int, rows: int, commit_rows: int, digest: int, commit_digest: int
+    ) -> None:
+        super().__init__(
+            f"commit {commit} was captured with {commit_rows} entries and digest "
+            f"{commit_digest:016x}, but {rows} arrived with digest {digest:016x}. Nothing of the "
+            f"batch was written. Run `penstock log check`; if the log is sound, please report it."
+        )
 
 
 class ProgressError(PenstockError):

@@ -1,0 +1,357 @@
+"""Arrow Flight over the log: ranges as columns, for Spark and other bulk readers.
+
+The protocol is told in `penstock.client.flight`. Requests are answered on gRPC's own threads, with
+the log's sync methods; a read holds no transaction while it sends, and no more than one batch.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import ipaddress
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as fl
+import structlog
+from numpy.typing import NDArray
+
+from penstock.client.flight import (
+    ACTION_BOUNDS,
+    ACTION_MARKER,
+    ACTION_PLAN,
+    ACTION_REPORT,
+    MarkerRequest,
+    PipelineReport,
+    Plan,
+    PlanRequest,
+    ReadRequest,
+    to_wire,
+)
+from penstock.errors import (
+    AheadError,
+    ConfigError,
+    GapError,
+    LogCorruptError,
+    MalformedProgressError,
+    PenstockError,
+    StreamChangedError,
+)
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.subscribe.criteria import Criteria, Selection, select
+from penstock.subscribe.resume import resume
+from penstock.telemetry import EVENTS_PUBLISHED, READERS
+from penstock.wire import ARROW_SCHEMA, Block, to_arrow
+
+_SCAN_BYTES = 1 << 20
+_SILENT_BYTES_MAX = 64 << 20
+"""A filter that matches nothing says how far it has come after so many bytes."""
+_BATCH_BYTES_MAX = 64 << 20
+
+_Request = TypeVar("_Request")
+
+log = structlog.get_logger()
+
+
+class SyncLogReader(Protocol):
+    """What Flight needs of a log: the methods of ports.LogReader, without a loop."""
+
+    def bounds_now(self) -> Bounds: ...
+
+    def read_now(
+        self, *, after: int, until: int | None = None, bytes_max: int = 1 << 20
+    ) -> list[Block]: ...
+
+    def check_at_now(self, sequence: int) -> int | None: ...
+
+    def commit_end(self, *, after: int, events_max: int) -> int:
+        """The last commit's end within `events_max` entries, or the end of the first commit."""
+        ...
+
+    def ranges(self, *, after: int, until: int, count: int) -> list[tuple[int, int]]:
+        """(after, until] as at most `count` ranges that meet at the ends of blocks."""
+        ...
+
+
+# --- deciding ---------------------------------------------------------------------------------
+
+
+def place_after(reader: SyncLogReader, marker: Progress) -> tuple[Progress, Bounds]:
+    """The place that `marker` names in this log, and the log's bounds; as `subscribe.start`.
+
+    Raises StreamChangedError, AheadError or TrimmedError as `subscribe.resume` does (P7, F10).
+    """
+    check = reader.check_at_now(marker.sequence)
+    bounds = reader.bounds_now()
+    if check is None and bounds.trimmed <= marker.sequence <= bounds.head:
+        # The log took it between the two questions.
+        check = reader.check_at_now(marker.sequence)
+    return resume(marker, bounds=bounds, check=check), bounds
+
+
+def located(reader: SyncLogReader, request: MarkerRequest) -> Progress:
+    """The marker of an entry that is known by its sequence. Raises as `place_after` does."""
+    check = reader.check_at_now(request.sequence)
+    marker = Progress(request.log_id, request.sequence, check or 0)
+    return resume(marker, bounds=reader.bounds_now(), check=check)
+
+
+def plan(reader: SyncLogReader, request: PlanRequest) -> Plan:
+    """Where the read may end, and how to split it. Raises what `place_after` raises."""
+    after, bounds = place_after(reader, request.after)
+    end = Progress(bounds.log_id, bounds.head, bounds.head_check)
+    if request.until is not None:
+        end, bounds = place_after(reader, request.until)
+    if end.sequence <= after.sequence:
+        return Plan(after=after, to=after, splits=[], head=bounds.head)
+    if request.events_max is not None:
+        limited = reader.commit_end(after=after.sequence, events_max=max(1, request.events_max))
+        if limited < end.sequence:
+            end = located(reader, MarkerRequest(log_id=bounds.log_id, sequence=limited))
+    rows = end.sequence - after.sequence
+    count = max(1, min(request.partitions_max, rows // max(1, request.partition_events_min)))
+    ranges = reader.ranges(after=after.sequence, until=end.sequence, count=count)
+    return Plan(after=after, to=end, splits=[low for low, _ in ranges[1:]], head=bounds.head)
+
+
+class _Gathering:
+    """Blocks on their way into one batch."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._blocks: list[Block] = []
+        self._rows: list[NDArray[np.intp]] = []
+        self.held_bytes = self.selected_bytes = self.scanned_bytes = 0
+
+    def add(self, block: Block, entries: Sequence[int]) -> None:
+        self.scanned_bytes += block.nbytes
+        if entries:
+            self._blocks.append(block)
+            self._rows.append(np.asarray(entries, np.intp))
+            self.held_bytes += block.nbytes
+            # What is left of a narrowed or filtered block, taking its entries as equally long.
+            self.selected_bytes += block.nbytes * len(entries) // len(block.places)
+
+    def batch(self) -> pa.RecordBatch:
+        """The rows so far; empty if there are none."""
+        if not self._blocks:
+            fields = [ARROW_SCHEMA.field(name) for name in self._columns]
+            return pa.RecordBatch.from_pylist([], schema=pa.schema(fields))
+        return to_arrow(self._blocks, self._columns, self._rows)
+
+
+def covered_batches(
+    reader: SyncLogReader, request: ReadRequest
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows of (after, until] in batches, each with the sequence up to which it covers.
+
+    The last one covers `until`, even if it is empty. Raises as `LogClient.read` says.
+    """
+    criteria = Criteria(
+        collections=frozenset(request.collections),
+        sources=frozenset([request.source] if request.source else []),
+        control_events=request.control_events,
+    )
+    columns = request.columns or ARROW_SCHEMA.names
+    gathering, covered = _Gathering(columns), request.after
+    while covered < request.until:
+        bounds = reader.bounds_now()
+        if bounds.log_id != request.log_id:
+            raise StreamChangedError("it was made by another log, or before this one was restored")
+        if request.until > bounds.head:
+            raise AheadError(sequence=request.until, head=bounds.head)
+        blocks = reader.read_now(after=covered, until=request.until, bytes_max=_SCAN_BYTES)
+        if not blocks:
+            raise LogCorruptError(f"the log lists the entry {covered + 1} but does not hold it")
+        for block in blocks:
+            selection = select(criteria, block)
+            if selection.gap is not None:
+                yield from _before_gap(gathering, block, selection)
+            gathering.add(block, selection.entries)
+            covered = block.last_sequence
+            if (
+                gathering.selected_bytes >= request.batch_bytes
+                or gathering.held_bytes >= 4 * request.batch_bytes
+                or gathering.scanned_bytes >= _SILENT_BYTES_MAX
+            ):
+                yield gathering.batch(), covered
+                gathering = _Gathering(columns)
+    if gathering.scanned_bytes:
+        yield gathering.batch(), covered
+
+
+def _before_gap(
+    gathering: _Gathering, block: Block, selection: Selection
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """What stands before the gap, and then the gap as an error: nothing before it is withheld."""
+    assert selection.gap is not None
+    gathering.add(block, selection.entries)
+    sequence = block.first_sequence + selection.gap
+    yield gathering.batch(), sequence - 1
+    raise GapError(
+        after=block.progress(selection.gap),
+        description=f"source {block.stream(selection.gap).source!r}, at sequence {sequence}",
+    )
+
+
+# --- serving ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """Let errors of the tree reach the client as themselves; tell of others only here."""
+    try:
+        yield
+    except PenstockError as error:
+        # The stubs do not know `extra_info`.
+        raise fl.FlightServerError(str(error), extra_info=to_wire(error)) from None  # type: ignore[call-arg]
+    except (fl.FlightError, GeneratorExit):
+        raise
+    except Exception:
+        # Its text may quote a document, so it stays out of the answer.
+        log.exception("flight request failed")
+        raise fl.FlightInternalError(
+            "the service failed to answer; its own log says why. Nothing was lost."
+        ) from None
+
+
+def _decoded(body: bytes, kind: type[_Request]) -> _Request:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError:
+        raise MalformedProgressError(body[:64].decode(errors="replace")) from None
+
+
+class _Flight(fl.FlightServerBase):
+    def __init__(
+        self,
+        location: str,
+        reader: SyncLogReader,
+        on_report: Callable[[PipelineReport], None] | None,
+        reads_max: int,
+    ) -> None:
+        self._reader = reader
+        self._on_report = on_report
+        self._reads = threading.BoundedSemaphore(reads_max)
+        self.stopping = threading.Event()
+        super().__init__(location)
+
+    def do_action(
+        self,
+        context: fl.ServerCallContext,
+        action: fl.Action,  # noqa: ARG002
+    ) -> Iterator[Any]:
+        with _told():
+            body = action.body.to_pybytes()
+            if action.type == ACTION_BOUNDS:
+                reply: Any = self._reader.bounds_now()
+            elif action.type == ACTION_PLAN:
+                reply = plan(self._reader, _decoded(body, PlanRequest))
+            elif action.type == ACTION_MARKER:
+                reply = located(self._reader, _decoded(body, MarkerRequest))
+            elif action.type == ACTION_REPORT:
+                report = _decoded(body, PipelineReport)
+                if self._on_report is not None:
+                    self._on_report(report)
+                reply = None
+            else:
+                raise fl.FlightUnavailableError(f"this service has no action {action.type!r}")
+        yield fl.Result(msgspec.json.encode(reply))
+
+    def do_get(
+        self,
+        context: fl.ServerCallContext,
+        ticket: fl.Ticket,  # noqa: ARG002
+    ) -> fl.GeneratorStream:
+        with _told():
+            request = _decoded(ticket.ticket, ReadRequest)
+            unknown = [name for name in request.columns if name not in ARROW_SCHEMA.names]
+            if unknown or not 0 < request.batch_bytes <= _BATCH_BYTES_MAX:
+                raise MalformedProgressError(f"columns {unknown}, {request.batch_bytes} bytes")
+            names = request.columns or ARROW_SCHEMA.names
+            schema = pa.schema([ARROW_SCHEMA.field(name) for name in names])
+            return fl.GeneratorStream(schema, self._stream(request))
+
+    def _stream(self, request: ReadRequest) -> Iterator[Any]:
+        if not self._reads.acquire(blocking=False):
+            raise fl.FlightUnavailableError("too many reads at once; try again")
+        READERS.labels("flight").inc()
+        published = EVENTS_PUBLISHED.labels("flight")
+        try:
+            with _told():
+                for batch, covered in covered_batches(self._reader, request):
+                    if self.stopping.is_set():
+                        raise fl.FlightUnavailableError("the service is stopping")
+                    yield batch, str(covered).encode()
+                    published.inc(batch.num_rows)
+        finally:
+            READERS.labels("flight").dec()
+            self._reads.release()
+
+
+class FlightServer:
+    """Serves a log over Flight, on threads of its own, until stopped."""
+
+    def __init__(
+        self,
+        reader: SyncLogReader,
+        address: str = "127.0.0.1:0",
+        *,
+        on_report: Callable[[PipelineReport], None] | None = None,
+        reads_max: int = 64,
+    ) -> None:
+        """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
+        thread. More than `reads_max` reads at once are refused, and clients try again.
+
+        Raises ConfigError for an address that others could reach: this door has no access check.
+        """
+        host, _, port = address.rpartition(":")
+        if not _is_loopback(host) or not port.isdecimal():
+            raise ConfigError(
+                f"Flight cannot be served on {address!r}: it has no access check yet, so only a "
+                f"loopback address such as 127.0.0.1:50052 is taken. Nothing was started."
+            )
+        self._location = f"grpc://{address}"
+        self._host = host
+        self._reader = reader
+        self._on_report = on_report
+        self._reads_max = reads_max
+        self._flight: _Flight | None = None
+
+    def start(self) -> None:
+        """Bind and serve; returns at once. Raises ConfigError if the address is taken."""
+        try:
+            # Constructing serves; `serve()` would only wait, and take over the signals.
+            self._flight = _Flight(self._location, self._reader, self._on_report, self._reads_max)
+        except (OSError, pa.ArrowException) as error:
+            raise ConfigError(
+                f"Flight cannot be served on {self._location}: {error}. Nothing was started."
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """ "host:port", with the port that was taken. Only once started."""
+        assert self._flight is not None, "not started"
+        return f"{self._host}:{self._flight.port}"
+
+    def stop(self) -> None:
+        """End reads where they are (clients go on from there) and give the port back."""
+        if self._flight is not None:
+            self._flight.stopping.set()
+            self._flight.shutdown()
+            self._flight = None
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,165 @@
+"""The options of `format("penstock")`, in Spark's habits, and the offsets that Spark keeps."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from msgspec import Struct
+
+from penstock.client.flight import LogClient
+from penstock.errors import ConfigError, MalformedProgressError
+from penstock.progress import Progress, parse_progress
+
+Documents = Literal["json", "variant", "struct"]
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a reader asked for. Names as Spark users write them are in OPTION_NAMES."""
+
+    endpoint: str
+    starting_offsets: str
+    ending_offsets: str = "latest"
+    max_offsets_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
+    source: str = ""
+    collections: tuple[str, ...] = ()
+    control_events: bool = True
+    documents: Documents = "json"
+    document_schema: str = ""
+    partitions: int = 0
+    pipeline: str = ""
+
+
+OPTION_NAMES: Final[Mapping[str, str]] = {
+    "endpoint": 'host:port of the service\'s Flight address; default "127.0.0.1:50052"',
+    "startingOffsets": 'of a new query: "earliest", "latest" (a stream\'s default), a progress '
+    'marker, or {"logId": "<16 hex digits>", "sequence": n}; read after it',
+    "endingOffsets": 'of a batch read: the same forms; default "latest"; read up to it, inclusive',
+    "maxOffsetsPerTrigger": "at most so many entries a batch; a larger commit comes whole",
+    "failOnDataLoss": "true: entries removed by retention before they were read stop the query; "
+    "false: a row of kind GAP says which are missing, and the query goes on",
+    "source": "only this source's entries",
+    "collections": 'only these, comma-separated: "collection" or "source/collection"',
+    "controlEvents": "true: schema, gap and system events are rows too (kind > 0); false: they are "
+    "left out, and a gap stops the query",
+    "documents": '"json" (text), "variant", or "struct" (see documentSchema)',
+    "documentSchema": 'of documents = "struct": DDL, such as "_id STRING, total DECIMAL(10,2)"',
+    "partitions": "into how many tasks a batch is split, at most; default: by size, up to 32",
+    "pipeline": "a name under which `penstock status` shows how far this query has come",
+}
+"""Every option and what it means; the reference page is made from this."""
+
+
+def parse_options(given: Mapping[str, str], *, starting_default: str) -> Options:
+    """Options from Spark's case-insensitive text. Raises ConfigError for a typo or a bad value."""
+    names = {name.lower(): name for name in OPTION_NAMES}
+    values: dict[str, str] = {}
+    for key, value in given.items():
+        name = names.get(key.lower())
+        if name is None:
+            raise ConfigError(
+                f"format 'penstock' has no option {key!r}. Nothing was read. Its options are "
+                f"{', '.join(OPTION_NAMES)}."
+            )
+        values[name] = value
+    documents = values.get("documents", "json").lower()
+    if documents not in {"json", "variant", "struct"}:
+        raise _bad("documents", documents, "json, variant or struct")
+    return Options(
+        endpoint=values.get("endpoint", "127.0.0.1:50052"),
+        starting_offsets=values.get("startingOffsets", starting_default),
+        ending_offsets=values.get("endingOffsets", "latest"),
+        max_offsets_per_trigger=_positive(values, "maxOffsetsPerTrigger"),
+        fail_on_data_loss=_flag(values, "failOnDataLoss"),
+        source=values.get("source", ""),
+        collections=tuple(
+            name for part in values.get("collections", "").split(",") if (name := part.strip())
+        ),
+        control_events=_flag(values, "controlEvents"),
+        documents=documents,  # type: ignore[arg-type]
+        document_schema=values.get("documentSchema", ""),
+        partitions=_positive(values, "partitions") or 0,
+        pipeline=values.get("pipeline", ""),
+    )
+
+
+def _positive(values: Mapping[str, str], name: str) -> int | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise _bad(name, text, "a number above 0")
+    return int(text)
+
+
+def _flag(values: Mapping[str, str], name: str) -> bool:
+    text = values.get(name, "true").lower()
+    if text not in {"true", "false"}:
+        raise _bad(name, text, "true or false")
+    return text == "true"
+
+
+def _bad(name: str, value: str, wanted: str) -> ConfigError:
+    return ConfigError(f"option {name} is {value!r}; it must be {wanted}. Nothing was read.")
+
+
+# --- offsets ----------------------------------------------------------------------------------
+
+
+def offset_of(place: Progress, *, first: Progress | None = None) -> dict[str, Any]:
+    """A place as the JSON that Spark writes into its checkpoint: a progress marker, spelled out.
+
+    `first` is where a query's first batch starts. Spark does not keep that: if the batch is
+    replayed it asks again, and "latest" or "earliest" would be another place by then.
+    """
+    offset: dict[str, Any] = {
+        "logId": f"{place.log_id:016x}",
+        "sequence": place.sequence,
+        "check": place.check,
+    }
+    if first is not None:
+        offset["first"] = {"sequence": first.sequence, "check": first.check}
+    return offset
+
+
+def place_of(offset: Mapping[str, Any]) -> Progress:
+    """The place that an offset names. Raises MalformedProgressError if it names none."""
+    try:
+        return Progress(int(offset["logId"], 16), int(offset["sequence"]), int(offset["check"]))
+    except (KeyError, TypeError, ValueError):
+        raise MalformedProgressError(json.dumps(offset)) from None
+
+
+def first_of(end: Mapping[str, Any], start: Mapping[str, Any]) -> Progress:
+    """Where the batch that ends at `end` starts: what it says itself, else `start`."""
+    first = end.get("first")
+    if first is None:
+        return place_of(start)
+    return Progress(place_of(end).log_id, int(first["sequence"]), int(first["check"]))
+
+
+def resolve(client: LogClient, asked: str) -> Progress:
+    """The place that "earliest", "latest", a marker or offset JSON names in the log as it is now.
+
+    Raises MalformedProgressError, and for a place that the log cannot go on from what
+    `LogClient.plan` raises.
+    """
+    if asked.lower() in {"earliest", "latest"}:
+        bounds = client.bounds()
+        if asked.lower() == "latest":
+            return Progress(bounds.log_id, bounds.head, bounds.head_check)
+        return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    if not asked.lstrip().startswith("{"):
+        return _verified(client, parse_progress(asked))
+    try:
+        offset = json.loads(asked)
+        log_id, sequence = int(offset["logId"], 16), int(offset["sequence"])
+    except (KeyError, TypeError, ValueError):
+        raise MalformedProgressError(asked) from None
+    if "check" in offset:
+        return _verified(client, place_of(offset))
+    return client.marker(log_id=log_id, sequence=sequence)
+
+
+def _verified(client: LogClient, place: Progress) -> Progress:
+    return client.plan(after=place, until=place).after
