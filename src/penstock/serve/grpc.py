@@ -8,7 +8,7 @@ dropped. Messages are bytes that were encoded at capture; here they are only sli
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -31,6 +31,7 @@ from penstock.errors import (
 )
 from penstock.ports import LogReader
 from penstock.serve.config import ServeConfig
+from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
 from penstock.subscribe import Criteria, Delivery, Subscription, batches, follow, start
 from penstock.telemetry import EVENTS_PUBLISHED, READERS
@@ -87,9 +88,10 @@ class _Stream:
 class PullerServicer:
     """Serves `log`; knows nothing of ports and processes."""
 
-    def __init__(self, log: LogReader, config: ServeConfig) -> None:
+    def __init__(self, log: LogReader, config: ServeConfig, consumers: Consumers) -> None:
         self._log = log
         self._config = config
+        self._consumers = consumers
         self._streams: set[_Stream] = set()
         self._stopping = asyncio.Event()
 
@@ -164,22 +166,37 @@ class PullerServicer:
             heartbeat_seconds=self._config.heartbeat_interval,
             clock=time.monotonic,
         )
+        with self._consumers.connected(
+            request.consumer_id, "grpc", sequence=progress.sequence
+        ) as reader:
+            async with contextlib.aclosing(deliveries):
+                await self._deliver(deliveries, send, stream, reader)
+
+    async def _deliver(
+        self,
+        deliveries: AsyncGenerator[Delivery],
+        send: Send,
+        stream: _Stream,
+        reader: Reader,
+    ) -> None:
+        """Send until something raises: the log, the delivery's gap, or the end of the service."""
         published = EVENTS_PUBLISHED.labels("grpc")
-        async with contextlib.aclosing(deliveries):
-            while not self._stopping.is_set():
-                stream.reading = True
-                try:
-                    delivery = await anext(deliveries)
-                except asyncio.CancelledError:
-                    if not self._stopping.is_set():
-                        raise
-                    stream.task.uncancel()
-                    break
-                finally:
-                    stream.reading = False
-                published.inc(await send(delivery))
-                if delivery.gap is not None:
-                    raise delivery.gap
+        while not self._stopping.is_set():
+            stream.reading = True
+            try:
+                delivery = await anext(deliveries)
+            except asyncio.CancelledError:
+                if not self._stopping.is_set():
+                    raise
+                stream.task.uncancel()
+                break
+            finally:
+                stream.reading = False
+            events = await send(delivery)
+            published.inc(events)
+            reader.moved(sequence=delivery.progress.sequence, events=events)
+            if delivery.gap is not None:
+                raise delivery.gap
         raise ServiceUnavailableError(
             "this service is stopping. What you processed is safe: connect again with the "
             "progress of the last event you processed."
@@ -272,10 +289,15 @@ class GrpcServer:
         await self.stop()
 
 
-async def serve_grpc(log: LogReader, config: ServeConfig) -> GrpcServer:
-    """Serve `log` on `config.grpc` until `stop`. Raises ConfigError if the port is taken."""
+async def serve_grpc(
+    log: LogReader, config: ServeConfig, consumers: Consumers | None = None
+) -> GrpcServer:
+    """Serve `log` on `config.grpc` until `stop`; `consumers` learns who reads.
+
+    Raises ConfigError if the port is taken.
+    """
     server = grpc.aio.server(options=_OPTIONS)
-    servicer = PullerServicer(log, config)
+    servicer = PullerServicer(log, config, consumers or Consumers())
     server.add_generic_rpc_handlers(servicer.handlers())
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

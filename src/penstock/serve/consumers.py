@@ -1,0 +1,168 @@
+"""Who reads the log, and how far each one is: kept in memory, published for `penstock status`.
+
+Ordinary consumers keep their own progress; what is written here only tells people. It lies in an
+LMDB environment of its own, whose only writer is the serve process, so that capture never waits.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from penstock.errors import LogFullError
+from penstock.kv import Env, exists, open_env
+
+log = structlog.get_logger(__name__)
+
+STATUS_INTERVAL_SECONDS: Final = 1.0
+_DATABASE: Final = b"consumers"
+_STATUS_KEY: Final = b"status"
+_MAP_BYTES: Final = 1 << 30
+
+
+class Reader(Struct, kw_only=True, rename="camel"):
+    """One connected reader. Its server moves it; all times are Unix milliseconds."""
+
+    consumer_id: str
+    """What the reader calls itself; neither unique nor required."""
+    protocol: str
+    sequence: int
+    """Everything up to here was sent to it, or was not what it asked for."""
+    events: int = 0
+    connected_at: int
+
+    def moved(self, *, sequence: int, events: int) -> None:
+        """`events` more were sent, and the reader stands at `sequence`."""
+        self.sequence = sequence
+        self.events += events
+
+
+class ReportedProgress(Struct, frozen=True, kw_only=True, rename="camel"):
+    """How far something that keeps its own progress says it is; kept over restarts."""
+
+    name: str
+    kind: Literal["pipeline"]
+    sequence: int
+    updated_at: int
+
+
+class ConsumersStatus(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What was known when it was written."""
+
+    written_at: int
+    readers: tuple[Reader, ...] = ()
+    """In the order in which they connected."""
+    reported: tuple[ReportedProgress, ...] = ()
+    """By name."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Consumers:
+    """The readers of this process. Readers belong to one event loop; `report` takes any thread."""
+
+    def __init__(self, reported: tuple[ReportedProgress, ...] = ()) -> None:
+        self._readers: dict[int, Reader] = {}
+        self._reported = {(one.kind, one.name): one for one in reported}
+        self._lock = threading.Lock()
+        self._connections = 0
+
+    @contextlib.contextmanager
+    def connected(self, consumer_id: str, protocol: str, *, sequence: int) -> Generator[Reader]:
+        """A reader that is listed until the block ends. Two of one name are two readers (P16)."""
+        self._connections += 1
+        number = self._connections
+        reader = Reader(
+            consumer_id=consumer_id, protocol=protocol, sequence=sequence, connected_at=_now_ms()
+        )
+        self._readers[number] = reader
+        try:
+            yield reader
+        finally:
+            del self._readers[number]
+
+    def report(self, name: str, kind: Literal["pipeline"], sequence: int) -> None:
+        """`name` has everything up to `sequence` in its target."""
+        said = ReportedProgress(name=name, kind=kind, sequence=sequence, updated_at=_now_ms())
+        with self._lock:
+            self._reported[kind, name] = said
+
+    def status(self) -> ConsumersStatus:
+        """What is known now; a copy."""
+        with self._lock:
+            reported = sorted(self._reported.values(), key=lambda one: (one.kind, one.name))
+        readers = tuple(msgspec.structs.replace(one) for one in self._readers.values())
+        return ConsumersStatus(written_at=_now_ms(), readers=readers, reported=tuple(reported))
+
+
+@contextlib.asynccontextmanager
+async def published(
+    path: Path, *, interval_seconds: float = STATUS_INTERVAL_SECONDS
+) -> AsyncGenerator[Consumers]:
+    """Consumers whose status is written to `path` at most once an interval, while the block runs.
+
+    Begins with what was reported before a restart. A full disk does not end the block (a status
+    is not worth a reader's stream): it is logged once, and written again when there is space.
+    """
+    env = await asyncio.to_thread(_open, path)
+    try:
+        before = await asyncio.to_thread(_read, env)
+        consumers = Consumers(before.reported if before is not None else ())
+        writing = asyncio.create_task(_write_repeatedly(env, consumers, interval_seconds))
+        try:
+            yield consumers
+        finally:
+            writing.cancel()
+            await asyncio.wait({writing})
+            await asyncio.to_thread(_write, env, consumers.status())
+    finally:
+        env.close()
+
+
+def read_status(path: Path) -> ConsumersStatus | None:
+    """What the serve process wrote last; None if it never did. From any process."""
+    if not exists(path):
+        return None
+    with open_env(path, map_bytes=_MAP_BYTES, create=False) as env:
+        if not env.databases([_DATABASE], create=False):
+            return None
+        return _read(env)
+
+
+def _open(path: Path) -> Env:
+    env = open_env(path, map_bytes=_MAP_BYTES, create=True)
+    env.databases([_DATABASE], create=True)
+    return env
+
+
+def _read(env: Env) -> ConsumersStatus | None:
+    with env.read() as txn:
+        written = txn.get(_STATUS_KEY, db=env[_DATABASE])
+    return msgspec.json.decode(written, type=ConsumersStatus) if written else None
+
+
+def _write(env: Env, status: ConsumersStatus) -> None:
+    with env.write() as txn:
+        txn.put(_STATUS_KEY, msgspec.json.encode(status), db=env[_DATABASE])
+
+
+async def _write_repeatedly(env: Env, consumers: Consumers, interval_seconds: float) -> None:
+    full = False
+    while True:
+        try:
+            await asyncio.to_thread(_write, env, consumers.status())
+            full = False
+        except LogFullError as error:
+            if not full:
+                log.warning("status of consumers not written", code=error.code)
+            full = True
+        await asyncio.sleep(interval_seconds)
