@@ -73,8 +73,8 @@ def _select_among_control_events(
     criteria: Criteria, block: Block, wanted: Sequence[bool]
 ) -> Selection:
     entries: list[int] = []
-    numbers = block.stream_numbers().tolist()
-    kinds = block.kinds().tolist()
+    numbers: list[int] = block.stream_numbers().tolist()
+    kinds: list[int] = block.kinds().tolist()
     for i in range(block.start, block.stop):
         stream = block.streams[numbers[i]]
         if kinds[i] == Kind.DATA:
