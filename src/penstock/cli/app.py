@@ -1,0 +1,51 @@
+"""The commands by name, and the one place where an error becomes a sentence and an exit code."""
+
+import sys
+
+import typer
+
+from penstock import __version__
+from penstock.cli import check, output, run
+from penstock.errors import PenstockError
+
+app = typer.Typer(
+    name="penstock",
+    help="Change data capture for Python and Spark: capture once, keep one log, serve anyone.",
+    epilog=(
+        "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a source, 4 the log, "
+        "5 a progress marker, 130 interrupted."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version."
+    ),
+) -> None:
+    pass
+
+
+app.command("run")(run.command)
+app.add_typer(check.app, name="config")
+
+
+def main() -> None:
+    """Run the command line; never returns. Exit codes are stable (see `penstock --help`)."""
+    try:
+        app(prog_name="penstock")
+    except PenstockError as error:
+        output.report(error, as_json="--json" in sys.argv)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

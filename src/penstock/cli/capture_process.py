@@ -1,0 +1,130 @@
+"""The capture process: sources, pump and retention; the only writer of the log."""
+
+import asyncio
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.capture import Supervised, Supervisor
+from penstock.cli.config import Settings
+from penstock.errors import RequestError
+from penstock.ports import ChangeLog, SourceState
+from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
+
+logger = structlog.get_logger(__name__)
+
+OBSERVE_SECONDS = 1.0
+RATE_SECONDS = 10
+"""A source's rate is its mean over about so many seconds."""
+
+
+class CaptureLog(ChangeLog, Protocol):
+    """The log of a writing process: it also passes on what others ask of the writer."""
+
+    def on_request(
+        self, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+    ) -> None: ...
+
+
+class SystemClock:
+    """The machine's clock, for the engine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Observer:
+    """What capture says of itself: gauges, and the answer to `penstock status`."""
+
+    def __init__(self, log: ChangeLog, supervisor: Supervisor) -> None:
+        self._log = log
+        self._supervisor = supervisor
+        self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
+
+    async def run(self) -> None:
+        """Look at the log once a second, for as long as capture runs."""
+        while True:
+            await self.observe()
+            await asyncio.sleep(OBSERVE_SECONDS)
+
+    async def observe(self) -> None:
+        sources = await self._log.sources()
+        bounds = await self._log.bounds()
+        self._events.append((time.monotonic(), {state.source: state.events for state in sources}))
+        LOG_HEAD_SEQUENCE.set(bounds.head)
+        LOG_TRIMMED_SEQUENCE.set(bounds.trimmed)
+        for state in sources:
+            if state.last_timestamp:
+                SOURCE_LAG_SECONDS.labels(state.source).set(lag_seconds(state))
+
+    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a request over the log's socket gets back. Raises RequestError for another one."""
+        if request.get("request") != "status":
+            raise RequestError(
+                f"capture knows no request {request.get('request')!r}. Nothing was changed."
+            )
+        return {
+            "pid": os.getpid(),
+            "sources": [
+                {
+                    "source": status.source,
+                    "state": status.state.value,
+                    "sinceMs": status.since_ms,
+                    "code": status.code,
+                    "message": status.message,
+                    "failures": status.failures,
+                    "restarts": status.restarts,
+                    "eventsPerSecond": self._rate(status.source),
+                }
+                for status in self._supervisor.status()
+            ],
+        }
+
+    def _rate(self, source: str) -> float:
+        if len(self._events) < 2:
+            return 0.0
+        (since, before), (now, after) = self._events[0], self._events[-1]
+        return (after.get(source, 0) - before.get(source, 0)) / (now - since)
+
+
+def lag_seconds(state: SourceState) -> float:
+    """How far the source's last captured event lies back, by the source's clock and ours."""
+    return max(0.0, time.time() - state.last_timestamp / 1000)
+
+
+async def capture(settings: Settings, log: CaptureLog, *, stop: asyncio.Event) -> None:
+    """Capture all sources of `settings` into `log` until `stop` is set.
+
+    A source that fails for good does not end this: its state is told to whoever asks.
+    """
+    supervisor = Supervisor(
+        log,
+        [
+            Supervised(source=source.open(), silence_seconds_max=source.silence_seconds_max)
+            for source in settings.sources.values()
+        ],
+        clock=SystemClock(),
+        rng=random.Random(),
+    )
+    observer = Observer(log, supervisor)
+    log.on_request(observer.answer)
+    tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(observer.run())]
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        # All sources may have finished or stopped before we are told to: the service goes on, and
+        # says so to whoever asks. The observer ends only by an error.
+        await asyncio.wait([stopping, tasks[1]], return_when=asyncio.FIRST_COMPLETED)
+        if tasks[1].done():
+            await tasks[1]
+    finally:
+        for task in (stopping, *tasks):
+            task.cancel()
+        await asyncio.gather(stopping, *tasks, return_exceptions=True)

@@ -1,0 +1,270 @@
+"""The whole of penstock.toml, read and checked before anything starts.
+
+Each section is the configuration of its adapter; this module only knows which section belongs to
+whom. `${NAME}` in a text is replaced from the environment, so that the file holds no secret, and
+no error here shows what stood in its place.
+"""
+
+import difflib
+import inspect
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from msgspec import Struct
+from pydantic import BaseModel, ValidationError
+
+from penstock.config import Config
+from penstock.errors import ConfigError
+from penstock.log.config import LogConfig
+from penstock.ports import ChangeSource
+from penstock.serve.config import ServeConfig
+
+if TYPE_CHECKING:
+    from penstock.spark.config import PipelineConfig
+
+DEFAULT_PATH = Path("penstock.toml")
+
+Checked = TypeVar("Checked", bound=BaseModel)
+
+_SECTIONS = ("log", "sources", "serve", "pipelines")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class SourceSettings(Struct, frozen=True, kw_only=True):
+    """A source as configured, and the class that captures it."""
+
+    name: str
+    kind: str
+    adapter: type[Any]
+    config: Config
+
+    def open(self) -> ChangeSource:
+        """The source; it connects only when it is asked for changes."""
+        source: ChangeSource = self.adapter(self.name, self.config)
+        return source
+
+    @property
+    def silence_seconds_max(self) -> float:
+        """Two heartbeats of silence, and never so little that a busy machine is called silent."""
+        return max(30.0, 2.0 * float(getattr(self.config, "heartbeat_seconds", 15.0)))
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """penstock.toml, checked."""
+
+    path: Path
+    log: LogConfig
+    sources: dict[str, SourceSettings]
+    serve: ServeConfig
+    pipelines: "dict[str, PipelineConfig]"
+
+
+def load(
+    path: Path,
+    *,
+    environment: Mapping[str, str] | None = None,
+    listen: Mapping[str, str | None] | None = None,
+) -> Settings:
+    """Read and check a file; relative paths inside it are relative to its folder.
+
+    `listen` replaces settings of [serve], where it has a value.
+
+    Raises ConfigError that names the file and the key, and near matches of a name it does not
+    know. Secrets are never part of the message.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no configuration at {path}. Nothing was started. Write one, or name another "
+            f"with --config; `penstock quickstart` shows a small one at work."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}. Nothing was started.") from error
+    try:
+        written = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}. Nothing was started.") from error
+    variables = _Variables(path, os.environ if environment is None else environment)
+    written = variables.substitute(written, "")
+    replaced = {name: address for name, address in (listen or {}).items() if address is not None}
+    if replaced and isinstance(written.get("serve", {}), dict):
+        written["serve"] = {**written.get("serve", {}), **replaced}
+    try:
+        return _settings(path, written)
+    except ConfigError as error:
+        raise ConfigError(variables.redact(str(error))) from None
+
+
+def known_sources() -> dict[str, EntryPoint]:
+    """The installed kinds of source by type: entry points of the group `penstock.sources`."""
+    return {point.name: point for point in entry_points(group="penstock.sources")}
+
+
+def missing_extra(what: str, extra: str, error: ImportError) -> ConfigError:
+    """The error for a package that is not installed."""
+    return ConfigError(
+        f"{what} needs a package that is not installed ({error.name}). Nothing was started. "
+        f"Install it: pip install 'penstock[{extra}]'"
+    )
+
+
+def config_class(adapter: type[Any]) -> type[Config]:
+    """What configures a source class: the annotation of the `config` of its constructor."""
+    found = get_type_hints(adapter.__init__).get("config")
+    if not (inspect.isclass(found) and issubclass(found, Config)):
+        raise TypeError(f"{adapter.__name__}(name, config) must annotate config with its Config")
+    return found
+
+
+def _settings(path: Path, written: dict[str, Any]) -> Settings:
+    for section in written:
+        if section not in _SECTIONS:
+            raise ConfigError(
+                f"{path}: there is no section [{section}]{near(section, _SECTIONS)}. "
+                f"Nothing was started."
+            )
+    for section in _SECTIONS:
+        if not isinstance(written.get(section, {}), dict):
+            raise ConfigError(f"{path}: {section} must be a table. Nothing was started.")
+    log = _checked(LogConfig, written.get("log", {}), path, "log")
+    folder = path.resolve().parent
+    sources = {
+        name: _source(path, name, table)
+        for name, table in _tables(path, written, "sources").items()
+    }
+    return Settings(
+        path=path,
+        log=log.model_copy(update={"path": folder / log.path}),
+        sources=sources,
+        serve=_checked(ServeConfig, written.get("serve", {}), path, "serve"),
+        pipelines=_pipelines(path, written, sources),
+    )
+
+
+def _tables(path: Path, written: dict[str, Any], section: str) -> dict[str, dict[str, Any]]:
+    tables = written.get(section, {})
+    for name, table in tables.items():
+        if not isinstance(table, dict) or not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{path}: {section}.{name} must be a table whose name is letters, digits, '_', "
+                f"'-' and '.', as [{section}.shop]. Nothing was started."
+            )
+    return dict(tables)
+
+
+def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
+    known = known_sources()
+    kind = table.get("type")
+    if not isinstance(kind, str) or kind not in known:
+        hint = near(str(kind), known) if kind is not None else ""
+        raise ConfigError(
+            f"{path}: sources.{name}.type must be one of {', '.join(sorted(known))}{hint}. "
+            f"Nothing was started."
+        )
+    try:
+        adapter = known[kind].load()
+    except ImportError as error:
+        raise missing_extra(f"{path}: sources.{name} (type {kind})", kind, error) from error
+    config = _checked(config_class(adapter), table, path, f"sources.{name}")
+    return SourceSettings(name=name, kind=kind, adapter=adapter, config=config)
+
+
+def _pipelines(
+    path: Path, written: dict[str, Any], sources: dict[str, SourceSettings]
+) -> "dict[str, PipelineConfig]":
+    """The pipelines, with relative targets made relative to the file's folder; URLs stay."""
+    # Only its configuration: no Spark is needed to run the service.
+    from penstock.spark.config import PipelineConfig
+
+    pipelines: dict[str, PipelineConfig] = {}
+    for name, table in _tables(path, written, "pipelines").items():
+        pipeline = _checked(PipelineConfig, table, path, f"pipelines.{name}")
+        if pipeline.source not in sources:
+            raise ConfigError(
+                f"{path}: pipelines.{name}.source is {pipeline.source!r}, but there is no "
+                f"[sources.{pipeline.source}]{near(pipeline.source, sources)}. "
+                f"Nothing was started."
+            )
+        if "://" not in pipeline.path:
+            target = str(path.resolve().parent / pipeline.path)
+            pipeline = pipeline.model_copy(update={"path": target})
+        pipelines[name] = pipeline
+    return pipelines
+
+
+def _checked(kind: type[Checked], table: dict[str, Any], path: Path, where: str) -> Checked:
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        wrong = "; ".join(
+            _sentence(kind, detail["type"], detail["loc"], detail["msg"], where)
+            for detail in error.errors(include_url=False, include_input=False)
+        )
+        raise ConfigError(f"{path}: {wrong}. Nothing was started.") from None
+
+
+def _sentence(
+    kind: type[BaseModel], what: str, place: Sequence[str | int], message: str, where: str
+) -> str:
+    key = ".".join((where, *map(str, place)))
+    if what == "extra_forbidden":
+        return f"there is no setting {key}{near(str(place[-1]), kind.model_fields)}"
+    if what == "missing":
+        return f"{key} is missing"
+    return f"{key}: {message.removeprefix('Value error, ')}"
+
+
+def near(name: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """ " (did you mean ...?)", or nothing when no known name is near."""
+    matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(matches)}?)" if matches else ""
+
+
+class _Variables:
+    """Replaces ${NAME}, and knows what was put in, so that no message repeats it."""
+
+    def __init__(self, path: Path, environment: Mapping[str, str]) -> None:
+        self._path = path
+        self._environment = environment
+        self._used: dict[str, str] = {}
+
+    def substitute(self, value: Any, key: str) -> Any:
+        if isinstance(value, dict):
+            return {
+                name: self.substitute(item, f"{key}.{name}" if key else name)
+                for name, item in value.items()
+            }
+        if isinstance(value, list):
+            return [self.substitute(item, key) for item in value]
+        if isinstance(value, str):
+            return _VARIABLE.sub(lambda found: self._value(found[1], key), value)
+        return value
+
+    def redact(self, message: str) -> str:
+        """`message` with every value that came from the environment as ${NAME} again."""
+        for name, value in sorted(self._used.items(), key=lambda item: -len(item[1])):
+            if value:
+                message = message.replace(value, f"${{{name}}}")
+        return message
+
+    def _value(self, name: str, key: str) -> str:
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise ConfigError(
+                f"{self._path}: {key} says ${{{name}}}, which names no environment variable. "
+                f"Nothing was started. Write ${{NAME}}."
+            )
+        if name not in self._environment:
+            raise ConfigError(
+                f"{self._path}: {key} needs the environment variable {name}, which is not set. "
+                f"Nothing was started. Set it, and start again."
+            )
+        self._used[name] = self._environment[name]
+        return self._environment[name]

@@ -1,0 +1,80 @@
+"""How commands speak: tables and sentences to people, JSON lines to programs."""
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from penstock.cli.config import DEFAULT_PATH
+from penstock.errors import PenstockError
+
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration.", metavar="FILE")
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write JSON, one object a line, instead of text.")
+]
+DEFAULT_CONFIG = DEFAULT_PATH
+
+
+def stdout() -> Console:
+    """Where results go. Made anew each time, so that a redirected stream is respected."""
+    return Console(highlight=False)
+
+
+def stderr() -> Console:
+    """Where errors and hints go."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def emit(fact: Any) -> None:
+    """Write one JSON line to stdout, at once."""
+    sys.stdout.buffer.write(msgspec.json.encode(fact) + b"\n")
+    sys.stdout.flush()
+
+
+def report(error: PenstockError, *, as_json: bool) -> None:
+    """Say on stderr what went wrong: one sentence, no traceback."""
+    if as_json:
+        fact = {"error": {"code": error.code, "message": str(error)}}
+        sys.stderr.buffer.write(msgspec.json.encode(fact) + b"\n")
+        sys.stderr.flush()
+        return
+    console = stderr()
+    console.print("error:", style="bold red", end=" ")
+    console.print(str(error), markup=False)
+
+
+def ago(unix_ms: int, now_ms: int) -> str:
+    """How long ago, for people: 3 s, 5 min, 2 h, 4 d; - for never."""
+    if unix_ms <= 0:
+        return "-"
+    return duration(max(0.0, (now_ms - unix_ms) / 1000))
+
+
+def duration(seconds: float) -> str:
+    """A duration for people, in its largest sensible unit."""
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of 1024."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def instant(unix_ms: int) -> str:
+    """A time of day in UTC, for people; - for never."""
+    if unix_ms <= 0:
+        return "-"
+    return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"

@@ -1,0 +1,100 @@
+"""`penstock tail`: watch changes pass."""
+
+import sys
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.text import Text
+
+from penstock.cli import output
+from penstock.cli.config import load
+from penstock.client import Change, Retry, follow_sync
+from penstock.client.flight import LogClient
+from penstock.errors import ConfigError
+from penstock.event import Kind
+from penstock.progress import Progress
+from penstock.wire import to_json
+
+_STYLES = {"insert": "green", "update": "yellow", "replace": "cyan", "delete": "red"}
+
+
+def command(
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    endpoint: Annotated[
+        str | None, typer.Option(help="The service's gRPC address, instead of the configured one.")
+    ] = None,
+    after: Annotated[str, typer.Option(help="Go on after this progress marker.")] = "",
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Start with the oldest entry of the log.")
+    ] = False,
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collections", help="Only these: collection or source/collection; repeatable."
+        ),
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Show schema, gap and system events too.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many changes.")] = None,
+) -> None:
+    """Watch changes pass: those to come, or from a place in the log.
+
+    Reconnects by itself. Ends with Ctrl-C, after --limit changes, or with the error that ends it.
+    """
+    if from_beginning and after:
+        raise ConfigError("--from-beginning and --after exclude each other. Give one of them.")
+    if from_beginning:
+        after = oldest(load(config).serve.flight)
+    target = endpoint or load(config).serve.grpc
+    with follow_sync(
+        target,
+        after=after,
+        collections=collections or [],
+        control_events=control,
+        consumer_id="penstock tail",
+        retry=Retry(initial_seconds=0.25, max_seconds=5.0, max_retries=8),
+    ) as changes:
+        for count, change in enumerate(changes, start=1):
+            if as_json:
+                sys.stdout.buffer.write(to_json(change.entry) + b"\n")
+                sys.stdout.flush()
+            else:
+                _print(change)
+            if count == limit:
+                return
+
+
+def oldest(flight: str) -> str:
+    """The oldest marker of the log that is served at a Flight address."""
+    with LogClient(flight, patience_seconds=5.0) as client:
+        bounds = client.bounds()
+    return str(Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check))
+
+
+def line(change: Change) -> Text:
+    """A change as one line: place, time, what, where, key, document."""
+    event = change.entry.event
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{change.sequence:>9} ", "dim")
+    text.append(f"{change.commit}.{change.ordinal:<4} ", "dim")
+    text.append(f"{output.instant(event.timestamp)} ", "blue")
+    style = _STYLES.get(change.operation, "magenta" if change.kind is Kind.SCHEMA else "bold red")
+    text.append(f"{change.operation:<8} ", style)
+    text.append(f"{event.source}/{change.collection} ")
+    text.append(f"{change.document_id} ", "bold")
+    shown = change.update.get("updatedFields") if change.update else change.document
+    if shown is not None:
+        text.append(compact(shown), "dim" if change.update is None else "yellow")
+    return text
+
+
+def compact(document: object) -> str:
+    """A document as JSON on one line."""
+    return msgspec.json.encode(document).decode()
+
+
+def _print(change: Change) -> None:
+    output.stdout().print(line(change), soft_wrap=False)

@@ -1,0 +1,271 @@
+"""What the supervisor promises: what passes is retried, what does not is stopped, each alone."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import structlog
+from tests.capture.doubles import ListSource, ManualClock, TellingLog, commit, entries
+
+from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor
+from penstock.capture.supervise import SourceStatus, State
+from penstock.errors import (
+    LogCorruptError,
+    LogFullError,
+    PositionLostError,
+    SourceUnavailableError,
+)
+from penstock.event import Commit
+from penstock.log import MemoryLog
+from penstock.ports import ChangeLog, ChangeSource
+from penstock.telemetry import SOURCE_RECONNECTS
+
+
+@contextlib.asynccontextmanager
+async def supervised(
+    log: ChangeLog, *sources: ChangeSource, clock: ManualClock, seed: int = 1
+) -> AsyncIterator[Supervisor]:
+    supervisor = Supervisor(
+        log,
+        [Supervised(source=source, silence_seconds_max=60.0) for source in sources],
+        clock=clock,
+        rng=random.Random(seed),
+        backoff=Backoff(first_seconds=1.0, longest_seconds=8.0),
+        limits=PumpLimits(batch_events_max=1),
+    )
+    running = asyncio.ensure_future(supervisor.run())
+    try:
+        yield supervisor
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def status(supervisor: Supervisor, name: str = "shop") -> SourceStatus:
+    return next(one for one in supervisor.status() if one.source == name)
+
+
+def in_state(supervisor: Supervisor, state: State, name: str = "shop") -> Callable[[], bool]:
+    return lambda: status(supervisor, name).state is state
+
+
+class QuietSource(ListSource):
+    """Never ends, and says nothing once its story is told."""
+
+    async def changes(self, *, position: str | None) -> AsyncIterator[Commit]:  # type: ignore[override]
+        async for item in super().changes(position=position):
+            assert isinstance(item, Commit)
+            yield item
+        await asyncio.Event().wait()
+
+
+def failing(times: int, error: Callable[[], Exception]) -> Callable[[int], None]:
+    left = [times]
+
+    def before(_: int) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise error()
+
+    return before
+
+
+def unavailable() -> Exception:
+    return SourceUnavailableError("shop: nobody answers")
+
+
+async def test_a_transient_error_is_retried_with_growing_waits_until_it_passes() -> None:
+    clock, log = ManualClock(), MemoryLog()
+    source = ListSource([commit(1)], before=failing(6, unavailable))
+    async with supervised(log, source, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.RETRYING))
+        assert status(supervisor).code == "source.unavailable"
+        assert status(supervisor).message == "shop: nobody answers"
+        await clock.until(in_state(supervisor, State.FINISHED))
+        assert status(supervisor).restarts == 6
+        assert status(supervisor).code == ""
+    assert len(await entries(log)) == 1
+    # Silence is looked for every 15 s; the rest are the waits between the sessions.
+    waits = [slept for slept in clock.slept if slept != 15.0]
+    for wait, whole in zip(waits, [1, 2, 4, 8, 8, 8], strict=True):
+        assert whole / 2 <= wait <= whole
+
+
+async def test_the_waits_are_those_of_the_seed() -> None:
+    """A run can be replayed: nothing but the given generator decides."""
+    slept = []
+    for _ in range(2):
+        clock = ManualClock()
+        source = ListSource([commit(1)], before=failing(5, unavailable))
+        async with supervised(MemoryLog(), source, clock=clock, seed=7) as supervisor:
+            await clock.until(in_state(supervisor, State.FINISHED))
+        slept.append(clock.slept)
+    assert slept[0] == slept[1]
+
+
+async def test_a_source_that_moved_starts_with_the_shortest_wait_again() -> None:
+    def every_second_item(index: int) -> None:
+        if len(source.sessions) <= index:
+            raise SourceUnavailableError("shop: broke off")
+
+    clock = ManualClock()
+    source = ListSource([commit(n) for n in range(1, 6)], before=every_second_item)
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.FINISHED))
+    waits = [slept for slept in clock.slept if slept != 15.0]
+    assert len(waits) == 4
+    assert max(waits) <= 1.0
+
+
+async def test_a_source_is_running_only_once_it_moves() -> None:
+    """That it is connected again proves nothing."""
+    clock = ManualClock()
+    source = QuietSource([commit(1)], before=failing(1, unavailable))
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        assert status(supervisor).state is State.STARTING
+        await clock.until(in_state(supervisor, State.RETRYING))
+        since_ms = status(supervisor).since_ms
+        await clock.until(in_state(supervisor, State.RUNNING))
+        assert status(supervisor).since_ms > since_ms
+
+
+async def test_a_silent_source_is_restarted_and_counted() -> None:
+    """S15: it yields nothing for its deadline, not even an empty commit."""
+    clock, log = ManualClock(), MemoryLog()
+    source = QuietSource([commit(1), commit(2)])
+    before = SOURCE_RECONNECTS.labels("shop")._value.get()
+    async with supervised(log, source, clock=clock) as supervisor:
+        await clock.until(lambda: len(source.sessions) == 3)
+        assert status(supervisor).restarts == 2
+    assert source.sessions == [None, "2", "2"]
+    assert SOURCE_RECONNECTS.labels("shop")._value.get() == before + 2
+    assert len(await entries(log)) == 2
+
+
+async def test_a_quiet_source_that_says_so_is_left_alone() -> None:
+    """S15: an empty commit is a sign of life."""
+    clock = ManualClock()
+
+    class BeatingSource(ListSource):
+        async def changes(self, *, position: str | None) -> AsyncIterator[Commit]:  # type: ignore[override]
+            self.sessions.append(position)
+            while True:
+                yield commit(1, rows=0)
+                await clock.sleep(50.0)
+
+    source = BeatingSource([])
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        await clock.until(lambda: clock.seconds > 5_000)
+        assert status(supervisor).state is State.RUNNING
+    assert source.sessions == [None]
+
+
+async def test_a_source_that_waits_for_the_log_is_not_called_silent() -> None:
+    """S15: it cannot speak while it is not asked."""
+    clock, release = ManualClock(), asyncio.Event()
+
+    async def hang(number: int) -> None:
+        if number == 1:
+            await release.wait()
+
+    source = ListSource([commit(n) for n in range(1, 9)])
+    async with supervised(TellingLog(on_append=hang), source, clock=clock) as supervisor:
+        await clock.until(lambda: clock.seconds > 5_000)
+        assert source.sessions == [None]
+        release.set()
+        await clock.until(in_state(supervisor, State.FINISHED))
+
+
+async def test_when_the_log_is_full_capture_waits_says_so_and_goes_on_with_nothing_lost() -> None:
+    """P5."""
+    full = True
+
+    def refuse(number: int) -> None:
+        if number >= 2 and full:
+            raise LogFullError("the log has no space left")
+
+    clock, log = ManualClock(), TellingLog(on_append=refuse)
+    source = ListSource([commit(n) for n in range(1, 6)])
+    async with supervised(log, source, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.LOG_FULL))
+        assert "no space" in status(supervisor).message
+        since_ms = status(supervisor).since_ms
+        await clock.until(lambda: status(supervisor).restarts >= 5)
+        assert status(supervisor).state is State.LOG_FULL
+        assert status(supervisor).since_ms == since_ms
+        assert source.acknowledged == ["1", "2"]
+        full = False
+        await clock.until(in_state(supervisor, State.FINISHED))
+    held = [entry.event.position for entry in await entries(log)]
+    assert held == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (PositionLostError(source="shop", position="1", detail="oplog"), "source.position_lost"),
+        (LogCorruptError("the log is broken"), "log.corrupt"),
+        (KeyError("swordfish"), "internal"),
+        (asyncio.CancelledError(), "internal"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_an_error_that_no_retry_mends_stops_that_source_only(
+    error: BaseException, code: str
+) -> None:
+    """Invariant 8; the state is kept for whoever asks."""
+
+    def fail(_: int) -> None:
+        raise error
+
+    clock, log = ManualClock(), MemoryLog()
+    broken = ListSource([commit(1)], before=fail)
+    other = QuietSource([commit(n, source="other") for n in range(1, 9)], name="other")
+    async with supervised(log, broken, other, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.STOPPED))
+        await clock.until(lambda: other.acknowledged[-1:] == ["8"])
+        await clock.until(lambda: broken.closed)
+        assert status(supervisor).code == code
+        assert status(supervisor).message
+        assert status(supervisor, "other").state is State.RUNNING
+    assert broken.sessions == [None]
+
+
+async def test_what_is_logged_of_a_defect_quotes_no_document() -> None:
+    def fail(_: int) -> None:
+        raise ValueError("swordfish")
+
+    clock = ManualClock()
+    with structlog.testing.capture_logs() as lines:
+        async with supervised(
+            MemoryLog(), ListSource([commit(1)], before=fail), clock=clock
+        ) as supervisor:
+            await clock.until(in_state(supervisor, State.STOPPED))
+            assert "swordfish" not in status(supervisor).message
+    assert any(line["event"] == "source stopped by a defect" for line in lines)
+    assert "ValueError" in str(lines)
+    assert "ValueError('swordfish')" not in str(lines)
+
+
+async def test_a_source_that_cannot_even_be_closed_takes_no_other_down() -> None:
+    """Invariant 8."""
+
+    class Stuck(ListSource):
+        async def close(self) -> None:
+            raise OSError("stuck")
+
+    clock = ManualClock()
+    other = ListSource([commit(1, source="other")], name="other")
+    async with supervised(MemoryLog(), Stuck([]), other, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.STOPPED))
+        await clock.until(in_state(supervisor, State.FINISHED, "other"))
+
+
+async def test_cancelling_the_supervisor_ends_every_session() -> None:
+    clock = ManualClock()
+    source = QuietSource([commit(1)])
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.RUNNING))
+    assert source.closed

@@ -1,0 +1,140 @@
+"""What penstock.toml promises: a mistake is named before anything starts, and no secret shown."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.config import Settings, load
+from penstock.errors import ConfigError
+from penstock.sources.script import ScriptSource, ScriptSourceConfig
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "penstock.toml"
+    path.write_text(text)
+    return path
+
+
+def refused(folder: Path, text: str, **environment: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(write(folder, text), environment=environment)
+    message = str(caught.value)
+    assert "Nothing was started" in message
+    assert message.startswith(str(folder / "penstock.toml"))
+    return message
+
+
+def accepted(folder: Path, text: str, **environment: str) -> Settings:
+    return load(write(folder, text), environment=environment)
+
+
+def test_an_empty_file_is_a_service_with_defaults(tmp_path: Path) -> None:
+    settings = accepted(tmp_path, "")
+    assert settings.sources == {}
+    assert settings.serve.grpc == "127.0.0.1:50051"
+    assert settings.log.path == tmp_path / "data/log"
+
+
+def test_a_source_is_configured_by_the_class_of_its_type(tmp_path: Path) -> None:
+    settings = accepted(tmp_path, '[sources.shop]\ntype = "script"\nseed = 7')
+    source = settings.sources["shop"]
+    assert source.config == ScriptSourceConfig(seed=7)
+    opened = source.open()
+    assert isinstance(opened, ScriptSource)
+    assert opened.name == "shop"
+
+
+def test_paths_are_relative_to_the_file_and_urls_stay(tmp_path: Path) -> None:
+    settings = accepted(
+        tmp_path,
+        """
+        [log]
+        path = "deep/log"
+        [sources.shop]
+        type = "script"
+        [pipelines.a]
+        source = "shop"
+        path = "lake/a"
+        [pipelines.b]
+        source = "shop"
+        path = "s3://b/c"
+        """,
+    )
+    assert settings.log.path == tmp_path / "deep/log"
+    assert settings.pipelines["a"].path == str(tmp_path / "lake/a")
+    assert settings.pipelines["b"].path == "s3://b/c"
+
+
+def test_sizes_and_durations_are_read_as_written(tmp_path: Path) -> None:
+    settings = accepted(tmp_path, '[log]\nretention = "3d"\nretention_bytes = "2GiB"')
+    assert settings.log.retention == 3 * 86400
+    assert settings.log.retention_bytes == 2 << 30
+
+
+def test_a_variable_of_the_environment_takes_its_place_anywhere(tmp_path: Path) -> None:
+    settings = accepted(
+        tmp_path, '[sources.shop]\ntype = "script"\ndatabase = "${A}-${B}"', A="x", B="y"
+    )
+    config = settings.sources["shop"].config
+    assert isinstance(config, ScriptSourceConfig)
+    assert config.database == "x-y"
+
+
+def test_an_unset_variable_is_named_with_its_key(tmp_path: Path) -> None:
+    message = refused(tmp_path, '[sources.shop]\ntype = "mongodb"\nuri = "${MONGO_URI}"')
+    assert "sources.shop.uri needs the environment variable MONGO_URI, which is not set" in message
+
+
+def test_a_variable_without_a_name_is_refused(tmp_path: Path) -> None:
+    assert "names no environment variable" in refused(tmp_path, '[log]\npath = "${}"')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[sorces.shop]\ntype = 'script'", "no section [sorces] (did you mean sources?)"),
+        ("[log]\nretenton = '7d'", "no setting log.retenton (did you mean retention"),
+        ("[serve]\ngrcp = 'x'", "no setting serve.grcp (did you mean grpc"),
+        (
+            "[sources.shop]\ntype = 'script'\nsed = 1",
+            "no setting sources.shop.sed (did you mean seed",
+        ),
+        ("[sources.shop]\ntype = 'mongo'", "did you mean mongodb?"),
+        ("[sources.shop]\nseed = 1", "sources.shop.type must be one of"),
+        ("[sources.shop]\ntype = 'script'\nseed = 'many'", "sources.shop.seed: Input should be"),
+        ("[log]\nretention = '7 parsecs'", "log.retention: '7 parsecs' is not a duration"),
+        ("[serve]\ngrpc = '0.0.0.0:1'", "reachable from other machines"),
+        ("[sources.'a/b']\ntype = 'script'", "sources.a/b must be a table whose name is letters"),
+        ("sources = 3", "sources must be a table"),
+        ("[log", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_named_by_its_key_with_what_was_meant(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    assert said in refused(tmp_path, text)
+
+
+def test_all_mistakes_of_a_section_are_named_at_once(tmp_path: Path) -> None:
+    message = refused(tmp_path, "[log]\nretenton = 1\nmap_byts = 2")
+    assert "log.retenton" in message
+    assert "log.map_byts" in message
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--config"):
+        load(tmp_path / "none.toml")
+
+
+def test_no_message_shows_what_came_from_the_environment(tmp_path: Path) -> None:
+    message = refused(tmp_path, '[serve]\ngrpc = "${ADDRESS}"', ADDRESS="hunter2")
+    assert "hunter2" not in message
+    assert "${ADDRESS}" in message
+
+
+def test_a_pipeline_of_an_unknown_source_is_refused(tmp_path: Path) -> None:
+    message = refused(
+        tmp_path,
+        "[sources.shop]\ntype = 'script'\n[pipelines.a]\nsource = 'shp'\npath = 'lake'",
+    )
+    assert "no [sources.shp] (did you mean shop?)" in message
