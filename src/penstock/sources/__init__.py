@@ -1,0 +1,1 @@
+"""Adapters for upstreams: one folder each, found by their entry points."""

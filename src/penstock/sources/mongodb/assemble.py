@@ -1,0 +1,77 @@
+"""Changes to commits: a transaction stays whole. Pure.
+
+The events of a transaction share one cluster time, come one after the other, and may be spread
+over several replies. Where a transaction ends is not said, so it is known only by what follows:
+
+- an event of another cluster time;
+- a reply whose postBatchResumeToken is past that time: the server has looked beyond it;
+- an empty reply, on a replica set: the server reads a transaction's operations as one and gives
+  them out without waiting, so when it has nothing to give, it has given them all. Through mongos,
+  a shard's share may still be under way, so there only the first two count.
+
+Everything of an open transaction's cluster time is one commit: through mongos, what another shard
+did at that very time may stand between its events, and a position must never be inside of it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from penstock.event import AnyEvent, ClusterTime, Commit, Fragment
+from penstock.sources.mongodb.normalise import Change
+from penstock.sources.mongodb.positions import Token
+
+FRAGMENT_BYTES = 8 << 20
+"""A transaction that holds more is handed on in fragments."""
+
+
+class Assembler:
+    """Groups one stream's changes, in order, into commits."""
+
+    def __init__(self, source: str, *, place: Callable[[Token], str]) -> None:
+        self._source = source
+        self._place = place
+        self._held: list[AnyEvent] = []
+        self._held_bytes = 0
+        self._time: ClusterTime | None = None
+        self._token: Token | None = None
+        self.fragmented = False
+        """Whether fragments of the open transaction were handed on."""
+
+    @property
+    def open(self) -> bool:
+        """Whether a transaction is held whose end is not yet known."""
+        return self._time is not None
+
+    def add(self, change: Change) -> Sequence[Commit | Fragment]:
+        """Take one change; returns what is complete, or too large to hold."""
+        event = change.event
+        if self._time is None and event.transaction is None:
+            place = self._place(change.token)
+            return (Commit(source=self._source, position=place, events=(event,)),)
+        if self._time is not None and event.cluster_time != self._time:
+            return [self._close(), *self.add(change)]
+        done: list[Commit | Fragment] = []
+        if self._held_bytes + change.bytes > FRAGMENT_BYTES and self._held:
+            done.append(Fragment(source=self._source, events=tuple(self._held)))
+            self._held, self._held_bytes, self.fragmented = [], 0, True
+        self._time = event.cluster_time
+        self._token = change.token
+        self._held.append(event)
+        self._held_bytes += change.bytes
+        return done
+
+    def reply_ended(self, *, token: Token, empty: bool, sharded: bool) -> Commit | None:
+        """Say that a reply ended at `token`. Returns the transaction if that was its end."""
+        if self._time is None:
+            return None
+        if token.time > self._time or (empty and not sharded):
+            return self._close()
+        return None
+
+    def _close(self) -> Commit:
+        assert self._token is not None
+        commit = Commit(
+            source=self._source, position=self._place(self._token), events=tuple(self._held)
+        )
+        self._held, self._held_bytes, self.fragmented = [], 0, False
+        self._time = self._token = None
+        return commit

@@ -1,0 +1,84 @@
+"""What a MongoDB source can be told."""
+
+from typing import Literal
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from penstock.config import Config, Seconds
+from penstock.sources.mongodb.namespaces import Namespaces
+
+
+class MongoSourceConfig(Config):
+    """Capture a MongoDB replica set, or one of its databases, through one change stream."""
+
+    type: Literal["mongodb"] = "mongodb"
+    uri: SecretStr = Field(
+        description="Connection string of the replica set. Needs the `read` role on the database, "
+        "or `readAnyDatabase` without one; `penstock doctor` prints the exact grant."
+    )
+    database: str | None = Field(
+        None, description="The database to capture; without it, all but admin, config and local."
+    )
+    include: tuple[str, ...] = Field(
+        (),
+        description="Collections to capture: `orders`, `shop.orders`, with * and ? as wildcards. "
+        "Empty: all. Filtered on the server. What is included is captured even if it is excluded.",
+    )
+    exclude: tuple[str, ...] = Field((), description="Collections to leave out; as `include`.")
+    tenant: str | None = Field(
+        None, description="The tenant of every event. Default: the event's database."
+    )
+    start: Literal["now", "snapshot", "beginning"] = Field(
+        "now",
+        description="Where to start without a position: at the next change, with a copy of what "
+        "is there, or at the oldest change that the server still holds.",
+    )
+    on_position_lost: Literal["halt", "snapshot", "gap"] = Field(
+        "halt",
+        description="When the server no longer holds what follows our position: stop; record a "
+        "gap and copy everything again; or record a gap and go on from now.",
+    )
+    full_document: Literal["updateLookup", "whenAvailable", "required", "default"] = Field(
+        "updateLookup",
+        description="The document of an update: looked up when it is read (it may be newer than "
+        "the event), the stored post-image (when available or required), or none.",
+    )
+    full_document_before_change: Literal["off", "whenAvailable", "required"] = Field(
+        "whenAvailable",
+        description="The stored pre-image, for collections that have changeStreamPreAndPostImages.",
+    )
+    batch_events_max: int = Field(1000, gt=0, le=10_000, description="Events per reply.")
+    heartbeat_seconds: Seconds = Field(
+        5.0, gt=0, le=600, description="How long the server waits before it answers 'nothing new'."
+    )
+    heartbeat_deadline_seconds: Seconds | None = Field(
+        None,
+        gt=0,
+        description="No answer for so long is a broken connection. Default: two heartbeats.",
+    )
+    snapshot_chunk_documents: int = Field(
+        2000, gt=0, le=100_000, description="Documents copied between two looks at the stream."
+    )
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not pattern for pattern in patterns):
+            raise ValueError("an empty pattern names no collection")
+        return patterns
+
+    @model_validator(mode="after")
+    def _database(self) -> "MongoSourceConfig":
+        if self.database in {"admin", "config", "local", ""}:
+            raise ValueError(f"the database {self.database!r} has no change stream")
+        return self
+
+    @property
+    def deadline_seconds(self) -> float:
+        """How long to wait for any answer (S15)."""
+        return self.heartbeat_deadline_seconds or 2 * self.heartbeat_seconds
+
+    @property
+    def namespaces(self) -> Namespaces:
+        """Which collections are captured."""
+        return Namespaces(database=self.database, include=self.include, exclude=self.exclude)

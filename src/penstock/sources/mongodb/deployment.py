@@ -1,0 +1,94 @@
+"""The server at the other end: how to reach it, who it is and what it can."""
+
+from typing import Any
+
+from msgspec import Struct
+from pymongo import AsyncMongoClient
+from pymongo.errors import OperationFailure
+
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.positions import Server
+
+Client = AsyncMongoClient[dict[str, Any]]
+
+
+class Deployment(Struct, frozen=True, kw_only=True):
+    """What a session needs to know of the server."""
+
+    server: Server
+    version: tuple[int, ...]
+    replicated: bool
+    """False for a standalone server, which has no change streams."""
+    sharded: bool
+
+    @property
+    def has_images(self) -> bool:
+        """Pre- and post-images, and events for DDL: since 6.0."""
+        return self.version >= (6, 0)
+
+    @property
+    def splits_large_events(self) -> bool:
+        """$changeStreamSplitLargeEvent: since 6.0.9 and 7.0."""
+        return self.version >= (6, 0, 9)
+
+
+def connect(config: MongoSourceConfig) -> Client:
+    """A client; it connects at its first use, and belongs to the event loop of that use."""
+    return AsyncMongoClient(
+        config.uri.get_secret_value(),
+        appname="penstock",
+        serverSelectionTimeoutMS=int(config.deadline_seconds * 1000),
+        connectTimeoutMS=int(config.deadline_seconds * 1000),
+    )
+
+
+async def describe(client: Client) -> Deployment:
+    """Ask the server who it is."""
+    hello = await client.admin.command("hello")
+    build = await client.admin.command("buildInfo")
+    sharded = hello.get("msg") == "isdbgrid"
+    if sharded:
+        server = Server("sharded", await _cluster_id(client))
+    else:
+        server = Server(hello.get("setName", "standalone"), await _replica_set_id(client))
+    return Deployment(
+        server=server,
+        version=tuple(build["versionArray"][:3]),
+        replicated=sharded or "setName" in hello,
+        sharded=sharded,
+    )
+
+
+async def _replica_set_id(client: Client) -> str | None:
+    """The id that the set was initiated with; None without the right to replSetGetConfig."""
+    try:
+        reply = await client.admin.command("replSetGetConfig")
+    except OperationFailure:
+        return None
+    found = reply["config"].get("settings", {}).get("replicaSetId")
+    return None if found is None else str(found)
+
+
+async def _cluster_id(client: Client) -> str | None:
+    """The id of a sharded cluster; None without the right to read config.version."""
+    try:
+        found = await client["config"]["version"].find_one({}, {"clusterId": 1})
+    except OperationFailure:
+        return None
+    return None if found is None or "clusterId" not in found else str(found["clusterId"])
+
+
+def grant_command(config: MongoSourceConfig) -> str:
+    """The mongosh command that creates a user with what capture needs and no more."""
+    role = (
+        f'{{role: "read", db: "{config.database}"}}'
+        if config.database is not None
+        else '{role: "readAnyDatabase", db: "admin"}'
+    )
+    return (
+        'db.getSiblingDB("admin").createRole({role: "penstockCapture", privileges: ['
+        '{resource: {cluster: true}, actions: ["replSetGetConfig"]}, '
+        '{resource: {db: "local", collection: "oplog.rs"}, actions: ["find"]}], roles: []}); '
+        'db.getSiblingDB("admin").createUser({user: "penstock", pwd: passwordPrompt(), '
+        f'roles: [{role}, {{role: "penstockCapture", db: "admin"}}]}})'
+    )

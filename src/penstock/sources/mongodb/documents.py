@@ -1,0 +1,138 @@
+"""BSON to stored documents, exactly: nothing is decoded that does not encode to the same bytes.
+
+`bson`'s C decoder is fast but not faithful: of a key that occurs twice it keeps the last, symbols
+become strings, undefined becomes null, and the order of a DBRef's fields is lost. So each decoded
+document is encoded again and compared with what came. Where they differ, a slow reader of our own
+decodes the same bytes faithfully, or raises InexactError with the path of what has no mapping.
+
+Equal values in another encoding are not told apart: NaN is one value whatever its payload, a
+Decimal128 is its canonical number, and the keys of an array are its order.
+"""
+
+from typing import Any
+
+import bson
+from bson import (
+    Binary,
+    Code,
+    DatetimeMS,
+    DBRef,
+    Decimal128,
+    Int64,
+    MaxKey,
+    MinKey,
+    ObjectId,
+    Regex,
+    Timestamp,
+)
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
+from bson.errors import BSONError
+
+from penstock.extjson import binary, date, exact, long
+from penstock.sources.mongodb.faithful import (
+    DBPointer,
+    Expression,
+    Symbol,
+    Undefined,
+    read_document,
+)
+
+
+class _Bytes(TypeDecoder):
+    """Binary of subtype 0 as Binary too: the JSON encoder would take plain bytes for its own."""
+
+    bson_type = bytes
+
+    def transform_bson(self, value: Any) -> Binary:
+        return Binary(value)
+
+
+OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
+    datetime_conversion=DatetimeConversion.DATETIME_MS, type_registry=TypeRegistry([_Bytes()])
+)
+"""Dates as milliseconds, so that years before 1 and after 9999 are dates too."""
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """The document of BSON bytes. Raises InexactError for what has no exact mapping."""
+    try:
+        document = bson.decode(raw, OPTIONS)
+        # Nested, because the encoder moves the `_id` of an outermost document to its front.
+        if bson.encode({"": document}, codec_options=OPTIONS)[6:-1] == raw:
+            return document
+    except (BSONError, ValueError):
+        pass  # the exact reader says which value it is, and where
+    return read_document(raw)
+
+
+def hook(value: Any) -> Any:
+    """The Extended JSON wrapper of a BSON value. Source: the Extended JSON (v2) specification."""
+    write = _WRITERS.get(type(value))
+    if write is None:
+        raise TypeError(f"a {type(value).__name__} has no mapping to a document")
+    return write(value)
+
+
+def _object_id(value: ObjectId) -> Any:
+    return {"$oid": str(value)}
+
+
+def _date(value: DatetimeMS) -> Any:
+    return date(int(value))
+
+
+def _decimal(value: Decimal128) -> Any:
+    return {"$numberDecimal": str(value)}
+
+
+def _timestamp(value: Timestamp) -> Any:
+    return {"$timestamp": {"t": value.time, "i": value.inc}}
+
+
+def _binary(value: Binary) -> Any:
+    return binary(bytes(value), value.subtype)
+
+
+def _regex(value: Regex[Any]) -> Any:
+    pattern = value.pattern
+    text = pattern.decode() if isinstance(pattern, bytes) else pattern
+    options = "".join(letter for flag, letter in _REGEX_FLAGS if value.flags & flag)
+    return {"$regularExpression": {"pattern": text, "options": options}}
+
+
+def _expression(value: Expression) -> Any:
+    return {"$regularExpression": {"pattern": value.pattern, "options": value.options}}
+
+
+def _code(value: Code) -> Any:
+    if value.scope is None:
+        return {"$code": str(value)}
+    return {"$code": str(value), "$scope": exact(value.scope)}
+
+
+def _reference(value: DBRef) -> Any:
+    return exact(value.as_doc())
+
+
+def _pointer(value: DBPointer) -> Any:
+    return {"$dbPointer": {"$ref": value.namespace, "$id": value.id}}
+
+
+_REGEX_FLAGS = ((2, "i"), (4, "l"), (8, "m"), (16, "s"), (32, "u"), (64, "x"))
+_WRITERS: dict[type, Any] = {
+    ObjectId: _object_id,
+    Int64: long,
+    DatetimeMS: _date,
+    Decimal128: _decimal,
+    Binary: _binary,
+    Timestamp: _timestamp,
+    Regex: _regex,
+    Expression: _expression,
+    Code: _code,
+    DBRef: _reference,
+    MinKey: lambda _: {"$minKey": 1},
+    MaxKey: lambda _: {"$maxKey": 1},
+    Symbol: lambda value: {"$symbol": value.text},
+    Undefined: lambda _: {"$undefined": True},
+    DBPointer: _pointer,
+}

@@ -1,0 +1,256 @@
+"""A raw change event of MongoDB to an event of ours. Pure.
+
+`timestamp` is the event's `wallTime`, which the server keeps in its oplog (6.0 and later), else the
+second of its `clusterTime`: the same on every capture (P26). `event_id` is made of the event's own
+resume token, which no other event has, not even of the same transaction and document (P2).
+Source: MongoDB manual, Change Events.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bson import Int64, ObjectId
+from msgspec import Raw, Struct
+
+from penstock.errors import UndecodableError
+from penstock.event import (
+    AnyEvent,
+    ChangeEvent,
+    ClusterTime,
+    Operation,
+    SchemaEvent,
+    event_id,
+)
+from penstock.extjson import DocumentEncoder
+from penstock.sources.mongodb.documents import decode, hook
+from penstock.sources.mongodb.faithful import InexactError
+from penstock.sources.mongodb.positions import Token
+
+SCHEMA_OPERATIONS = frozenset(
+    {
+        "create",
+        "createIndexes",
+        "drop",
+        "dropDatabase",
+        "dropIndexes",
+        "invalidate",
+        "modify",
+        "refineCollectionShardKey",
+        "rename",
+        "reshardCollection",
+        "shardCollection",
+    }
+)
+_OPERATIONS = {operation.value: operation for operation in Operation}
+_SAID_ELSEWHERE = frozenset(
+    {"_id", "operationType", "clusterTime", "wallTime", "lsid", "txnNumber", "splitEvent"}
+)
+
+
+class Change(Struct, frozen=True):
+    """One event, with what tells where its transaction ends."""
+
+    event: AnyEvent
+    token: Token
+    bytes: int
+    """About what it holds in memory."""
+
+    @property
+    def invalidates(self) -> bool:
+        """Whether the stream ends with it."""
+        return isinstance(self.event, SchemaEvent) and self.event.operation == "invalidate"
+
+
+class Normaliser:
+    """Turns raw events of one stream into ours, in order. Joins the fragments of a split event."""
+
+    def __init__(
+        self, source: str, *, database: str | None, tenant: str | None, post_images: bool
+    ) -> None:
+        self._source = source
+        self._database = database or ""
+        self._tenant = tenant
+        self._post_images = post_images
+        self._encoder = DocumentEncoder(hook)
+        self._fragments: dict[str, Any] = {}
+        self._fragment_bytes = 0
+
+    @property
+    def mid_event(self) -> bool:
+        """Whether the next raw event is a fragment of the one before."""
+        return bool(self._fragments)
+
+    def change(self, raw: bytes) -> Change | None:
+        """The change of one raw event; None for a fragment that is not the event's last.
+
+        Raises UndecodableError, naming the type, for what cannot be represented exactly.
+        """
+        try:
+            document = decode(raw)
+        except InexactError as error:
+            raise self._undecodable(str(error), raw) from error
+        size = len(raw)
+        if "splitEvent" in document or self._fragments:
+            document, size = self._joined(document, size)
+            if not document:
+                return None
+        token = Token.of(document["_id"])
+        operation = document["operationType"]
+        try:
+            if operation in _OPERATIONS:
+                event: AnyEvent = self._data(_OPERATIONS[operation], document, token)
+            elif operation in SCHEMA_OPERATIONS:
+                event = self._schema(operation, document, token)
+            else:
+                raise TypeError(f"the operation {operation!r}")
+        except (TypeError, ValueError, KeyError) as error:
+            namespace = ".".join(document.get("ns", {}).values())
+            raise UndecodableError(
+                source=self._source,
+                what=f"{operation} of {namespace or 'the database'}: {error}",
+                position=token.data,
+            ) from error
+        return Change(event, token, size)
+
+    def _joined(self, document: dict[str, Any], size: int) -> tuple[dict[str, Any], int]:
+        """The whole event once its last fragment is here, else an empty one."""
+        split = document.pop("splitEvent", {"fragment": 0, "of": 0})
+        # The parts share no field but the token; the last part's token is the event's.
+        self._fragments |= document
+        self._fragment_bytes += size
+        if split["fragment"] < split["of"]:
+            return {}, 0
+        whole, size = self._fragments, self._fragment_bytes
+        self._fragments, self._fragment_bytes = {}, 0
+        return whole, size
+
+    def _data(self, operation: Operation, document: dict[str, Any], token: Token) -> ChangeEvent:
+        encode = self._encoder.encode
+        namespace = document["ns"]
+        database: str = namespace["db"]
+        key = document["documentKey"]
+        full = document.get("fullDocument")
+        before = document.get("fullDocumentBeforeChange")
+        update = document.get("updateDescription")
+        paths = update.pop("disambiguatedPaths", None) if update else None
+        time, timestamp = _times(document)
+        number = document.get("txnNumber")
+        return ChangeEvent(
+            event_id=event_id(self._source, token.data, 0),
+            source=self._source,
+            database=database,
+            tenant=self._tenant or database,
+            collection=namespace["coll"],
+            cluster_time=time,
+            timestamp=timestamp,
+            position=token.data,
+            transaction=None if number is None else _transaction(document),
+            document_id=self.document_id(key),
+            key=encode(key),
+            operation=operation,
+            # A look-up that finds nothing (P25) says nothing: the delete follows.
+            full_document=None if full is None else encode(full),
+            full_document_before_change=None if before is None else encode(before),
+            update_description=None if update is None else encode(update),
+            disambiguated_paths=encode(paths) if paths else None,
+            txn_number=None if number is None else int(number),
+            full_document_as_of_event=full is not None
+            and (operation is not Operation.UPDATE or self._post_images),
+        )
+
+    def _schema(self, operation: str, document: dict[str, Any], token: Token) -> SchemaEvent:
+        namespace = document.get("ns", {})
+        database: str = namespace.get("db", self._database)
+        time, timestamp = _times(document)
+        facts = {name: value for name, value in document.items() if name not in _SAID_ELSEWHERE}
+        return SchemaEvent(
+            event_id=event_id(self._source, token.data, 0),
+            source=self._source,
+            database=database,
+            tenant=self._tenant or database,
+            collection=namespace.get("coll", ""),
+            cluster_time=time,
+            timestamp=timestamp,
+            position=token.data,
+            transaction=_transaction(document) if "txnNumber" in document else None,
+            operation=operation,
+            description=self._encoder.encode(facts),
+        )
+
+    def copied(
+        self, raw: bytes, *, namespace: tuple[str, str], copy: str, at: ClusterTime
+    ) -> ChangeEvent:
+        """A snapshot's row: a document that was copied, told apart from other copies by `copy`."""
+        database, collection = namespace
+        where = f"snapshot:{copy}:{database}.{collection}"
+        try:
+            document = decode(raw)
+            key = self._encoder.encode({"_id": document["_id"]})
+            where = f"{where}:{bytes(key).decode()}"
+            full = self._encoder.encode(document)
+        except (TypeError, ValueError, KeyError) as error:
+            raise UndecodableError(
+                source=self._source,
+                what=f"a document of {database}.{collection}: {error}",
+                position=where,
+            ) from error
+        return ChangeEvent(
+            event_id=event_id(self._source, where, 0),
+            source=self._source,
+            database=database,
+            tenant=self._tenant or database,
+            collection=collection,
+            cluster_time=at,
+            timestamp=at.t * 1000,
+            position=where,
+            document_id=self.document_id({"_id": document["_id"]}),
+            key=key,
+            operation=Operation.INSERT,
+            full_document=full,
+            snapshot=True,
+            full_document_as_of_event=True,
+        )
+
+    def document_id(self, key: Mapping[str, Any]) -> str:
+        """The key as text: ObjectId in hex, text and integers as they are, else as JSON.
+
+        The key of a sharded collection with more fields than `_id` is their JSON array.
+        """
+        if len(key) > 1:
+            return f"[{','.join(self._value(value) for value in key.values())}]"
+        (value,) = key.values()
+        kind = type(value)
+        if kind is ObjectId or kind is str:
+            return str(value)
+        if kind is int or kind is Int64:
+            return str(int(value))
+        return self._value(value)
+
+    def encode(self, document: Mapping[str, Any]) -> Raw:
+        """A part of an event as it is stored."""
+        return self._encoder.encode(document)
+
+    def _value(self, value: Any) -> str:
+        """The JSON of a single value."""
+        return bytes(self._encoder.encode({"": value}))[4:-1].decode()
+
+    def _undecodable(self, what: str, raw: bytes) -> UndecodableError:
+        return UndecodableError(source=self._source, what=what, position=raw_token(raw))
+
+
+def raw_token(raw: bytes) -> str:
+    """The token's text in an event that cannot be decoded as a whole."""
+    at = raw.find(b"\x02_data\0")
+    start = at + 11
+    end = raw.find(b"\0", start)
+    return raw[start:end].decode("ascii", "replace") if at >= 0 else "(no token)"
+
+
+def _times(document: Mapping[str, Any]) -> tuple[ClusterTime, int]:
+    stamp = document["clusterTime"]
+    wall = document.get("wallTime")
+    return ClusterTime(stamp.time, stamp.inc), stamp.time * 1000 if wall is None else int(wall)
+
+
+def _transaction(document: Mapping[str, Any]) -> str:
+    return f"{document['lsid']['id'].hex()}:{document['txnNumber']}"

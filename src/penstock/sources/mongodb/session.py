@@ -1,0 +1,321 @@
+"""One reading of the stream from a position on, with the copying of a snapshot woven in."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import Raw, json, structs
+from pymongo.errors import OperationFailure
+
+from penstock.errors import SourceUnavailableError, UndecodableError
+from penstock.event import (
+    ChangeEvent,
+    Commit,
+    Fragment,
+    SchemaEvent,
+    SystemEvent,
+    event_id,
+)
+from penstock.sources.mongodb.assemble import Assembler
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.cursor import ChangeCursor, Patience, Reply, pipeline_of
+from penstock.sources.mongodb.deployment import Client, Deployment
+from penstock.sources.mongodb.documents import decode
+from penstock.sources.mongodb.failures import is_too_large
+from penstock.sources.mongodb.normalise import Change, Normaliser
+from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
+from penstock.sources.mongodb.snapshot import read_chunk
+
+BUSY_AWAIT_MS = 2
+"""How long the server waits for more while we have something else to do, or to find out."""
+EVENTS_PER_TURN = 64
+"""So many are decoded before the event loop gets a turn: about a millisecond."""
+
+
+class Session:
+    """Reads from `position` until it fails. `position` is always that of what was yielded last."""
+
+    def __init__(
+        self,
+        source: str,
+        config: MongoSourceConfig,
+        *,
+        client: Client,
+        deployment: Deployment,
+        patience: Patience,
+        position: MongoPosition,
+    ) -> None:
+        self._source = source
+        self._config = config
+        self._client = client
+        self._deployment = deployment
+        self._patience = patience
+        self._token = position.token
+        self._seen = position.token
+        self._writer = PositionWriter(position.server, position.copying)
+        self._copied_until = position.token.time
+        self._events_max = config.batch_events_max
+        self._begin()
+
+    def _begin(self) -> None:
+        config = self._config
+        self._normaliser = Normaliser(
+            self._source,
+            database=config.database,
+            tenant=config.tenant,
+            post_images=config.full_document in {"whenAvailable", "required"},
+        )
+        self.assembler = Assembler(self._source, place=self._place)
+
+    @property
+    def position(self) -> MongoPosition:
+        """Where to go on after what was yielded last."""
+        return MongoPosition(self._writer.server, self._token, self._writer.copying)
+
+    async def run(self) -> AsyncGenerator[Commit | Fragment, None]:
+        """Yield what comes, forever. Raises what the driver raises, and SourceError."""
+        while True:
+            cursor = self._cursor()
+            reading: asyncio.Task[Reply] | None = None
+            try:
+                await cursor.open(self._pipeline())
+                reading = self._read(cursor, BUSY_AWAIT_MS)
+                while True:
+                    while not await self._answered(reading):
+                        yield self._heartbeat(self._token)
+                    reply = await reading
+                    reading = None if reply.ended else self._read(cursor, self._await_ms(reply))
+                    for number, raw in enumerate(reply.events):
+                        if number % EVENTS_PER_TURN == EVENTS_PER_TURN - 1:
+                            await asyncio.sleep(0)
+                        for item in self._take(raw):
+                            yield item
+                    for item in self._reply_ended(reply):
+                        yield item
+                    if reading is None:
+                        break
+                    if self._may_copy(reply):
+                        yield await self._copy()
+            except OperationFailure as error:
+                if not is_too_large(error):
+                    raise
+                await self._approach_or_name(error)
+            finally:
+                if reading is not None:
+                    reading.cancel()
+                    with suppress(BaseException):
+                        await reading
+                await cursor.close()
+
+    def _cursor(self) -> ChangeCursor:
+        return ChangeCursor(
+            self._client, self._config, source=self._source, patience=self._patience
+        )
+
+    def _pipeline(self) -> list[dict[str, Any]]:
+        return pipeline_of(self._config, self._deployment, after=self._token)
+
+    def _read(self, cursor: ChangeCursor, await_ms: int) -> asyncio.Task[Reply]:
+        return asyncio.create_task(cursor.more(await_ms=await_ms, events_max=self._events_max))
+
+    def _await_ms(self, reply: Reply) -> int:
+        """How long the server may wait for the events after `reply`."""
+        # Whether a transaction ends with this reply is known once the next one is here.
+        within = b"\x12txnNumber\0" in reply.events[-1] if reply.events else False
+        if within or self._writer.copying is not None:
+            return BUSY_AWAIT_MS
+        return int(self._config.heartbeat_seconds * 1000)
+
+    async def _answered(self, reading: asyncio.Task[Reply]) -> bool:
+        """Wait for a reply; False after a heartbeat without one, if it may be said.
+
+        A server that searches is silent, and that is no reason to call the source so.
+        """
+        timeout = self._config.heartbeat_seconds * 1.5
+        await asyncio.wait({reading}, timeout=timeout)
+        return reading.done() or not self._settled
+
+    @property
+    def _settled(self) -> bool:
+        """Whether everything that was read has been yielded: a position may be said."""
+        return not self.assembler.open and not self._normaliser.mid_event
+
+    def _take(self, raw: bytes) -> Sequence[Commit | Fragment]:
+        change = self._normaliser.change(raw)
+        if change is None:
+            return ()
+        self._seen = change.token
+        event = change.event
+        if type(event) is SchemaEvent and event.operation == "rename":
+            # Before its commit gets a position: that must say what is left to copy.
+            self._renamed(change)
+        return self.assembler.add(change)
+
+    def _reply_ended(self, reply: Reply) -> Iterator[Commit]:
+        """What the end of a reply completes; a heartbeat if it held nothing."""
+        commit = self.assembler.reply_ended(
+            token=reply.token, empty=not reply.events, sharded=self._deployment.sharded
+        )
+        if commit is not None:
+            yield commit
+        if reply.ended:
+            if not self._settled or self._seen != self._token:
+                raise SourceUnavailableError(
+                    f"{self._source}: MongoDB closed the change stream. Nothing was skipped; "
+                    f"capture goes on from its durable position."
+                )
+        elif not reply.events and self._settled:
+            if self._may_copy(reply):
+                self._token = reply.token  # said with the chunk that follows
+            elif self._writer.copying is None or reply.token != self._token:
+                yield self._heartbeat(reply.token)
+
+    def _heartbeat(self, token: Token) -> Commit:
+        return Commit(source=self._source, position=self._place(token))
+
+    def _place(self, token: Token) -> str:
+        """The position after the commit that ends at `token`, and ours from now on."""
+        self._token = token
+        return self._writer.at(token)
+
+    # --- the copying of what is there already ---------------------------------------------------
+
+    def _may_copy(self, reply: Reply) -> bool:
+        """Whether the stream was read past the last chunk, and no transaction is under way."""
+        copying = self._writer.copying is not None
+        return copying and self._settled and reply.token.time >= self._copied_until
+
+    async def _copy(self) -> Commit:
+        """The next step of the snapshot: said to start, a chunk, or said to be complete."""
+        copying = self._writer.copying
+        assert copying is not None
+        if not copying.announced:
+            self._copy_on(structs.replace(copying, announced=True))
+            return self._said("snapshot_started", copying)
+        if not copying.pending:
+            self._copy_on(None)
+            return self._said("snapshot_completed", copying)
+        namespace = copying.pending[0]
+        chunk = await read_chunk(
+            self._client,
+            namespace,
+            after=copying.after,
+            limit=self._config.snapshot_chunk_documents,
+            not_before=self._token.time,
+        )
+        self._copied_until = chunk.at
+        events: list[ChangeEvent] = []
+        started = Token(copying.snapshot).time
+        for number, raw in enumerate(chunk.documents):
+            if number % EVENTS_PER_TURN == EVENTS_PER_TURN - 1:
+                await asyncio.sleep(0)
+            copy = f"{copying.snapshot}:{copying.copies}"
+            events.append(self._normaliser.copied(raw, namespace=namespace, copy=copy, at=started))
+        self._copy_on(
+            structs.replace(
+                copying,
+                pending=copying.pending[1:] if chunk.last else copying.pending,
+                after=None if chunk.last else chunk.after,
+                copies=copying.copies + chunk.last,
+                documents=copying.documents + len(events),
+            )
+        )
+        place = self._place(self._token)
+        return Commit(source=self._source, position=place, events=tuple(events))
+
+    def _copy_on(self, copying: Copying | None) -> None:
+        self._writer = PositionWriter(self._writer.server, copying)
+
+    def _renamed(self, change: Change) -> None:
+        """Copy a collection that took documents along which we may not have."""
+        facts = json.decode(change.event.description)  # type: ignore[union-attr]
+        source = (change.event.database, change.event.collection)
+        target = (facts["to"]["db"], facts["to"]["coll"])
+        namespaces, copying = self._config.namespaces, self._writer.copying
+        if target not in namespaces or (copying is None and source in namespaces):
+            return
+        if copying is None:
+            self._copy_on(Copying(snapshot=change.token.data, pending=(target,)))
+            return
+        under_way = copying.pending[:1] == (target,)
+        self._copy_on(
+            structs.replace(
+                copying,
+                pending=(*(left for left in copying.pending if left != target), target),
+                after=None if under_way else copying.after,
+                copies=copying.copies + 1,
+            )
+        )
+
+    def _said(self, operation: str, copying: Copying) -> Commit:
+        facts = {
+            "source": self._source,
+            "snapshot": copying.snapshot,
+            "collections": [".".join(namespace) for namespace in copying.pending],
+            "documents": copying.documents,
+        }
+        place = self._place(self._token)
+        event = system_event(
+            self._source, self._config, operation, copying.snapshot, self._token, facts
+        )
+        return Commit(source=self._source, position=place, events=(event,))
+
+    # --- an event that no reply can hold --------------------------------------------------------
+
+    async def _approach_or_name(self, error: OperationFailure) -> None:
+        """Before an event over 16 MiB: read what is before it one by one, then stop with its key.
+
+        Raises UndecodableError at the event itself (S9): a restart would only meet it again.
+        """
+        if self._events_max > 1 and not self.assembler.fragmented:
+            self._events_max = 1
+            self._begin()
+            return
+        cursor = self._cursor()
+        pipeline = pipeline_of(self._config, self._deployment, after=self._seen)
+        for image in ("fullDocument", "fullDocumentBeforeChange"):
+            pipeline[0]["$changeStream"].pop(image, None)
+        pipeline = [stage for stage in pipeline if "$changeStreamSplitLargeEvent" not in stage]
+        pipeline.append({"$project": {"operationType": 1, "ns": 1, "documentKey": 1}})
+        try:
+            await cursor.open(pipeline)
+            reply = await cursor.more(await_ms=BUSY_AWAIT_MS, events_max=1)
+        finally:
+            await cursor.close()
+        if not reply.events:
+            raise error
+        event = decode(reply.events[0])
+        key = bytes(self._normaliser.encode(event.get("documentKey", {}))).decode()
+        version = ".".join(map(str, self._deployment.version))
+        raise UndecodableError(
+            source=self._source,
+            what=f"{event['operationType']} of {'.'.join(event['ns'].values())}, key {key}: its "
+            f"change event is over 16 MiB, and MongoDB {version} cannot split it (6.0.9 and later "
+            f"can; without pre- and post-images it may fit)",
+            position=event["_id"]["_data"],
+        ) from None
+
+
+def system_event(
+    source: str,
+    config: MongoSourceConfig,
+    operation: str,
+    identity: str,
+    token: Token,
+    facts: dict[str, object],
+) -> SystemEvent:
+    """What Penstock says of the source itself, at `token`; `identity` makes its id."""
+    database = config.database or ""
+    return SystemEvent(
+        event_id=event_id(source, f"{operation}:{identity}", 0),
+        source=source,
+        database=database,
+        tenant=config.tenant or database,
+        collection="",
+        cluster_time=token.time,
+        timestamp=token.time.t * 1000,
+        position=token.data,
+        operation=operation,
+        description=Raw(json.encode(facts)),
+    )

@@ -1,0 +1,148 @@
+"""Copying what is there already, chunk by chunk, between looks at the stream.
+
+Why the copy and the stream end right together. The log gets, in this order: stream events up to a
+position p; a chunk of rows; stream events after p; the next chunk; and so on. Each chunk is read at
+or after the time of p (readConcern majority, afterClusterTime). Take any key, and the last thing
+that happens to it:
+
+- It has an event after p, p being the position before the chunk with its row. That event comes
+  later in the log than the row. The last one is a delete, or holds the document as of the event or
+  later; nothing later happened; so the fold ends with the document's value or its absence.
+- It has no event after p. Then its row, read at or after p, is its last value; and if there is no
+  row, it was gone by p, and the stream said so if it ever said that it was there.
+
+In between, a fold may show a value older than the row for a moment, never at the end. Because
+stream and copy alternate, the position never falls behind by more than one chunk, however long
+the copy takes.
+
+A collection that is created meanwhile is wholly in the stream. One that is renamed takes documents
+along that were not copied, so the new name is copied too; and the snapshot is completed only after
+the stream was read past the last chunk's time, so that no rename is missed.
+"""
+
+import struct
+from typing import Any
+
+from bson import Int64, Timestamp
+from bson.raw_bson import RawBSONDocument
+from msgspec import Struct
+
+from penstock.event import ClusterTime
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.cursor import RAW
+from penstock.sources.mongodb.deployment import Client
+from penstock.sources.mongodb.faithful import InexactError
+from penstock.sources.mongodb.namespaces import SYSTEM_DATABASES
+
+
+class Chunk(Struct, frozen=True):
+    """Documents of a collection that follow each other in the order of `_id`."""
+
+    documents: list[bytes]
+    """As BSON."""
+    after: bytes | None
+    """The last key, as BSON `{_id: ...}`; what to pass for the next chunk."""
+    last: bool
+    """Whether the collection ended here."""
+    at: ClusterTime
+    """A time of the server at or after the read."""
+
+
+async def collections(client: Client, config: MongoSourceConfig) -> tuple[tuple[str, str], ...]:
+    """The (database, collection)s to copy, in order. Views and time series have no stream."""
+    if config.database is not None:
+        databases = [config.database]
+    else:
+        reply = await client.admin.command(
+            {"listDatabases": 1, "nameOnly": True, "authorizedDatabases": True}
+        )
+        databases = [entry["name"] for entry in reply["databases"]]
+    namespaces = config.namespaces
+    found: list[tuple[str, str]] = []
+    for database in sorted(set(databases) - SYSTEM_DATABASES):
+        names = await client[database].list_collection_names(filter={"type": "collection"})
+        found += [(database, name) for name in sorted(names) if (database, name) in namespaces]
+    return tuple(found)
+
+
+async def read_chunk(
+    client: Client,
+    namespace: tuple[str, str],
+    *,
+    after: bytes | None,
+    limit: int,
+    not_before: ClusterTime | None = None,
+) -> Chunk:
+    """Read up to `limit` documents whose `_id` follows `after`, committed by a majority.
+
+    The state read is that of `not_before` or later. A reply holds 16 MiB, so there may be fewer
+    than `limit`; only `last` says that there are no more.
+    """
+    database, collection = namespace
+    concern: dict[str, Any] = {"level": "majority"}
+    if not_before is not None:
+        # A stream that was opened "now" stands at the time that the next write will get, and the
+        # server refuses to wait for what has no time yet. Nothing is before it that is not here.
+        now = (await client.admin.command("ping"))["$clusterTime"]["clusterTime"]
+        concern["afterClusterTime"] = min(Timestamp(not_before.t, not_before.i), now)
+    find: dict[str, Any] = {
+        "find": collection,
+        "sort": {"_id": 1},
+        "hint": {"_id": 1},
+        # One more, for `min` includes the key that it is given.
+        "limit": limit + 1,
+        "batchSize": limit + 1,
+        "readConcern": concern,
+    }
+    if after is not None:
+        # Not a comparison in the filter: that would never leave the type of the key (5 → "a").
+        find["min"] = RawBSONDocument(after)
+    async with client.start_session(causal_consistency=False) as session:
+        reply = await client[database].command(find, codec_options=RAW, session=session)
+        cursor = reply["cursor"]
+        seen = [document.raw for document in cursor["firstBatch"]]
+        rows = [row for row in seen if after is None or key_of(row) != after]
+        while not rows and cursor["id"]:
+            more = {"getMore": Int64(cursor["id"]), "collection": collection, "batchSize": limit}
+            reply = await client[database].command(more, codec_options=RAW, session=session)
+            cursor = reply["cursor"]
+            rows = [document.raw for document in cursor["nextBatch"]]
+            seen += rows
+        if cursor["id"]:
+            await client[database].command(
+                {"killCursors": collection, "cursors": [Int64(cursor["id"])]}, session=session
+            )
+        time = reply["operationTime"]
+    rows = rows[:limit]
+    return Chunk(
+        rows,
+        key_of(rows[-1]) if rows else after,
+        not cursor["id"] and len(seen) <= limit,
+        ClusterTime(time.time, time.inc),
+    )
+
+
+def key_of(raw: bytes) -> bytes:
+    """BSON `{_id: ...}` of a document, the value's bytes as they are.
+
+    The server puts `_id` first in what it stores. Source: MongoDB manual, Documents, "The _id
+    Field"; lengths by the BSON specification, version 1.1.
+    """
+    kind, name = raw[4], raw[5:9]
+    if name != b"_id\0":
+        raise InexactError("a stored document that does not begin with its _id")
+    start = 9
+    if kind in _FIXED_LENGTHS:
+        length = _FIXED_LENGTHS[kind]
+    else:
+        (counted,) = struct.unpack_from("<i", raw, start)
+        length = counted + _COUNTED_EXTRA[kind]
+    element = raw[4 : start + length]
+    return struct.pack("<i", len(element) + 5) + element + b"\0"
+
+
+_FIXED_LENGTHS = dict.fromkeys((0x06, 0x0A, 0x7F, 0xFF), 0)
+_FIXED_LENGTHS |= {0x07: 12, 0x08: 1, 0x10: 4, 0x13: 16}
+_FIXED_LENGTHS |= dict.fromkeys((0x01, 0x09, 0x11, 0x12), 8)
+_COUNTED_EXTRA = {0x02: 4, 0x0D: 4, 0x0E: 4, 0x03: 0, 0x0F: 0, 0x05: 5, 0x0C: 16}
+"""What a value that begins with a length has beside what that length counts."""

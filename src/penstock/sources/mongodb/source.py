@@ -1,0 +1,212 @@
+"""MongoDB as a source: where to start, and what to do when a position is lost."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from bson import Timestamp
+from pymongo.errors import OperationFailure, PyMongoError
+
+from penstock.errors import (
+    ConfigError,
+    SourceChangedError,
+    SourceUnavailableError,
+)
+from penstock.event import Commit, Fragment
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
+from penstock.sources.mongodb.deployment import (
+    Client,
+    Deployment,
+    connect,
+    describe,
+    grant_command,
+)
+from penstock.sources.mongodb.failures import code_name, is_lost, position_lost, translated
+from penstock.sources.mongodb.positions import Copying, MongoPosition, Token, parse_position
+from penstock.sources.mongodb.session import Session, system_event
+from penstock.sources.mongodb.snapshot import Chunk, collections, read_chunk
+
+_BEGINNING_TRIES = 5
+
+
+class MongoSource:
+    """One change stream over a replica set or one of its databases: a ChangeSource.
+
+    A commit is a transaction, or a single write outside one. The server keeps its oplog without
+    regard to who reads it, so nothing is acknowledged to it. Belongs to one event loop at a time.
+    """
+
+    def __init__(self, name: str, config: MongoSourceConfig) -> None:
+        self.name = name
+        self.config = config
+        self._patience = Patience(config.deadline_seconds)
+        self._client: Client | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
+        """Commits after `position`; None: where `start` says.
+
+        Empty commits tell newer positions: one at the start, and one every heartbeat while
+        nothing changes. Raises SourceError, and ConfigError for what only an operator can mend.
+        """
+        known = None if position is None else parse_position(position)
+        try:
+            client = await self._connected()
+            async with asyncio.timeout(3 * self._patience.seconds):
+                deployment = await self._identified(client, known)
+            if known is None:
+                known = await self._start(client, deployment)
+                yield Commit(source=self.name, position=known.text())
+            while True:
+                session = self._session(client, deployment, known)
+                try:
+                    async with aclosing(session.run()) as items:
+                        async for item in items:
+                            yield item
+                except OperationFailure as error:
+                    if not is_lost(error):
+                        raise
+                    if session.assembler.fragmented:
+                        # A gap must not end the transaction that is staged: start over without it.
+                        raise SourceUnavailableError(
+                            f"{self.name}: the position was lost within a transaction "
+                            f"({code_name(error)}). Nothing of it was kept; capture starts over."
+                        ) from None
+                    gap, known = await self._after_loss(client, deployment, session, error)
+                    yield gap
+        except TimeoutError:
+            raise self._patience.exhausted(self.name) from None
+        except PyMongoError as error:
+            # Without its cause: a server's message may hold a key.
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    async def acknowledge(self, position: str) -> None:
+        """Nothing to do: the oplog's size alone decides what it keeps."""
+
+    async def close(self) -> None:
+        """Close the connections; harmless when there are none."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def read_chunk(self, collection: str, *, after_key: bytes | None, limit: int) -> Chunk:
+        """Up to `limit` documents of `database.collection` that follow `after_key`, by `_id`.
+
+        `after_key` is `Chunk.after` of the chunk before, None for the first. With a configured
+        database, `collection` goes without its name. Committed by a majority; `Chunk.at` is a
+        time of the server at or after the read.
+        """
+        database, name = self.config.database, collection
+        if database is None:
+            database, _, name = collection.partition(".")
+        try:
+            client = await self._connected()
+            return await read_chunk(client, (database, name), after=after_key, limit=limit)
+        except PyMongoError as error:
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    async def _connected(self) -> Client:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client, self._loop = connect(self.config), loop
+        return self._client
+
+    def _session(self, client: Client, deployment: Deployment, position: MongoPosition) -> Session:
+        return Session(
+            self.name,
+            self.config,
+            client=client,
+            deployment=deployment,
+            patience=self._patience,
+            position=position,
+        )
+
+    async def _identified(self, client: Client, known: MongoPosition | None) -> Deployment:
+        deployment = await describe(client)
+        if not deployment.replicated:
+            raise ConfigError(
+                f"{self.name}: this MongoDB is a standalone server, which has no change streams. "
+                f"Nothing was captured. Make it a replica set of one: start mongod with --replSet "
+                f"and run rs.initiate() in mongosh."
+            )
+        if known is not None and known.server.is_other_than(deployment.server):
+            raise SourceChangedError(
+                source=self.name, expected=str(known.server), found=str(deployment.server)
+            )
+        return deployment
+
+    async def _start(self, client: Client, deployment: Deployment) -> MongoPosition:
+        """The position to begin at when there is none."""
+        if self.config.start == "beginning":
+            return MongoPosition(deployment.server, await self._beginning(client, deployment))
+        token = await self._opened(client, deployment)
+        if self.config.start == "now":
+            return MongoPosition(deployment.server, token)
+        return await self._snapshot_at(client, deployment, token)
+
+    async def _snapshot_at(
+        self, client: Client, deployment: Deployment, token: Token
+    ) -> MongoPosition:
+        pending = await collections(client, self.config)
+        return MongoPosition(
+            deployment.server, token, Copying(snapshot=token.data, pending=pending)
+        )
+
+    async def _opened(
+        self, client: Client, deployment: Deployment, at: Timestamp | None = None
+    ) -> Token:
+        """Where a stream stands that is opened at a time, or now. Raises if that time is gone."""
+        cursor = ChangeCursor(client, self.config, source=self.name, patience=self._patience)
+        try:
+            token = await cursor.open(pipeline_of(self.config, deployment, at=at))
+            if at is not None:
+                await cursor.more(await_ms=1, events_max=1)
+            return token
+        finally:
+            await cursor.close()
+
+    async def _beginning(self, client: Client, deployment: Deployment) -> Token:
+        """The oldest change that the server still holds; it may be discarding meanwhile (P20)."""
+        if deployment.sharded:
+            raise ConfigError(
+                f"{self.name}: start = 'beginning' cannot be found through mongos, which has no "
+                f"oplog of its own. Nothing was captured. Use start = 'snapshot'."
+            )
+        for _ in range(_BEGINNING_TRIES):
+            oldest = await client["local"]["oplog.rs"].find_one(
+                {}, {"ts": 1}, sort=[("$natural", 1)]
+            )
+            if oldest is None:
+                break
+            try:
+                return await self._opened(client, deployment, oldest["ts"])
+            except OperationFailure as error:
+                if not is_lost(error):
+                    raise
+        raise ConfigError(
+            f"{self.name}: the oldest change of the oplog is gone before it can be read: the oplog "
+            f"is too small for its load. Nothing was captured. Enlarge it (replSetResizeOplog), or "
+            f"use start = 'snapshot'."
+        )
+
+    async def _after_loss(
+        self, client: Client, deployment: Deployment, session: Session, error: OperationFailure
+    ) -> tuple[Commit, MongoPosition]:
+        """The gap that is recorded, and the position to go on from, as on_position_lost says."""
+        lost = session.position
+        if self.config.on_position_lost == "halt":
+            raise position_lost(self.name, lost, error) from None
+        token = await self._opened(client, deployment)
+        if self.config.on_position_lost == "snapshot":
+            known = await self._snapshot_at(client, deployment, token)
+        else:
+            known = MongoPosition(deployment.server, token, lost.copying)
+        facts: dict[str, object] = {
+            "source": self.name,
+            "from": lost.token.data,
+            "to": token.data,
+            "reason": code_name(error),
+        }
+        gap = system_event(self.name, self.config, "gap", lost.token.data, token, facts)
+        return Commit(source=self.name, position=known.text(), events=(gap,)), known
