@@ -13,11 +13,13 @@
     │   ├── LogLockedError           another process writes this log
     │   ├── LogFormatError           the log is of a newer format
     │   └── LogCorruptError          the log does not say what it must
+    ├── DocumentMisfitError          a document does not fit the columns that a reader declared
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
     │   └── ServiceBusyError         it serves as many readers as it may
     ├── RequestError                 the service cannot do what a reader asks
     ├── PipelineError                a pipeline cannot go on; its target is as the last batch left it
-    │   └── IncompleteCommitError    a batch does not hold what was captured
+    │   ├── IncompleteCommitError    a batch does not hold what was captured
+    │   └── ChangesLostError         changes that the target needs were lost upstream
     └── ProgressError                a reader's marker cannot be resumed from
         ├── TrimmedError             retention removed what follows it
         ├── StreamChangedError       it belongs to another log, or to one since restored
@@ -147,6 +149,19 @@ class LogCorruptError(LogError):
     code = "log.corrupt"
 
 
+class DocumentMisfitError(PenstockError):
+    """A document does not fit the columns that a reader declared; nothing was made null for it."""
+
+    code = "document.misfit"
+
+    def __init__(self, *, sequence: int, path: str, reason: str) -> None:
+        super().__init__(
+            f"the document at sequence {sequence} does not fit documentSchema: {path}: {reason}. "
+            f"Nothing was written for this batch. Widen the type in documentSchema, or read the "
+            f"column `rejected` too: it then holds what does not fit."
+        )
+
+
 class ServiceUnavailableError(PenstockError):
     """The Penstock service does not answer a reader; what the reader saved is safe."""
 
@@ -193,6 +208,20 @@ class IncompleteCommitError(PipelineError):
             f"commit {commit} was captured with {commit_rows} entries and digest "
             f"{commit_digest:016x}, but {rows} arrived with digest {digest:016x}. Nothing of the "
             f"batch was written. Run `penstock log check`; if the log is sound, please report it."
+        )
+
+
+class ChangesLostError(PipelineError):
+    """Changes that a pipeline's target needs were lost upstream, or never captured."""
+
+    code = "pipeline.changes_lost"
+
+    def __init__(self, *, pipeline: str, sequence: int, description: str) -> None:
+        self.sequence = sequence
+        super().__init__(
+            f"pipeline {pipeline}: at sequence {sequence} the log says that changes are missing: "
+            f"{description}. Nothing from there on was written. Copy the data again with `penstock "
+            f"snapshot`, then set on_gap = 'record' to write the gap to the rejects and go on."
         )
 
 

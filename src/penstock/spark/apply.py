@@ -1,0 +1,185 @@
+"""From a chunk to what is written: rows, columns and rejects of one table. Pure."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.spark.chunk import Chunk, concat_cells
+from penstock.spark.decode import Cells, Document, decode_documents, documents_of
+from penstock.spark.kinds import Kind, document_field, kind_of_column
+from penstock.spark.patch import State, decode_change, fold
+from penstock.spark.plan import (
+    DATABASE,
+    KEY,
+    OPERATION,
+    OWN_COLUMNS,
+    REJECTED,
+    SEQUENCE,
+    SOURCE,
+    STALE,
+    Placement,
+    place,
+)
+from penstock.spark.reduce import DELETE, PUT, RELATIVE, codes_of
+from penstock.spark.rejects import Reject
+
+Identity = tuple[str, str, str]
+"""(key, database, source) of a row of one table."""
+
+
+class TableWrite(Struct, frozen=True, kw_only=True):
+    """What one batch does to one table."""
+
+    changes: pa.Table
+    """OWN_COLUMNS, the documents' columns as they will be, and OPERATION. A key occurs once."""
+    widened: bool
+    rejects: list[Reject]
+
+
+def relative_keys(chunk: Chunk) -> list[str]:
+    """The keys whose outcome depends on the row that the table has."""
+    keys = chunk.rows["key"].to_pylist()
+    seen: set[str] = set()
+    needed: list[str] = []
+    for key, role in zip(keys, chunk.roles.tolist(), strict=True):
+        if role == RELATIVE and key not in seen:
+            needed.append(key)
+        seen.add(key)
+    return needed
+
+
+def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
+    """Decide what `chunk`, entries of one collection, does to its table.
+
+    `schema` are the documents' columns of the table now; `base` its rows for `relative_keys`.
+    """
+    codes = codes_of(chunk.rows)
+    relative = np.unique(codes[chunk.roles == RELATIVE])
+    folding = np.isin(codes, relative)
+    simple = chunk.take(np.flatnonzero(~folding))
+    folded, rejects = _fold(chunk.take(np.flatnonzero(folding)), base)
+    count = simple.rows.num_rows
+    operations = [int(role) for role in simple.roles] + [row.operation for row in folded]
+    rejected = [None] * count + [row.rejected for row in folded]
+    identities = [
+        pa.concat_arrays(
+            [
+                simple.rows[name].combine_chunks(),
+                pa.array([row.own[at] for row in folded], pa.string()),
+            ]
+        )
+        for at, name in enumerate(("key", "source", "database"))
+    ]
+    sequences = np.concatenate(
+        [simple.sequences, np.array([row.sequence for row in folded], np.int64)]
+    )
+    cells = concat_cells(
+        (simple.cells, count),
+        (decode_documents([row.document or {} for row in folded]), len(folded)),
+    )
+    placement = place(schema, cells, sequences)
+    for row, why in placement.misfits.items():
+        operations[row] = STALE
+        rejected[row] = int(sequences[row])
+        rejects.append(Reject(sequence=int(sequences[row]), reason=why.reason, field=why.field))
+    changes = _changes(identities, sequences, rejected, operations, placement)
+    return TableWrite(changes=changes, widened=placement.widened, rejects=rejects)
+
+
+def _changes(
+    identities: list[pa.Array],
+    sequences: np.ndarray[tuple[int], np.dtype[np.int64]],
+    rejected: Sequence[int | None],
+    operations: Sequence[int],
+    placement: Placement,
+) -> pa.Table:
+    schema = pa.schema([*OWN_COLUMNS, *placement.schema, pa.field(OPERATION, pa.int8())])
+    return pa.Table.from_arrays(
+        [
+            *identities,
+            pa.array(sequences),
+            pa.array(rejected, pa.int64()),
+            *placement.columns,
+            pa.array(operations, pa.int8()),
+        ],
+        schema=schema,
+    )
+
+
+class _Folded(Struct, frozen=True, kw_only=True):
+    own: Identity
+    operation: int
+    document: Document | None
+    sequence: int
+    rejected: int | None
+
+
+def _fold(chunk: Chunk, base: pa.Table) -> tuple[list[_Folded], list[Reject]]:
+    """The rows whose changes build on one another, folded onto the table's."""
+    histories: dict[Identity, list[int]] = {}
+    rows = chunk.rows.to_pylist()
+    for at, row in enumerate(rows):
+        histories.setdefault((row["key"], row["source"], row["database"]), []).append(at)
+    states = table_states(base)
+    puts = np.flatnonzero(chunk.roles == PUT).tolist()
+    documents = dict(zip(puts, documents_of(chunk.cells, puts), strict=True))
+    folded: list[_Folded] = []
+    rejects: list[Reject] = []
+    for own, history in histories.items():
+        changes = [
+            decode_change(
+                sequence=rows[at]["sequence"],
+                operation=rows[at]["operation_type"],
+                document=documents.get(at),
+                full_document=rows[at]["full_document"],
+                update_description=rows[at]["update_description"],
+                unchanged=rows[at]["unchanged"],
+            )
+            for at in history
+        ]
+        before = states.get(own, State(document=None))
+        after = fold(before, changes)
+        rejects.extend(
+            Reject(sequence=sequence, reason=reason) for sequence, reason in after.rejected
+        )
+        folded.append(_outcome(own, before, after))
+    return folded, rejects
+
+
+def _outcome(own: Identity, before: State, after: State) -> _Folded:
+    stale = after.rejected_sequence
+    if stale is not None and after.sequence == before.sequence:
+        operation = STALE
+    else:
+        operation = DELETE if after.document is None else PUT
+    return _Folded(
+        own=own,
+        operation=operation,
+        document=after.document if operation == PUT else None,
+        sequence=stale if operation == STALE and stale is not None else after.sequence,
+        rejected=stale,
+    )
+
+
+def table_cells(table: pa.Table) -> Cells:
+    """A table's documents' columns as cells, of which documents can be made again."""
+    cells: Cells = {}
+    for column in table.schema:
+        kind = kind_of_column(column)
+        if column.name not in OWN_COLUMNS.names and kind is not None:
+            cells[document_field(column)] = {Kind(kind): table[column.name].combine_chunks()}
+    return cells
+
+
+def table_states(base: pa.Table) -> dict[Identity, State]:
+    """The rows of a table as states to fold onto."""
+    owns = zip(*(base[name].to_pylist() for name in (KEY, SOURCE, DATABASE)), strict=True)
+    documents = documents_of(table_cells(base), range(base.num_rows))
+    sequences = base[SEQUENCE].to_pylist()
+    marks = base[REJECTED].to_pylist()
+    return {
+        own: State(document=document, sequence=sequence, rejected_sequence=mark)
+        for own, document, sequence, mark in zip(owns, documents, sequences, marks, strict=True)
+    }

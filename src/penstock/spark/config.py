@@ -1,0 +1,80 @@
+"""What a pipeline is: one source, some of its collections, and where they go."""
+
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import Field, SecretStr, field_validator
+
+from penstock.config import Config, Seconds
+
+TARGETS = ("table",)
+
+
+class PipelineConfig(Config):
+    """Keep tables equal to collections, with Spark."""
+
+    source: str = Field(description="The source whose changes are applied.", min_length=1)
+    collections: tuple[str, ...] = Field(
+        (), description="Only these collections; empty for all of the source."
+    )
+    to: Literal["table"] = Field(
+        "table", description="What is made of the changes: `table` keeps current rows in Delta."
+    )
+    path: str = Field(
+        description="Where the Delta table is, a folder or a URL. With one collection the table "
+        "itself; otherwise each collection is a table in the folder of its name below.",
+        min_length=1,
+    )
+    rejects: str | None = Field(
+        None,
+        description="The Delta table of the changes that fit no column. Default: the path with "
+        "`_rejects` at its end.",
+    )
+    nested: Literal["json"] = Field(
+        "json", description="How objects and arrays are kept: as Extended JSON text."
+    )
+    trigger: Literal["availableNow"] | Seconds = Field(
+        1.0, description="Seconds between batches, or `availableNow`: apply what there is, and end."
+    )
+    max_events_per_batch: int = Field(
+        250_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
+    )
+    checkpoint: str | None = Field(
+        None,
+        description="Where Spark keeps its offsets. Default: `_penstock_checkpoint` in the path. "
+        "The tables know themselves what they hold: a lost checkpoint repeats and skips nothing.",
+    )
+    on_gap: Literal["halt", "record"] = Field(
+        "halt",
+        description="What to do where changes were lost upstream: stop, or write the gap to the "
+        "rejects and go on.",
+    )
+    history: Seconds = Field(
+        3600.0, gt=0, description="How long replaced files of a table are kept for its readers."
+    )
+    storage_options: dict[str, SecretStr] = Field(
+        default_factory=dict, description="Credentials and settings of the object store."
+    )
+
+    @field_validator("to", mode="before")
+    @classmethod
+    def _known_target(cls, to: Any) -> Any:
+        if to not in TARGETS:
+            raise ValueError(
+                f"a pipeline cannot go to {to!r}; what exists is: {', '.join(map(repr, TARGETS))}"
+            )
+        return to
+
+    @property
+    def rejects_path(self) -> str:
+        return self.rejects or f"{self.path.rstrip('/')}_rejects"
+
+    @property
+    def checkpoint_path(self) -> str:
+        return self.checkpoint or f"{self.path.rstrip('/')}/_penstock_checkpoint"
+
+    def table_path(self, collection: str) -> str:
+        """Where the table of a collection is."""
+        if len(self.collections) == 1:
+            return self.path.rstrip("/")
+        return f"{self.path.rstrip('/')}/{quote(collection, safe='. ')}"

@@ -1,0 +1,283 @@
+"""Delta tables through delta-rs: what is applied, rows by key, and one commit per batch.
+
+Every commit carries two app transactions of the Delta protocol: how far the table has come in the
+log (a sequence), and which log that is. They are the guard that makes batches exactly-once: Delta
+refuses two commits of one app transaction, and whoever writes looks first. They belong to the
+pipeline's name, so neither Spark's checkpoint nor its query id matters.
+Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from msgspec import Struct
+
+from penstock.errors import StreamChangedError
+from penstock.spark.plan import (
+    DATABASE,
+    KEY,
+    OPERATION,
+    OWN_COLUMNS,
+    REJECTED,
+    SOURCE,
+    STALE,
+)
+from penstock.spark.reduce import DELETE, PUT
+
+_WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
+_SIGN: Final = 1 << 64
+
+
+class Stamp(Struct, frozen=True, kw_only=True):
+    """What a commit says about itself."""
+
+    pipeline: str
+    log_id: int | None
+    after: int
+    """Sequence before the first entry that the commit applies."""
+    until: int
+    """Sequence of the last one."""
+    batch: int
+
+    def properties(self) -> CommitProperties:
+        """The commit's app transactions, and the same for people in its history."""
+        said = {
+            "penstock.pipeline": self.pipeline,
+            "penstock.after": str(self.after),
+            "penstock.until": str(self.until),
+            "penstock.batch": str(self.batch),
+        }
+        transactions = [Transaction(_app_id(self.pipeline), self.until)]
+        if self.log_id is not None:
+            said["penstock.log"] = f"{self.log_id:016x}"
+            transactions.append(Transaction(_log_app_id(self.pipeline), _signed(self.log_id)))
+        return CommitProperties(custom_metadata=said, app_transactions=transactions)
+
+
+def _app_id(pipeline: str) -> str:
+    return f"penstock/{pipeline}"
+
+
+def _log_app_id(pipeline: str) -> str:
+    return f"penstock/{pipeline}/log"
+
+
+def _signed(log_id: int) -> int:
+    return log_id - _SIGN if log_id >= _SIGN >> 1 else log_id
+
+
+class Table:
+    """One Delta table of a pipeline, as it is now. Not shared between threads."""
+
+    def __init__(self, path: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+        self.path = path
+        self._storage = dict(storage_options or {})
+        self._delta: DeltaTable | None = None
+        self.reload()
+
+    def reload(self) -> None:
+        """See what others have committed."""
+        try:
+            self._delta = DeltaTable(self.path, storage_options=self._storage or None)
+        except TableNotFoundError:
+            self._delta = None
+
+    def applied(self, pipeline: str, *, log_id: int | None) -> int:
+        """The sequence up to which the pipeline's changes are in the table; 0 in a new one.
+
+        Raises StreamChangedError if they came from another log than `log_id`: its sequences say
+        nothing here, and rows deleted in between would stay for ever.
+        """
+        if self._delta is None:
+            return 0
+        known = self._delta.transaction_version(_log_app_id(pipeline))
+        if log_id is not None and known is not None and known != _signed(log_id):
+            raise StreamChangedError(
+                f"the table {self.path} was made from log {known % _SIGN:016x}, and this is log "
+                f"{log_id:016x}; move the table away or give the pipeline another path"
+            )
+        return self._delta.transaction_version(_app_id(pipeline)) or 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The documents' columns, without OWN_COLUMNS; empty before the first commit."""
+        if self._delta is None:
+            return pa.schema([])
+        whole = pa.schema(self._delta.schema().to_arrow())
+        return pa.schema([column for column in whole if column.name not in OWN_COLUMNS.names])
+
+    def rows(self, keys: Sequence[str]) -> pa.Table:
+        """The rows with one of these `_key`s, of whatever database."""
+        if self._delta is None:
+            return OWN_COLUMNS.empty_table()
+        dataset = self._delta.to_pyarrow_dataset()
+        table: pa.Table = dataset.to_table(filter=pc.field(KEY).isin(list(keys)))
+        return table
+
+    def stream(self, source: str, database: str) -> pa.Table:
+        """All rows of one database of a source."""
+        if self._delta is None:
+            return OWN_COLUMNS.empty_table()
+        here = (pc.field(SOURCE) == source) & (pc.field(DATABASE) == database)
+        table: pa.Table = self._delta.to_pyarrow_dataset().to_table(filter=here)
+        return table
+
+    def merge(self, changes: pa.Table, stamp: Stamp) -> None:
+        """Apply `changes` in one commit: OWN_COLUMNS, the documents' columns, and OPERATION.
+
+        The documents' columns are all that the table has and maybe new ones, which it gets.
+        A key occurs once.
+        """
+        if self._delta is None:
+            self._create(changes.schema)
+        assert self._delta is not None
+        if not self._delta.file_uris():
+            self.append(_fresh(changes), stamp)
+            return
+        columns = [name for name in changes.column_names if name != OPERATION]
+        values = {f"`{name}`": f"s.`{name}`" for name in columns}
+        same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (KEY, DATABASE, SOURCE))
+        known = {*OWN_COLUMNS.names, *self.schema.names}
+        (
+            self._delta.merge(
+                changes,
+                same,
+                source_alias="s",
+                target_alias="t",
+                merge_schema=not known.issuperset(columns),
+                writer_properties=_WRITER,
+                commit_properties=stamp.properties(),
+            )
+            .when_matched_delete(f"s.{OPERATION} = {DELETE}")
+            .when_matched_update(
+                {f"`{REJECTED}`": f"s.`{REJECTED}`"}, predicate=f"s.{OPERATION} = {STALE}"
+            )
+            .when_matched_update(values)
+            .when_not_matched_insert(values, predicate=f"s.{OPERATION} = {PUT}")
+            .execute()
+        )
+
+    def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
+        """As `merge`, but columns may have become wider: every file is written anew."""
+        assert self._delta is not None
+        dataset = self._delta.to_pyarrow_dataset()
+        schema = pa.schema([field for field in changes.schema if field.name != OPERATION])
+        reader = pa.RecordBatchReader.from_batches(
+            schema, _rewritten(dataset.to_batches(), changes, schema)
+        )
+        write_deltalake(
+            self._delta,
+            reader,
+            mode="overwrite",
+            schema_mode="overwrite",
+            writer_properties=_WRITER,
+            commit_properties=stamp.properties(),
+        )
+
+    def append(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Add rows, in one commit."""
+        if self._delta is None:
+            self._create(rows.schema)
+        assert self._delta is not None
+        write_deltalake(
+            self._delta,
+            rows,
+            mode="append",
+            schema_mode="merge",
+            writer_properties=_WRITER,
+            commit_properties=stamp.properties(),
+        )
+
+    def empty(self, predicate: str, stamp: Stamp) -> None:
+        """Delete the rows for which `predicate` holds."""
+        if self._delta is None:
+            return
+        self._delta.delete(
+            predicate, writer_properties=_WRITER, commit_properties=stamp.properties()
+        )
+
+    def relabel(self, predicate: str, values: Mapping[str, str], stamp: Stamp) -> None:
+        """Set columns to SQL expressions where `predicate` holds."""
+        if self._delta is None:
+            return
+        self._delta.update(
+            dict(values),
+            predicate=predicate,
+            writer_properties=_WRITER,
+            commit_properties=stamp.properties(),
+        )
+
+    def tidy(self, *, history_seconds: float) -> None:
+        """Join small files, and delete those that no version of the last `history_seconds` uses."""
+        if self._delta is None:
+            return
+        self._delta.optimize.compact()
+        self._delta.vacuum(
+            retention_hours=max(1, round(history_seconds / 3600)),
+            enforce_retention_duration=False,
+            dry_run=False,
+        )
+        self._delta.cleanup_metadata()
+
+    def _create(self, schema: pa.Schema) -> None:
+        columns = [field for field in schema if field.name != OPERATION]
+        self._delta = DeltaTable.create(
+            self.path,
+            schema=pa.schema(columns),
+            mode="ignore",
+            storage_options=self._storage or None,
+        )
+        self.reload()
+
+
+def _rewritten(
+    batches: Iterable[pa.RecordBatch], changes: pa.Table, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The table's rows that no change touches, the stale ones marked, then the new rows."""
+    operations = changes[OPERATION].to_pylist()
+    identities = list(
+        zip(*(changes[name].to_pylist() for name in (KEY, DATABASE, SOURCE)), strict=True)
+    )
+    touched = dict(zip(identities, operations, strict=True))
+    marks = dict(zip(identities, changes[REJECTED].to_pylist(), strict=True))
+    for batch in batches:
+        own = list(zip(*(batch[name].to_pylist() for name in (KEY, DATABASE, SOURCE)), strict=True))
+        kept = [touched.get(identity, STALE) == STALE for identity in own]
+        columns = []
+        for field in schema:
+            if field.name == REJECTED:
+                marked = [
+                    marks.get(identity, old)
+                    for identity, old in zip(own, batch[REJECTED].to_pylist(), strict=True)
+                ]
+                columns.append(pa.array(marked, pa.int64()))
+            elif field.name in batch.schema.names:
+                column = batch[field.name]
+                columns.append(_wider(column, field.type))
+            else:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+        whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+        yield whole.filter(pa.array(kept, pa.bool_()))
+    yield from _fresh(changes).cast(schema).to_batches()
+
+
+def _fresh(changes: pa.Table) -> pa.Table:
+    """The whole rows among `changes`."""
+    return changes.filter(pc.equal(changes[OPERATION], PUT)).drop_columns(OPERATION)
+
+
+def _wider(column: pa.Array, target: pa.DataType) -> pa.Array:
+    if column.type == target:
+        return column
+    if pa.types.is_decimal(target):
+        column = column.cast(pa.decimal128(19, 0))
+    return column.cast(target)
+
+
+def secrets(storage_options: Mapping[str, Any]) -> dict[str, str]:
+    """Storage options as delta-rs takes them."""
+    return {name: value.get_secret_value() for name, value in storage_options.items()}

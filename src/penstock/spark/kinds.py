@@ -1,0 +1,94 @@
+"""What a column of a table can hold, and when it may become wider.
+
+One rule decides everything: a value goes into a column if the column holds it exactly. Otherwise
+the column widens if a wider kind holds all its values and the new one exactly; otherwise the row
+is rejected. Never is a value rounded, cut or made null.
+
+    int32 ──▶ int64 ──▶ decimal(38, 18)
+      └─────▶ double
+    objectId ◀─▶ string, both text       any value ──▶ a column that is JSON text already
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+
+
+class Kind(StrEnum):
+    """The kinds of value that a document's field can have, as far as a table tells them apart."""
+
+    BOOL = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    STRING = "string"
+    OBJECT_ID = "objectId"
+    TIMESTAMP = "timestamp"
+    BINARY = "binary"
+    JSON = "json"
+    """Objects, arrays and types without a column of their own, as their Extended JSON."""
+    UNFIT = "unfit"
+    """Its kind has a column type, but not this value: a decimal beyond 38 digits or not a
+    number, a date outside the years 1 to 9999. Held as its Extended JSON."""
+
+
+DECIMAL_SCALE: Final = 18
+
+ARROW_TYPES: Final[dict[Kind, pa.DataType]] = {
+    Kind.BOOL: pa.bool_(),
+    Kind.INT32: pa.int32(),
+    Kind.INT64: pa.int64(),
+    Kind.DOUBLE: pa.float64(),
+    Kind.DECIMAL: pa.decimal128(38, DECIMAL_SCALE),
+    Kind.STRING: pa.string(),
+    Kind.OBJECT_ID: pa.string(),
+    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
+    Kind.BINARY: pa.binary(),
+    Kind.JSON: pa.string(),
+    Kind.UNFIT: pa.string(),
+}
+
+_BY_TYPE: Final = {
+    arrow: kind
+    for kind, arrow in ARROW_TYPES.items()
+    if kind not in {Kind.OBJECT_ID, Kind.JSON, Kind.UNFIT}
+}
+_METADATA: Final = b"penstock.kind"
+_FIELD: Final = b"penstock.field"
+
+_WIDER: Final = {
+    (Kind.INT32, Kind.INT64): Kind.INT64,
+    (Kind.INT32, Kind.DOUBLE): Kind.DOUBLE,
+    (Kind.INT32, Kind.DECIMAL): Kind.DECIMAL,
+    (Kind.INT64, Kind.DECIMAL): Kind.DECIMAL,
+}
+
+
+def wider(column: Kind, value: Kind) -> Kind | None:
+    """The kind that holds every value of `column` and of `value` exactly; None if there is none.
+
+    int64 and double have none: beyond 2^53 a double skips integers.
+    """
+    return column if column is value else _WIDER.get((column, value))
+
+
+def column_field(name: str, kind: Kind, *, field: str) -> pa.Field:
+    """The column for a document's `field`; its kind and the field's own name go with it."""
+    metadata = {_METADATA: kind.value.encode(), _FIELD: field.encode()}
+    return pa.field(name, ARROW_TYPES[kind], metadata=metadata)
+
+
+def kind_of_column(column: pa.Field) -> Kind | None:
+    """What a table's column holds; None for a type that Penstock does not write."""
+    stored = (column.metadata or {}).get(_METADATA)
+    if stored is not None and ARROW_TYPES[Kind(stored.decode())] == column.type:
+        return Kind(stored.decode())
+    return _BY_TYPE.get(column.type)
+
+
+def document_field(column: pa.Field) -> str:
+    """The name that the column's field has in the documents."""
+    stored = (column.metadata or {}).get(_FIELD)
+    return stored.decode() if stored is not None else str(column.name)

@@ -1,0 +1,186 @@
+"""The state of one row after changes that build on the row before. Pure.
+
+Two kinds of change do not say the whole row. An update whose document the source could not look up
+says what it set, removed and cut (`updateDescription`); a document with `unchanged` fields leaves
+out what the source did not send again. Either is applied to the row before it where that gives
+exactly the state at the source; otherwise the row keeps its last known state and the change is
+rejected, so that it can be seen.
+
+Why that converges: a look-up finds nothing only when the document was gone by then, so a delete (or
+a drop, or a rename) of it follows in the log (P25). Until then the row is at worst as old as its
+`_rejected_sequence` says. The change after a rejected one must not build on the stale row either:
+such a state never existed. Only a whole document or a delete makes the row right again.
+"""
+
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from penstock.spark.decode import Document
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One entry of a row's history."""
+
+    sequence: int
+    operation: str
+    document: Document | None
+    update: dict[str, Any] | None
+    """`updateDescription`, decoded."""
+    unchanged: tuple[str, ...] = ()
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """A row: its document (None: there is none), and what was rejected since."""
+
+    document: Document | None
+    sequence: int = 0
+    rejected_sequence: int | None = None
+    """The last change that was rejected; None while the row is current."""
+    rejected: tuple[tuple[int, str], ...] = ()
+    """Sequence and reason of each change that `fold` rejected."""
+
+
+class InexactError(ValueError):
+    """The change cannot be applied to this row exactly; the message says why."""
+
+
+def fold(state: State, changes: Iterable[Change]) -> State:
+    """The row after `changes`, which are in log order."""
+    for change in changes:
+        try:
+            document = _after(state, change)
+        except InexactError as error:
+            state = State(
+                document=state.document,
+                sequence=state.sequence,
+                rejected_sequence=change.sequence,
+                rejected=(*state.rejected, (change.sequence, str(error))),
+            )
+        else:
+            state = State(document=document, sequence=change.sequence, rejected=state.rejected)
+    return state
+
+
+def _after(state: State, change: Change) -> Document | None:
+    if change.operation == "delete":
+        return None
+    if change.document is not None and not change.unchanged:
+        return change.document
+    if state.rejected_sequence is not None:
+        raise InexactError(
+            f"it builds on the change at sequence {state.rejected_sequence}, which was rejected"
+        )
+    if state.document is None:
+        raise InexactError("it builds on a row that this table does not have")
+    if change.document is not None:
+        kept = {name: state.document[name] for name in change.unchanged if name in state.document}
+        return {**change.document, **kept}
+    if change.update is None:
+        raise InexactError("it says neither the document nor what changed in it")
+    return apply_update(state.document, change.update)
+
+
+def apply_update(document: Document, update: dict[str, Any]) -> Document:
+    """`document` after a MongoDB updateDescription.
+
+    Raises InexactError where the description can mean more than one thing for this document.
+    Source: https://www.mongodb.com/docs/manual/reference/change-events/update/
+    """
+    result = deepcopy(document)
+    for cut in update.get("truncatedArrays") or ():
+        array = _get(result, cut["field"])
+        size = cut["newSize"]
+        size = int(size["$numberLong"]) if isinstance(size, dict) else size
+        if not isinstance(array, list) or len(array) < size:
+            raise InexactError(f"the array {cut['field']} is not as it was before the update")
+        del array[size:]
+    for path, value in (update.get("updatedFields") or {}).items():
+        _set(result, path, value)
+    for path in update.get("removedFields") or ():
+        _remove(result, path)
+    return result
+
+
+def _steps(document: Document, path: str) -> list[str]:
+    if not path or path.startswith("$") or ".." in path or path.endswith("."):
+        raise InexactError(f"the path {path!r} is ambiguous")
+    return path.split(".")
+
+
+def _walk(document: Document, path: str) -> tuple[Any, str]:
+    """The container of the last step of `path`, and that step."""
+    steps = _steps(document, path)
+    at: Any = document
+    for number, step in enumerate(steps[:-1]):
+        _unambiguous(at, steps[number:], path)
+        at = _child(at, step, path)
+    if not isinstance(at, dict | list):
+        raise InexactError(f"the row has nothing at the path {path} before its last step")
+    if isinstance(at, dict) and next(iter(at), "").startswith("$"):
+        raise InexactError(f"the path {path} leads into a value")
+    return at, steps[-1]
+
+
+def _unambiguous(at: Any, steps: list[str], path: str) -> None:
+    """A field whose own name holds a dot reads like a path into an object."""
+    if isinstance(at, dict) and any(
+        ".".join(steps[:count]) in at for count in range(2, len(steps) + 1)
+    ):
+        raise InexactError(f"the path {path} is ambiguous: a field's own name holds a dot")
+
+
+def _child(at: Any, step: str, path: str) -> Any:
+    if isinstance(at, dict) and step in at:
+        return at[step]
+    if isinstance(at, list) and step.isdecimal() and int(step) < len(at):
+        return at[int(step)]
+    raise InexactError(f"the row has nothing at the path {path} before its last step")
+
+
+def _get(document: Document, path: str) -> Any:
+    at, step = _walk(document, path)
+    return _child(at, step, path)
+
+
+def _set(document: Document, path: str, value: Any) -> None:
+    at, step = _walk(document, path)
+    if isinstance(at, dict):
+        at[step] = value
+    elif step.isdecimal() and int(step) < len(at):
+        at[int(step)] = value
+    elif step.isdecimal() and int(step) == len(at):
+        at.append(value)
+    else:
+        raise InexactError(f"the path {path} is beyond the end of its array")
+
+
+def _remove(document: Document, path: str) -> None:
+    at, step = _walk(document, path)
+    if isinstance(at, list):
+        raise InexactError(f"the path {path} removes an element of an array")
+    at.pop(step, None)
+
+
+def decode_change(
+    *,
+    sequence: int,
+    operation: str,
+    document: Document | None,
+    full_document: str | None,
+    update_description: str | None,
+    unchanged: Iterable[str] | None,
+) -> Change:
+    """A change from an entry's columns; `document` where it is decoded already."""
+    if document is None and full_document is not None:
+        document = msgspec.json.decode(full_document)
+    return Change(
+        sequence=sequence,
+        operation=operation,
+        document=document,
+        update=None if update_description is None else msgspec.json.decode(update_description),
+        unchanged=tuple(unchanged or ()),
+    )

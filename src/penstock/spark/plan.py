@@ -1,0 +1,215 @@
+"""Where the values of a batch go in a table: columns, new columns, wider columns, rejects. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from penstock.spark.decode import Cells, json_text, python_values
+from penstock.spark.kinds import (
+    ARROW_TYPES,
+    Kind,
+    column_field,
+    document_field,
+    kind_of_column,
+    wider,
+)
+
+KEY: Final = "_key"
+SEQUENCE: Final = "_sequence"
+DATABASE: Final = "_database"
+SOURCE: Final = "_source"
+REJECTED: Final = "_rejected_sequence"
+
+OWN_COLUMNS: Final = pa.schema(
+    [
+        pa.field(KEY, pa.string(), nullable=False),
+        pa.field(SOURCE, pa.string(), nullable=False),
+        pa.field(DATABASE, pa.string(), nullable=False),
+        pa.field(SEQUENCE, pa.int64(), nullable=False),
+        pa.field(REJECTED, pa.int64()),
+    ]
+)
+"""The columns of every table beside the documents' own.
+
+`_key` is the key as Extended JSON, `_sequence` that of the row's last change. `_rejected_sequence`
+is null but where a later change of the row is in the rejects: until it is healed by a change that
+fits, the row is as it was at `_sequence`.
+"""
+
+OPERATION: Final = "_operation"
+"""Of the rows that are written: PUT, DELETE or STALE."""
+
+STALE: Final = 2
+"""The row stays as it is, and says which change of it was rejected."""
+
+COLUMNS_MAX: Final = 2000
+"""Documents with ever new field names would otherwise make a table that nothing can read."""
+
+_EXACT_DOUBLE: Final = 1 << 53
+_FORBIDDEN: Final = str.maketrans(dict.fromkeys(" ,;{}()\n\t=", "_"))
+_TEXT: Final = frozenset({Kind.STRING, Kind.OBJECT_ID})
+
+
+class Misfit(Struct, frozen=True):
+    """Why a row cannot be stored."""
+
+    field: str
+    reason: str
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """A batch's documents as the columns of the table it goes to."""
+
+    schema: pa.Schema
+    """The documents' columns as they are after the batch: the old ones, then the new."""
+    columns: list[pa.Array]
+    """One per field of `schema`, of all rows; meaningless for rows in `misfits`."""
+    widened: bool
+    """An existing column changes its type: the table must be written anew."""
+    misfits: dict[int, Misfit]
+    """Rows that cannot be stored, by their place in the batch."""
+
+
+def place(existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64]) -> Placement:
+    """Find each field its column.
+
+    `existing` are the documents' columns of the table now (without OWN_COLUMNS). The first value
+    of a field, by sequence, decides the kind of its new column.
+    """
+    columns: dict[str, tuple[pa.Field, pa.Array]] = {}
+    misfits: dict[int, Misfit] = {}
+    by_field = {document_field(column): column for column in existing}
+    taken = {name.lower() for name in (*OWN_COLUMNS.names, *existing.names)}
+    widened = False
+    nothing = len(sequences)
+    for field, values in cells.items():
+        column = by_field.get(field)
+        if column is not None:
+            name, before = column.name, kind_of_column(column)
+        else:
+            name, before = field.translate(_FORBIDDEN), _first_kind(values, sequences)
+            refusal = _refusal(name, field, taken, before)
+            if refusal is not None:
+                _reject(misfits, values, Misfit(field, refusal))
+                continue
+            taken.add(name.lower())
+        if before is None:
+            foreign = f"the column {name} has the type {column.type if column else None}"
+            _reject(misfits, values, Misfit(field, foreign))
+            continue
+        kind, stored = _settle(before, values, field, misfits)
+        if column is None or kind is not before:
+            widened |= column is not None
+            column = column_field(name, kind, field=field)
+        columns[name] = (column, stored)
+    fields, arrays = [], []
+    for old in existing:
+        new = columns.pop(old.name, None) or (old, pa.nulls(nothing, old.type))
+        fields.append(new[0])
+        arrays.append(new[1])
+    for new in columns.values():
+        fields.append(new[0])
+        arrays.append(new[1])
+    return Placement(schema=pa.schema(fields), columns=arrays, widened=widened, misfits=misfits)
+
+
+def _first_kind(values: Mapping[Kind, pa.Array], sequences: NDArray[np.int64]) -> Kind | None:
+    """The kind of the earliest value; None if there are only values that fit no column."""
+    earliest = {
+        kind: int(sequences[_present(column)].min())
+        for kind, column in values.items()
+        if kind is not Kind.UNFIT and column.null_count < len(column)
+    }
+    return min(earliest, key=earliest.__getitem__) if earliest else None
+
+
+def _refusal(name: str, field: str, taken: set[str], kind: Kind | None) -> str | None:
+    if kind is None:
+        return "the value is beyond what a column can hold"
+    if not field:
+        return "a column cannot have an empty name"
+    if name.lower() in taken:
+        return f"the table has another column that is called {name}, or differs only in case"
+    if len(taken) >= COLUMNS_MAX:
+        return f"the table has {COLUMNS_MAX} columns already"
+    return None
+
+
+def _settle(
+    kind: Kind, values: Mapping[Kind, pa.Array], field: str, misfits: dict[int, Misfit]
+) -> tuple[Kind, pa.Array]:
+    """The column's kind and its values; `kind` grows while that makes values fit."""
+    while True:
+        stored: pa.Array | None = None
+        left: list[tuple[Kind, NDArray[np.bool_]]] = []
+        for own, column in values.items():
+            converted, unfit = _fit(kind, own, column)
+            if unfit is not None and unfit.any():
+                left.append((own, unfit))
+            stored = converted if stored is None else pc.coalesce(stored, converted)
+        grown = next((w for own, _ in left if (w := wider(kind, own)) not in {None, kind}), None)
+        if grown is None:
+            break
+        kind = grown
+    for own, unfit in left:
+        said = "a value beyond its column" if own is Kind.UNFIT else f"a value of kind {own}"
+        reason = f"the field {field} holds {said}, and its column is {kind}"
+        for row in np.flatnonzero(unfit):
+            misfits.setdefault(int(row), Misfit(field, reason))
+    assert stored is not None
+    return kind, stored
+
+
+def _reject(misfits: dict[int, Misfit], values: Mapping[Kind, pa.Array], why: Misfit) -> None:
+    for column in values.values():
+        for row in np.flatnonzero(_present(column)):
+            misfits.setdefault(int(row), why)
+
+
+def _present(column: pa.Array) -> NDArray[np.bool_]:
+    present: NDArray[np.bool_] = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    return present
+
+
+def _fit(kind: Kind, own: Kind, column: pa.Array) -> tuple[pa.Array, NDArray[np.bool_] | None]:
+    """`column`, of kind `own`, as a column of `kind`, and which values it cannot hold exactly."""
+    if kind is own or (kind in _TEXT and own in _TEXT):
+        return column, None
+    if kind is Kind.JSON:
+        texts = [
+            None if value is None else json_text(own, value) for value in python_values(own, column)
+        ]
+        return pa.array(texts, pa.string()), None
+    target = ARROW_TYPES[kind]
+    exact = _exact(kind, own, column)
+    if exact is None:
+        return pa.nulls(len(column), target), _present(column)
+    kept = pc.if_else(pa.array(exact), column, pa.scalar(None, column.type))
+    if kind is Kind.DECIMAL:
+        kept = kept.cast(pa.decimal128(19, 0))  # the way from integers to a scale
+    return kept.cast(target), _present(column) & ~exact
+
+
+def _exact(kind: Kind, own: Kind, column: pa.Array) -> NDArray[np.bool_] | None:
+    """Which values a numeric column of `kind` holds exactly; None: none of them."""
+    everything = np.ones(len(column), bool)
+    match own, kind:
+        case (Kind.INT32, Kind.INT64 | Kind.DOUBLE | Kind.DECIMAL) | (Kind.INT64, Kind.DECIMAL):
+            return everything
+        case Kind.INT64, Kind.INT32 | Kind.DOUBLE:
+            limit = (1 << 31) - 1 if kind is Kind.INT32 else _EXACT_DOUBLE
+            integers = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+            return (integers >= -limit) & (integers <= limit)
+        case Kind.DOUBLE, Kind.INT32 | Kind.INT64:
+            limit = (1 << 31) - 1 if kind is Kind.INT32 else _EXACT_DOUBLE
+            doubles = pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False)
+            whole = np.floor(doubles) == doubles
+            negative_zero = (doubles == 0) & np.signbit(doubles)
+            return whole & (np.abs(doubles) <= limit) & ~negative_zero
+        case _:
+            return None
