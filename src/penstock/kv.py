@@ -1,0 +1,322 @@
+"""LMDB environments: one handle per path and process, and the rules for living with LMDB.
+
+LMDB refuses a second handle on the same files in one process, so handles are shared and counted:
+a writer and any number of readers in one process hold the same `Env`. Whatever LMDB raises becomes
+one of our errors here, and nowhere else.
+
+Sources of the facts: the comments of `lmdb.h` (0.9) and py-lmdb's documentation.
+"""
+
+import errno
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import lmdb
+
+from penstock.errors import (
+    ConfigError,
+    LogCorruptError,
+    LogError,
+    LogFormatError,
+    LogFullError,
+)
+
+if TYPE_CHECKING:
+    Transaction = lmdb.Transaction[bytes]
+else:
+    Transaction = lmdb.Transaction  # generic only in its type stubs
+
+MAP_BYTES: Final = 1 << 40
+"""Address space, not disk: the file is sparse and grows as it is written."""
+READERS_MAX: Final = 1024
+_DATABASES_MAX: Final = 16
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+_NETWORK: Final = frozenset(
+    {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "lustre", "nfs", "nfs4", "smb3"}
+    | {"fuse.ceph", "fuse.davfs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "ncpfs", "smbfs"}
+)
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
+
+
+class Space(NamedTuple):
+    """Bytes of a file system, as an ordinary user sees them."""
+
+    free: int
+    total: int
+
+
+def space(path: Path) -> Space:
+    """The space of the file system that holds `path`."""
+    found = os.statvfs(path)
+    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+def network_filesystem(path: Path, mounts: str) -> str | None:
+    """The type of the network file system that holds `path`; None for a local one.
+
+    `mounts` is the text of /proc/self/mountinfo (format: proc(5)).
+    """
+    nearest, kind = -1, ""
+    for line in mounts.splitlines():
+        fields, _, rest = line.partition(" - ")
+        point = Path(fields.split(" ")[4].encode().decode("unicode_escape"))
+        if path.is_relative_to(point) and len(point.parts) >= nearest:
+            nearest, kind = len(point.parts), rest.split(" ")[0]
+    return kind if kind in _NETWORK else None
+
+
+def refuse_network_filesystem(path: Path) -> None:
+    """Raise ConfigError where LMDB's memory map and locks cannot be trusted."""
+    try:
+        mounts = _MOUNTS.read_text()
+    except OSError:
+        return  # not Linux: nothing tells us
+    kind = network_filesystem(path.resolve(), mounts)
+    if kind is not None:
+        raise ConfigError(
+            f"{path} lies on a network file system ({kind}), where LMDB's memory map and locks "
+            f"do not hold. Nothing was written. Choose a path on a local disk."
+        )
+
+
+def explain(error: lmdb.Error, path: Path) -> LogError:
+    """The error of ours that says what LMDB's means for the data at `path`."""
+    if isinstance(error, lmdb.MapFullError):
+        return LogFullError(
+            f"{path} has reached its map size, so the write was refused and nothing of it was "
+            f"kept; everything acknowledged before is safe. Raise map_bytes and restart, or lower "
+            f"the retention limits."
+        )
+    if error.code in _NO_SPACE:
+        return LogFullError(
+            f"the disk refused a write to {path} ({os.strerror(error.code)}); nothing of it was "
+            f"kept and everything acknowledged before is safe. Make space or repair the disk; "
+            f"writing goes on by itself."
+        )
+    if isinstance(error, lmdb.VersionMismatchError):
+        return LogFormatError(
+            f"{path} was written by another LMDB file format. Nothing was changed; use the "
+            f"Penstock that wrote it."
+        )
+    if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
+        return LogCorruptError(
+            f"{path} is damaged ({error}). Nothing was changed. Run `penstock log check`, then "
+            f"restore a backup."
+        )
+    return LogError(f"LMDB failed at {path}: {error}")
+
+
+class Env:
+    """A shared LMDB environment. `read` and `write` are its only doors; both are thread-safe."""
+
+    def __init__(self, path: Path, *, map_bytes: int) -> None:
+        self.path = path
+        self._map_bytes = map_bytes
+        self._names: dict[bytes, Any] = {}
+        self._turn = threading.Condition()
+        self._users = 0
+        self._exclusive = False
+        self.holders = 0
+        self._lmdb = self._open()
+        self.inode = _inode(path)
+
+    def _open(self) -> lmdb.Environment:
+        try:
+            return lmdb.Environment(
+                str(self.path),
+                map_size=self._map_bytes,
+                max_dbs=_DATABASES_MAX,
+                max_readers=READERS_MAX,
+                mode=0o600,
+                create=False,
+            )
+        except lmdb.Error as error:
+            raise explain(error, self.path) from error
+
+    def databases(self, names: Sequence[bytes], *, create: bool) -> bool:
+        """Open named databases; False if one is missing and `create` is not asked for."""
+        with self._alone():
+            return self._open_databases(names, create=create)
+
+    def _open_databases(self, names: Sequence[bytes], *, create: bool) -> bool:
+        try:
+            for name in names:
+                self._names[name] = self._lmdb.open_db(name, create=create)
+        except lmdb.NotFoundError:
+            return False
+        except lmdb.Error as error:
+            raise explain(error, self.path) from error
+        return True
+
+    def __getitem__(self, name: bytes) -> Any:
+        return self._names[name]
+
+    @contextmanager
+    def _inside(self) -> Iterator[None]:
+        with self._turn:
+            while self._exclusive:
+                self._turn.wait()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._users -= 1
+                if not self._users:
+                    self._turn.notify_all()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No transaction of this process is open inside, as closing and resizing require."""
+        with self._turn:
+            while self._exclusive or self._users:
+                self._turn.wait()
+            self._exclusive = True
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._exclusive = False
+                self._turn.notify_all()
+
+    @contextmanager
+    def read(self) -> "Iterator[lmdb.Transaction[bytes]]":
+        """A snapshot. Keep it short: while it lives, no page that it sees is used again."""
+        try:
+            with self._inside():
+                txn = self._begin_read()
+                try:
+                    yield txn
+                finally:
+                    txn.abort()
+        except lmdb.MapResizedError:
+            # Another process made the map larger; the caller's next read has it.
+            with self._alone():
+                self._lmdb.set_mapsize(0)
+            raise LogError(f"the map of {self.path} was resized; read again") from None
+        except lmdb.Error as error:
+            raise explain(error, self.path) from error
+
+    def _begin_read(self) -> "lmdb.Transaction[bytes]":
+        try:
+            return self._lmdb.begin()
+        except lmdb.ReadersFullError:
+            # A reader killed with -9 keeps its slot until somebody looks.
+            self._lmdb.reader_check()
+            return self._lmdb.begin()
+
+    @contextmanager
+    def write(self) -> "Iterator[lmdb.Transaction[bytes]]":
+        """A write transaction, durable when the block ends, undone if it raises."""
+        try:
+            with self._inside(), self._lmdb.begin(write=True) as txn:
+                yield txn
+        except lmdb.PanicError as error:
+            # LMDB could not restore its meta page and wants a new start; the file is sound.
+            self._reopen()
+            raise LogFullError(
+                f"the disk failed while {self.path} was written; nothing of the write was kept "
+                f"and everything acknowledged before is safe. Repair the disk; writing goes on "
+                f"by itself."
+            ) from error
+        except lmdb.Error as error:
+            raise explain(error, self.path) from error
+
+    def _reopen(self) -> None:
+        with self._alone():
+            self._lmdb.close()
+            self._lmdb = self._open()
+            self._open_databases(list(self._names), create=False)
+
+    def reader_check(self) -> int:
+        """Free the slots of dead readers, which pin pages; returns how many there were."""
+        with self._inside():
+            return self._lmdb.reader_check()
+
+    def require_space(self, bytes_min: int) -> None:
+        """Raise LogFullError at a floor of free space: LMDB itself would only say EIO."""
+        free = space(self.path).free
+        if free < bytes_min:
+            raise LogFullError(
+                f"{self.path} has {free >> 20} MiB of disk left, under the floor of "
+                f"{bytes_min >> 20} MiB, so the write was refused and nothing of it was kept. "
+                f"Everything acknowledged before is safe. Make space; writing goes on by itself."
+            )
+
+    def copy(self, target: Path, *, compact: bool) -> None:
+        """Copy a consistent snapshot into the empty directory `target`, while others write."""
+        try:
+            with self._inside():
+                self._lmdb.copy(str(target), compact=compact)
+        except lmdb.Error as error:
+            raise explain(error, target) from error
+
+    def stale(self) -> bool:
+        """Whether other files stand at the path now: a restored or compacted log."""
+        return _inode(self.path) != self.inode
+
+    def close(self) -> None:
+        """Let go of the handle; the last holder closes the environment."""
+        with _registry_lock:
+            self.holders -= 1
+            if self.holders:
+                return
+            if _registry.get(self.path) is self:
+                del _registry[self.path]
+            with self._alone():
+                self._lmdb.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_registry: dict[Path, Env] = {}
+_registry_lock = threading.Lock()
+
+
+def exists(path: Path) -> bool:
+    """Whether an environment was ever created at `path`."""
+    with suppress(OSError):
+        return (path / "data.mdb").stat().st_size > 0
+    return False
+
+
+def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool) -> Env:
+    """The process's handle on the environment at `path`; `close` it when done.
+
+    Raises ConfigError on a network file system, LogError when there is nothing and `create` is
+    not asked for, and what `explain` makes of LMDB's errors.
+    """
+    path = path.resolve()
+    with _registry_lock:
+        env = _registry.get(path)
+        if env is None or env.stale():
+            if create:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            elif not exists(path):
+                raise LogError(f"there is no log at {path}")
+            refuse_network_filesystem(path)
+            env = Env(path, map_bytes=map_bytes)
+            _registry[path] = env
+        env.holders += 1
+    try:
+        env.reader_check()
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = (path / "data.mdb").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,30 @@
+"""How the log is configured."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from penstock.config import Bytes, Config, Seconds
+from penstock.kv import MAP_BYTES
+
+
+class LogConfig(Config):
+    """The durable log. Retention trims by age, bytes and count, whichever comes first."""
+
+    path: Path = Field(Path("data/log"), description="Directory of the log, on a local disk.")
+    retention: Seconds | None = Field(
+        7 * 86400.0, gt=0, description="Keep entries this long after the log took them."
+    )
+    retention_bytes: Bytes | None = Field(
+        10 << 30, gt=0, description="Keep at most this many bytes on disk."
+    )
+    retention_events: int | None = Field(None, gt=0, description="Keep at most this many entries.")
+    map_bytes: Bytes = Field(
+        MAP_BYTES, gt=0, description="Address space for the log; a limit, not a reservation."
+    )
+    free_bytes_min: Bytes = Field(
+        256 << 20, ge=0, description="Refuse appends while the disk has less free than this."
+    )
+    cache_bytes: Bytes = Field(
+        32 << 20, ge=0, description="Decoded blocks that readers of a process share."
+    )

@@ -1,0 +1,347 @@
+"""The durable log in LMDB: `LmdbLog` writes it, `LmdbLogReader` reads it from any process."""
+
+import asyncio
+import fcntl
+import os
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final, Self
+
+from penstock import kv
+from penstock.errors import LogError, LogFormatError, LogLockedError
+from penstock.event import Commit, Fragment
+from penstock.kv import Env
+from penstock.log.assemble import Item
+from penstock.log.config import LogConfig
+from penstock.log.intake import Intake
+from penstock.log.layout import (
+    ANCESTORS_KEY,
+    DATABASES,
+    FORMAT,
+    FORMAT_KEY,
+    LOG_ID_KEY,
+    META,
+    POSITIONS,
+    RESTORED_KEY,
+    STATE_KEY,
+    State,
+    ancestors_of,
+    pack_ancestors,
+    pack_u64,
+    source_of,
+    state_of,
+    unpack_u64,
+)
+from penstock.log.reading import LmdbReads
+from penstock.log.retention import Clock, SystemClock
+from penstock.log.trimming import unfinished_extents
+from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
+from penstock.log.writer import Applied, Draft, Writer, durable
+from penstock.ports import Ancestor, Bounds, SourceState
+from penstock.wire import Block
+
+LOCK_NAME: Final = "writer.lock"
+_READ_THREADS: Final = 4
+_OPEN_POLL_SECONDS: Final = 0.05
+
+
+class _AsyncReads(LmdbReads):
+    """The async face of the log: what may touch the disk runs in a few threads."""
+
+    def __init__(self, env: Env, *, cache_bytes: int) -> None:
+        super().__init__(env, cache_bytes=cache_bytes)
+        self._bell = Bell()
+        self._pool = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="penstock-read")
+
+    async def bounds(self) -> Bounds:
+        """As `LogReader.bounds`. One small value that is always in memory: no thread needed."""
+        return self.bounds_now()
+
+    async def read(
+        self, *, after: int, until: int | None = None, bytes_max: int = 1 << 20
+    ) -> list[Block]:
+        """As `LogReader.read`. A cold read waits for the disk, so it has a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            self._pool, lambda: self.read_now(after=after, until=until, bytes_max=bytes_max)
+        )
+
+    async def check_at(self, sequence: int) -> int | None:
+        """As `LogReader.check_at`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self.check_at_now, sequence)
+
+    async def sources(self) -> list[SourceState]:
+        """As `LogReader.sources`."""
+        return self.sources_now()
+
+    async def wait(self, *, after: int, timeout_seconds: float | None = None) -> bool:
+        """As `LogReader.wait`."""
+        return await self._bell.wait(lambda: self._head() > after, timeout_seconds)
+
+    def wait_now(self, *, after: int, timeout_seconds: float | None = None) -> bool:
+        """As `wait`, for a thread."""
+        return self._bell.wait_now(lambda: self._head() > after, timeout_seconds)
+
+    def _head(self) -> int:
+        return self.bounds_now().head
+
+
+class LmdbLog(_AsyncReads):
+    """The log, open for writing. At most one in the world has a given path open.
+
+    Opens, or creates, at once; blocks for a moment. `append` belongs to one event loop.
+    Raises LogLockedError when another process writes it, LogFormatError for one of a newer
+    Penstock, ConfigError on a network file system, LogFullError when it cannot be created.
+    """
+
+    def __init__(self, config: LogConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self._clock = clock or SystemClock()
+        self.path = config.path.resolve()
+        with ExitStack() as undo:
+            _make_folder(self.path)
+            kv.refuse_network_filesystem(self.path)
+            self._lock = _lock(self.path)
+            undo.callback(os.close, self._lock)
+            env = kv.open_env(self.path, map_bytes=config.map_bytes, create=True)
+            undo.callback(env.close)
+            draft = _prepare(env)
+            super().__init__(env, cache_bytes=config.cache_bytes)
+            self._wake = WakeServer(self.path)
+            undo.pop_all()
+        self._writer = Writer(env, config, self._clock, draft=draft, on_commit=self._committed)
+        self._intake = Intake(self._submit, stages=self._writer.stages, drop=self._drop_staging)
+        self._closed = False
+
+    async def append(self, batch: Sequence[Commit | Fragment]) -> None:
+        """As `ChangeLog.append`."""
+        if batch:
+            await self._intake.append(batch)
+
+    async def position(self, source: str) -> str | None:
+        """As `ChangeLog.position`."""
+        state = self._writer.sources.get(source)
+        return state.position if state else None
+
+    async def abandon(self, source: str) -> None:
+        """As `ChangeLog.abandon`. Its pages are removed in steps, while others append."""
+        if self._writer.stages(source):
+            await self._drop_staging(source)
+
+    async def set_position(self, source: str, position: str | None) -> None:
+        """As `ChangeLog.set_position`."""
+
+        def change(applied: Applied) -> None:
+            applied.set_position(source, position)
+
+        await durable(self._writer.submit(change))
+
+    async def trim(self, until: int) -> None:
+        """Remove the entries up to `until`: at once for readers, in steps from the disk.
+
+        A marker at `until` itself still resumes. Raises AheadError beyond the head.
+        """
+        await durable(
+            self._writer.submit(lambda applied: self._writer.trim(applied, until), space=False)
+        )
+
+    def on_request(self, handler: Handler) -> None:
+        """Answer the requests of `wake.ask` with `handler`, in the running loop."""
+        self._wake.on_request(handler)
+
+    @property
+    def age_retention_paused(self) -> bool:
+        """Whether the clocks have parted, so that nothing is removed for its age (degraded)."""
+        return self._writer.age_paused
+
+    async def close(self) -> None:
+        """Finish what was submitted, and let go of the path."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._writer.close()
+        self._wake.close()
+        self._pool.shutdown()
+        self._env.close()
+        os.close(self._lock)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _head(self) -> int:
+        return self._writer.state.head
+
+    def _committed(self) -> None:
+        self._wake.ring()
+        self._bell.ring()
+
+    async def _submit(self, items: list[Item]) -> Awaitable[None]:
+        await self._writer.room.wait(lambda: not self._writer.full(), None)
+        size = sum(item.part.bytes for item in items)
+        return durable(self._writer.submit(lambda applied: applied.append(items), bytes_=size))
+
+    async def _drop_staging(self, name: str) -> None:
+        # A log that was closed meanwhile drops it when it is opened again.
+        with suppress(LogError):
+            await durable(
+                self._writer.submit(lambda applied: applied.draft.drop_staging(name), space=False)
+            )
+
+
+class LmdbLogReader(_AsyncReads):
+    """Reads a log, in the process that writes it or in any other; outlives its writer.
+
+    Opens at once and raises LogError when there is no log yet; `open` waits for one.
+    """
+
+    def __init__(self, path: Path, *, cache_bytes: int = 32 << 20) -> None:
+        env = _open_for_reading(path.resolve())
+        super().__init__(env, cache_bytes=cache_bytes)
+        self.path = env.path
+        self._seen = 0
+        self._closed = False
+        self._wake = WakeClient(self.path, self._heard)
+
+    @classmethod
+    async def open(
+        cls, path: Path, *, timeout_seconds: float = 30, cache_bytes: int = 32 << 20
+    ) -> Self:
+        """Wait until there is a log at `path`. Raises LogError when there is none in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_seconds
+        while True:
+            try:
+                return cls(path, cache_bytes=cache_bytes)
+            except LogError as error:
+                if type(error) is not LogError:
+                    raise
+                if loop.time() >= deadline:
+                    raise LogError(
+                        f"there is still no log at {path} after {timeout_seconds:g} s. Nothing "
+                        f"was read. Start `penstock run`, or correct [log] path."
+                    ) from error
+            await asyncio.sleep(_OPEN_POLL_SECONDS)
+
+    async def close(self) -> None:
+        """Let go of the log."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._wake.close()
+        self._pool.shutdown()
+        self._env.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _heard(self) -> None:
+        head = self._head()
+        if head != self._seen:
+            self._seen = head
+            self._bell.ring()
+
+
+# --- opening ----------------------------------------------------------------------------------
+
+
+def _make_folder(path: Path) -> None:
+    if not path.is_dir():
+        path.mkdir(mode=0o700, parents=True)
+        _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names in a folder survive a power cut: LMDB syncs its files, not their names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(path: Path) -> int:
+    """The exclusive lock on the log: a descriptor that holds it until it is closed."""
+    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise LogLockedError(
+            f"process {owner} writes the log at {path}, and a log has one writer. Nothing was "
+            f"changed. Stop that process, or give this one a [log] path of its own."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _prepare(env: Env) -> Draft:
+    """Create or check the log in `env`, and what the writer starts from."""
+    env.databases(DATABASES, create=True)
+    with env.write() as txn:
+        meta = env[META]
+        found = txn.get(FORMAT_KEY, db=meta)
+        if found is None:
+            txn.put(FORMAT_KEY, pack_u64(FORMAT), db=meta)
+            txn.put(LOG_ID_KEY, pack_u64(_new_id()), db=meta)
+            txn.put(STATE_KEY, State().pack(), db=meta)
+        else:
+            _require_format(found, env.path)
+        state = state_of(txn.get(STATE_KEY, b"", db=meta))
+        if txn.pop(RESTORED_KEY, db=meta) is not None:
+            # From here on this copy and the log that it was copied from go different ways.
+            log_id = unpack_u64(txn.get(LOG_ID_KEY, b"", db=meta))
+            ancestors = ancestors_of(txn.get(ANCESTORS_KEY, db=meta))
+            ancestors = (Ancestor(log_id=log_id, head=state.head), *ancestors)
+            txn.put(ANCESTORS_KEY, pack_ancestors(ancestors), db=meta)
+            txn.put(LOG_ID_KEY, pack_u64(_new_id()), db=meta)
+        with txn.cursor(env[POSITIONS]) as cursor:
+            sources = [source_of(value) for value in cursor.iternext(keys=False, values=True)]
+        unfinished, free = unfinished_extents(txn, env)
+    _sync_folder(env.path)
+    return Draft(state, {source.source: source for source in sources}, {}, deque(unfinished), free)
+
+
+def _new_id() -> int:
+    return secrets.randbits(64)
+
+
+def _require_format(found: bytes, path: Path) -> None:
+    version = unpack_u64(found)
+    if version > FORMAT:
+        raise LogFormatError(
+            f"the log at {path} has format {version}; this Penstock reads up to {FORMAT}. Nothing "
+            f"was changed. Use the Penstock that wrote it, or a newer one."
+        )
+
+
+def _open_for_reading(path: Path) -> Env:
+    env = kv.open_env(path, create=False)
+    try:
+        if not env.databases(DATABASES, create=False):
+            raise LogError(f"the log at {path} is not complete yet")
+        with env.read() as txn:
+            found = txn.get(FORMAT_KEY, db=env[META])
+        if found is None:
+            raise LogError(f"the log at {path} is not complete yet")
+        _require_format(found, path)
+    except BaseException:
+        env.close()
+        raise
+    return env

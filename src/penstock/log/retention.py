@@ -1,0 +1,111 @@
+"""What retention removes. Pure: the log says what stands at its old end, this says what goes."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from penstock.log.config import LogConfig
+from penstock.wire import Block
+
+_APART_SECONDS_MAX: Final = 60.0
+
+
+class Clock(Protocol):
+    """Where the log takes its time from."""
+
+    def wall_ms(self) -> int:
+        """Unix milliseconds; may jump."""
+        ...
+
+    def steady_seconds(self) -> float:
+        """Seconds that never jump, from any start; they count while the machine sleeps."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def steady_seconds(self) -> float:
+        # CLOCK_MONOTONIC stops while a laptop sleeps, and waking is no reason to distrust the time.
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime(clock)
+
+
+class Trust:
+    """Whether the wall clock still agrees with the steady one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._start = clock.wall_ms() / 1000 - clock.steady_seconds()
+
+    def trusted(self) -> bool:
+        """False while they have parted by more than a minute since the log was opened."""
+        now = self._clock.wall_ms() / 1000 - self._clock.steady_seconds()
+        return abs(now - self._start) <= _APART_SECONDS_MAX
+
+
+class Old(NamedTuple):
+    """A commit's end near the log's old end, and what trimming up to it would take."""
+
+    sequence: int
+    check: int
+    ingested_at: int
+    """Of the newest entry that would go."""
+    bytes: int
+    """Of all blocks that would go wholly."""
+
+
+class Holdings(NamedTuple):
+    """What the log holds now."""
+
+    head: int
+    bytes: int
+    """Of the pages in use; what was trimmed but not yet removed is not counted."""
+
+
+def ends(block: Block, *, trimmed: int, gone: int, bytes_: int) -> Iterator[Old]:
+    """The commit ends of `block` beyond the watermark, oldest first.
+
+    The block takes up `bytes_`, and goes only with its last entry; those before it `gone`.
+    """
+    for i in np.flatnonzero(block.places["ends"]).tolist():
+        sequence = block.first_sequence + i
+        if sequence > trimmed:
+            whole = bytes_ if sequence == block.last_sequence else 0
+            yield Old(sequence, block.check(i) & 0xFFFFFFFF, block.ingested_at, gone + whole)
+
+
+def due(
+    candidates: Iterable[Old], *, config: LogConfig, held: Holdings, now: int | None
+) -> Old | None:
+    """The newest candidate (oldest first) up to which retention may trim now; None for none.
+
+    By ingest time (never the source's, P22), bytes and count, whichever comes first. `now` None
+    pauses the first. The newest entries stay.
+    """
+    chosen: Old | None = None
+    gone = 0
+    for old in candidates:
+        over_bytes = (
+            config.retention_bytes is not None
+            and held.bytes - gone > config.retention_bytes
+            and old.sequence < held.head
+        )
+        over_count = (
+            config.retention_events is not None
+            and held.head - old.sequence >= config.retention_events
+        )
+        over_age = (
+            now is not None
+            and config.retention is not None
+            and now - old.ingested_at > config.retention * 1000
+        )
+        if not (over_bytes or over_count or over_age):
+            break
+        chosen, gone = old, old.bytes
+    return chosen

@@ -1,0 +1,238 @@
+"""Trimming inside the writer's transactions: the watermark moves at once, pages go in steps.
+
+Moving the watermark hides entries from readers in one small write, however many they are. Removing
+their blocks then takes a bounded number of steps in each transaction, so that no append waits long.
+The same steps remove what was staged and never published.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from penstock.errors import AheadError
+from penstock.kv import Env, Transaction
+from penstock.log.config import LogConfig
+from penstock.log.layout import (
+    ENTRIES,
+    EXTENTS,
+    Pointer,
+    entry_key,
+    extent_key,
+    place_of,
+    pointer_of,
+    row_key,
+    rows_of,
+)
+from penstock.log.retention import Clock, Holdings, Old, Trust, due, ends
+from penstock.wire import Block
+
+if TYPE_CHECKING:
+    from penstock.log.writer import Applied, Draft
+
+_BLOCKS_MIN: Final = 16
+"""How many blocks a transaction removes at least, if there are any to remove."""
+_AGE_CHECK_SECONDS: Final = 1.0
+_EVERY_ROW: Final = (1 << 64) - 1
+
+
+class _Removed(NamedTuple):
+    blocks: int
+    more: bool
+    """Whether some are left that a later step must remove."""
+
+
+class Trimmer:
+    """Applies retention, a step in each write transaction. Used by the writer's thread only."""
+
+    def __init__(self, env: Env, config: LogConfig, clock: Clock, trust: Trust) -> None:
+        self._env = env
+        self._config = config
+        self._clock = clock
+        self._trust = trust
+        self._age_checked = float("-inf")
+        self.pending = True
+        """Whether the last step left something to remove."""
+        self.bytes = 0
+        """What the published entries take up on disk, as of the last step."""
+        self.age_paused = False
+        """Whether retention by age waits because the clocks have parted."""
+
+    def wanted(self, truth: "Draft") -> bool:
+        """Whether a step would do anything now, though nobody appends."""
+        if self.pending or truth.dropped:
+            return True
+        with self._env.read() as txn:
+            held = self._held(txn, truth)
+            return self._over(held, truth) or self._age_due()
+
+    def step(self, applied: "Applied") -> None:
+        """Remove a bounded number of blocks; move the watermark if retention says so."""
+        draft, txn = applied.draft, applied.txn
+        budget = max(_BLOCKS_MIN, 2 * draft.blocks)
+        dropped = self._remove_dropped(txn, draft, budget)
+        removed = self._remove_trimmed(txn, draft.state.trimmed, budget - dropped.blocks)
+        self.pending = dropped.more or removed.more
+        held = self._held(txn, draft)
+        self.bytes = held.bytes
+        # While trimmed pages are still counted, the bytes say nothing about what should go next.
+        if not removed.more and (self._over(held, draft) or self._age_due()):
+            self._age_checked = self._clock.steady_seconds()
+            now = draft.now if self._trusted() else None
+            candidates = self._candidates(txn, draft, budget)
+            old = due(candidates, config=self._config, held=held, now=now)
+            if old is not None:
+                draft.state = draft.state._replace(trimmed=old.sequence, trimmed_check=old.check)
+                self.pending = True
+
+    def trim(self, applied: "Applied", until: int) -> None:
+        """Move the watermark to `until` exactly; it never moves back."""
+        applied.flush()
+        state = applied.draft.state
+        if until > state.head:
+            raise AheadError(sequence=until, head=state.head)
+        if until > state.trimmed:
+            check = self._check_at(applied.txn, until)
+            applied.draft.state = state._replace(trimmed=until, trimmed_check=check)
+            self.pending = True
+
+    def _trusted(self) -> bool:
+        self.age_paused = self._config.retention is not None and not self._trust.trusted()
+        return not self.age_paused
+
+    def _age_due(self) -> bool:
+        since = self._clock.steady_seconds() - self._age_checked
+        return self._config.retention is not None and since >= _AGE_CHECK_SECONDS
+
+    def _over(self, held: Holdings, draft: "Draft") -> bool:
+        config, state = self._config, draft.state
+        return (config.retention_bytes is not None and held.bytes > config.retention_bytes) or (
+            config.retention_events is not None
+            and state.head - state.trimmed > config.retention_events
+        )
+
+    def _held(self, txn: Transaction, draft: "Draft") -> Holdings:
+        pages = 0
+        psize = 0
+        for name in (ENTRIES, EXTENTS):
+            stat = txn.stat(self._env[name])
+            psize = stat["psize"]
+            pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
+        # What is being staged is not yet the log's, and must not push out what is.
+        staged = sum(staging.bytes for staging in draft.stagings.values())
+        return Holdings(draft.state.head, max(0, pages * psize - staged))
+
+    def _candidates(self, txn: Transaction, draft: "Draft", blocks_max: int) -> Iterator[Old]:
+        """Commit ends beyond the watermark, oldest first, from `blocks_max` blocks (or until the
+        first, where a commit takes more)."""
+        trimmed, gone, found_any = draft.state.trimmed, 0, False
+        with txn.cursor(self._env[ENTRIES]) as cursor:
+            found = cursor.set_range(entry_key(trimmed + 1, 0))
+            while found and (blocks_max > 0 or not found_any):
+                place, value = place_of(cursor.key()), cursor.value()
+                pointer = pointer_of(value)
+                if pointer is not None:
+                    gone += _on_disk(pointer.stored_bytes)
+                    check = self._row_check(txn, pointer, pointer.rows)
+                    yield Old(place.last, check, pointer.ingested_at, gone)
+                    found_any = True
+                else:
+                    block = Block(value, log_id=0, first_sequence=place.first)
+                    size = _on_disk(len(value))
+                    for old in ends(block, trimmed=trimmed, gone=gone, bytes_=size):
+                        yield old
+                        found_any = True
+                    gone += size
+                blocks_max -= 1
+                found = cursor.next()
+
+    def _row_check(self, txn: Transaction, pointer: Pointer, row: int) -> int:
+        with txn.cursor(self._env[EXTENTS]) as cursor:
+            cursor.set_range(row_key(pointer.extent, row, 0))
+            rows = rows_of(cursor.key())
+            block = Block(cursor.value(), log_id=0, first_sequence=rows.first)
+            return block.check(row - rows.first) & 0xFFFFFFFF
+
+    def _check_at(self, txn: Transaction, sequence: int) -> int:
+        with txn.cursor(self._env[ENTRIES]) as cursor:
+            cursor.set_range(entry_key(sequence, 0))
+            place, value = place_of(cursor.key()), cursor.value()
+        pointer = pointer_of(value)
+        if pointer is not None:
+            return self._row_check(txn, pointer, sequence - place.first + 1)
+        block = Block(value, log_id=0, first_sequence=place.first)
+        return block.check(sequence - place.first) & 0xFFFFFFFF
+
+    # --- removing pages -------------------------------------------------------------------------
+
+    def _remove_trimmed(self, txn: Transaction, trimmed: int, blocks_max: int) -> _Removed:
+        """Remove blocks that lie wholly at or below the watermark, oldest first."""
+        blocks = 0
+        with txn.cursor(self._env[ENTRIES]) as cursor:
+            while cursor.first():
+                place = place_of(cursor.key())
+                if place.first > trimmed:
+                    break
+                if blocks >= blocks_max:
+                    return _Removed(blocks, more=True)
+                pointer = pointer_of(cursor.value())
+                if pointer is not None:
+                    rows_max = trimmed - place.first + 1
+                    removed = self._remove_rows(txn, pointer.extent, rows_max, blocks_max - blocks)
+                    blocks += removed.blocks
+                    if removed.more:
+                        return _Removed(blocks, more=True)
+                if place.last > trimmed:
+                    break
+                if pointer is not None:
+                    txn.delete(row_key(pointer.extent, 0, 0), db=self._env[EXTENTS])
+                cursor.delete()
+                blocks += 1
+        return _Removed(blocks, more=False)
+
+    def _remove_dropped(self, txn: Transaction, draft: "Draft", blocks_max: int) -> _Removed:
+        """Remove extents that were abandoned, or left unfinished by a writer that died."""
+        blocks = 0
+        while draft.dropped:
+            removed = self._remove_rows(txn, draft.dropped[0], _EVERY_ROW, blocks_max - blocks)
+            blocks += removed.blocks
+            if removed.more:
+                return _Removed(blocks, more=True)
+            draft.dropped.popleft()
+        return _Removed(blocks, more=False)
+
+    def _remove_rows(
+        self, txn: Transaction, extent: int, row_max: int, blocks_max: int
+    ) -> _Removed:
+        blocks = 0
+        with txn.cursor(self._env[EXTENTS]) as cursor:
+            found = cursor.set_range(row_key(extent, 1, 0))
+            while found:
+                rows = rows_of(cursor.key())
+                if rows.extent != extent or rows.last > row_max:
+                    break
+                if blocks >= blocks_max:
+                    return _Removed(blocks, more=True)
+                cursor.delete()
+                blocks += 1
+                found = cursor.set_range(row_key(extent, rows.last + 1, 0))
+        return _Removed(blocks, more=False)
+
+
+def _on_disk(size: int) -> int:
+    """About what a value takes up: LMDB gives one of more than half a page pages of its own."""
+    return size + 24 if size < 2000 else -(-(size + 16) // 4096) * 4096
+
+
+def unfinished_extents(txn: Transaction, env: Env) -> tuple[list[int], int]:
+    """Extents that were never published, and the next extent number that is free."""
+    unfinished: list[int] = []
+    free = 1
+    with txn.cursor(env[EXTENTS]) as cursor:
+        found = cursor.first()
+        while found:
+            key = cursor.key()
+            extent = rows_of(key).extent
+            if key != extent_key(extent):
+                unfinished.append(extent)
+            free = extent + 1
+            found = cursor.set_range(extent_key(free))
+    return unfinished, free
