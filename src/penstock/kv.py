@@ -10,7 +10,7 @@ Sources of the facts: the comments of `lmdb.h` (0.9) and py-lmdb's documentation
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -156,7 +156,7 @@ class Env:
         return self._names[name]
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
+    def _inside(self) -> Generator[None]:
         with self._turn:
             while self._exclusive:
                 self._turn.wait()
@@ -170,7 +170,7 @@ class Env:
                     self._turn.notify_all()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> Generator[None]:
         """No transaction of this process is open inside, as closing and resizing require."""
         with self._turn:
             while self._exclusive or self._users:
@@ -184,7 +184,7 @@ class Env:
                 self._turn.notify_all()
 
     @contextmanager
-    def read(self) -> "Iterator[lmdb.Transaction[bytes]]":
+    def read(self) -> Generator[Transaction]:
         """A snapshot. Keep it short: while it lives, no page that it sees is used again."""
         try:
             with self._inside():
@@ -201,7 +201,7 @@ class Env:
         except lmdb.Error as error:
             raise explain(error, self.path) from error
 
-    def _begin_read(self) -> "lmdb.Transaction[bytes]":
+    def _begin_read(self) -> Transaction:
         try:
             return self._lmdb.begin()
         except lmdb.ReadersFullError:
@@ -210,7 +210,7 @@ class Env:
             return self._lmdb.begin()
 
     @contextmanager
-    def write(self) -> "Iterator[lmdb.Transaction[bytes]]":
+    def write(self) -> Generator[Transaction]:
         """A write transaction, durable when the block ends, undone if it raises."""
         try:
             with self._inside(), self._lmdb.begin(write=True) as txn:

@@ -11,20 +11,28 @@ from penstock.kv import MAP_BYTES
 class LogConfig(Config):
     """The durable log. Retention trims by age, bytes and count, whichever comes first."""
 
-    path: Path = Field(Path("data/log"), description="Directory of the log, on a local disk.")
+    path: Path = Field(
+        default=Path("data/log"), description="Directory of the log, on a local disk."
+    )
     retention: Seconds | None = Field(
-        7 * 86400.0, gt=0, description="Keep entries this long after the log took them."
+        default=7 * 86400.0, gt=0, description="Keep entries this long after the log took them."
     )
     retention_bytes: Bytes | None = Field(
-        10 << 30, gt=0, description="Keep at most this many bytes on disk."
+        default=10 << 30, gt=0, description="Keep at most this many bytes on disk."
     )
-    retention_events: int | None = Field(None, gt=0, description="Keep at most this many entries.")
+    retention_events: int | None = Field(
+        default=None, gt=0, description="Keep at most this many entries."
+    )
     map_bytes: Bytes = Field(
-        MAP_BYTES, gt=0, description="Address space for the log; a limit, not a reservation."
+        default=MAP_BYTES,
+        gt=0,
+        description="Address space for the log; a limit, not a reservation.",
     )
     free_bytes_min: Bytes = Field(
-        256 << 20, ge=0, description="Refuse appends while the disk has less free than this."
+        default=256 << 20,
+        ge=0,
+        description="Refuse appends while the disk has less free than this.",
     )
     cache_bytes: Bytes = Field(
-        32 << 20, ge=0, description="Decoded blocks that readers of a process share."
+        default=32 << 20, ge=0, description="Decoded blocks that readers of a process share."
     )

@@ -2,7 +2,7 @@
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple, Self
@@ -77,7 +77,7 @@ class MemoryLog(Reads):
     # --- reading --------------------------------------------------------------------------------
 
     @contextmanager
-    def snapshot(self) -> Iterator[View]:
+    def snapshot(self) -> Generator[View]:
         yield _View(self._log_id, self._truth)
 
     async def bounds(self) -> Bounds:

@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from penstock.errors import LogCorruptError, LogError
@@ -157,6 +157,6 @@ class LmdbReads(Reads):
         self._cache = BlockCache(cache_bytes)
 
     @contextmanager
-    def snapshot(self) -> Iterator[Snapshot]:
+    def snapshot(self) -> Generator[Snapshot]:
         with self._env.read() as txn:
             yield Snapshot(txn, self._env, self._cache)

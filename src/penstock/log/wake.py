@@ -15,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,7 @@ _log = structlog.get_logger()
 
 
 @contextmanager
-def _address(folder: Path) -> Iterator[str]:
+def _address(folder: Path) -> Generator[str]:
     path = str(folder / SOCKET_NAME)
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         yield path
