@@ -1,12 +1,13 @@
 """Events and blocks for tests of readers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.event import (
     AnyEvent,
     ChangeEvent,
     ClusterTime,
     Commit,
+    Json,
     Operation,
     SchemaEvent,
     SystemEvent,
@@ -28,12 +29,13 @@ def change(
     key: int | None = None,
     operation: Operation = Operation.INSERT,
     ordinal: int = 0,
-    document: dict[str, object] | None = None,
+    document: Mapping[str, object] | Json | None = None,
     txn_number: int | None = None,
 ) -> ChangeEvent:
     """A change of the document `key`; all events of one position share a cluster time (P1)."""
     number = position if key is None else key
     body = {"_id": number, "at": position} if document is None else document
+    encoded = body if isinstance(body, Json) else encode(body)
     return ChangeEvent(
         event_id=event_id(source, str(position), ordinal),
         source=source,
@@ -46,7 +48,7 @@ def change(
         document_id=str(number),
         key=encode({"_id": number}),
         operation=operation,
-        full_document=None if operation is Operation.DELETE else encode(body),
+        full_document=None if operation is Operation.DELETE else encoded,
         txn_number=txn_number,
     )
 

@@ -34,15 +34,20 @@ LoopbackAddress = Annotated[str, AfterValidator(_loopback)]
 class ServeConfig(Config):
     """Serve the log to readers. All limits hold for each reader, but `max_connections`."""
 
-    grpc: LoopbackAddress = Field("127.0.0.1:50051", description="Address of the gRPC service.")
+    grpc: LoopbackAddress = Field(
+        default="127.0.0.1:50051", description="Address of the gRPC service."
+    )
     flight: LoopbackAddress = Field(
-        "127.0.0.1:50052", description="Address of the Arrow Flight service."
+        default="127.0.0.1:50052", description="Address of the Arrow Flight service."
     )
     max_connections: int = Field(
-        100, gt=0, le=10_000, description="gRPC readers served at once; one more is refused."
+        default=100,
+        gt=0,
+        le=10_000,
+        description="gRPC readers served at once; one more is refused.",
     )
     heartbeat_interval: Seconds = Field(
-        30.0,
+        default=30.0,
         ge=0,
         description=(
             "Send a reader its progress after this long without an event for it. 0 sends none: "
@@ -51,10 +56,10 @@ class ServeConfig(Config):
         ),
     )
     batch_events_max: int = Field(
-        500, gt=0, le=10_000, description="Events in one message of SubscribeBatch."
+        default=500, gt=0, le=10_000, description="Events in one message of SubscribeBatch."
     )
     batch_bytes_max: Bytes = Field(
-        1 << 20,
+        default=1 << 20,
         gt=0,
         le=3 << 20,
         description=(
@@ -63,7 +68,7 @@ class ServeConfig(Config):
         ),
     )
     outbox_bytes_max: Bytes = Field(
-        1 << 20,
+        default=1 << 20,
         gt=0,
         le=1 << 30,
         description=(
