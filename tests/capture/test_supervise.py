@@ -54,7 +54,7 @@ def in_state(supervisor: Supervisor, state: State, name: str = "shop") -> Callab
 class QuietSource(ListSource):
     """Never ends, and says nothing once its story is told."""
 
-    async def changes(self, *, position: str | None) -> AsyncIterator[Commit]:  # type: ignore[override]
+    async def changes(self, *, position: str | None) -> AsyncIterator[Commit]:
         async for item in super().changes(position=position):
             assert isinstance(item, Commit)
             yield item
@@ -149,7 +149,7 @@ async def test_a_quiet_source_that_says_so_is_left_alone() -> None:
     clock = ManualClock()
 
     class BeatingSource(ListSource):
-        async def changes(self, *, position: str | None) -> AsyncIterator[Commit]:  # type: ignore[override]
+        async def changes(self, *, position: str | None) -> AsyncIterator[Commit]:
             self.sessions.append(position)
             while True:
                 yield commit(1, rows=0)

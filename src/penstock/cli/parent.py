@@ -144,20 +144,22 @@ async def supervise_processes(
 ) -> None:
     """Run capture and serve until `stop`; `tell` gets the ready fact, deaths and restarts.
 
-    Serve starts once capture has opened the log. Raises ChildFailedError if either cannot start.
+    Both start at once: serve waits for capture to open the log. Raises ChildFailedError if either
+    cannot start.
     """
-    serve: Child
+    configured = {"grpc": settings.serve.grpc, "flight": settings.serve.flight}
     capture = Child("capture", lambda: _command(settings.path, "capture"), tell)
-    serve = Child("serve", lambda: _command(settings.path, "serve", serve.facts), tell)
+    serve: Child = Child(
+        "serve", lambda: _command(settings.path, "serve", configured | serve.facts), tell
+    )
     children = (capture, serve)
-    keeping: list[asyncio.Task[None]] = []
     stopping = asyncio.ensure_future(stop.wait())
+    keeping = [asyncio.ensure_future(child.keep()) for child in children]
     try:
         for child in children:
-            keeping.append(asyncio.ensure_future(child.keep()))
             await _first({stopping, *keeping}, child.ready)
-            if stop.is_set():
-                return
+        if stop.is_set():
+            return
         tell(ready_fact(settings, serve.facts, {c.role: c.facts["pid"] for c in children}))
         await _first({stopping, *keeping}, None)
     finally:
@@ -182,9 +184,9 @@ async def _first(tasks: "set[asyncio.Future[Any]]", event: asyncio.Event | None)
         task.result()
 
 
-def _command(path: Path, role: str, facts: Mapping[str, Any] | None = None) -> list[str]:
+def _command(path: Path, role: str, listen: Mapping[str, Any] | None = None) -> list[str]:
     """How to start a child. It listens again where it did before, whatever port that was."""
     command = [sys.executable, "-m", "penstock.cli", "run", "--config", str(path), "--role", role]
-    if facts:
-        command += ["--grpc", facts["grpc"], "--flight", facts["flight"]]
+    if listen is not None:
+        command += ["--grpc", listen["grpc"], "--flight", listen["flight"]]
     return command

@@ -77,13 +77,15 @@ def _run(
 
 
 async def _capture(settings: Settings, stop: asyncio.Event) -> None:
-    async with await LmdbLog.open(settings.log) as log:
+    async with LmdbLog(settings.log) as log:
         output.emit({"pid": os.getpid()})
         await capture(settings, log, stop=stop)
 
 
 async def _serve(settings: Settings, stop: asyncio.Event) -> None:
-    async with await LmdbLogReader.open(settings.log) as log:
+    async with await LmdbLogReader.open(
+        settings.log.path, cache_bytes=settings.log.cache_bytes
+    ) as log:
         await serve(
             settings,
             log,
@@ -99,7 +101,7 @@ async def one_process_service(settings: Settings, *, stop: asyncio.Event, tell: 
         tell(ready_fact(settings, to_builtins(addresses), {"run": os.getpid()}))
 
     try:
-        async with await LmdbLog.open(settings.log) as log, asyncio.TaskGroup() as group:
+        async with LmdbLog(settings.log) as log, asyncio.TaskGroup() as group:
             group.create_task(capture(settings, log, stop=stop))
             group.create_task(serve(settings, log, stop=stop, ready=ready))
     except* PenstockError as errors:

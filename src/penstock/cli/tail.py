@@ -77,7 +77,7 @@ def oldest(flight: str) -> str:
 def line(change: Change) -> Text:
     """A change as one line: place, time, what, where, key, document."""
     event = change.entry.event
-    text = Text(no_wrap=True, overflow="ellipsis")
+    text = Text()
     text.append(f"{change.sequence:>9} ", "dim")
     text.append(f"{change.commit}.{change.ordinal:<4} ", "dim")
     text.append(f"{output.instant(event.timestamp)} ", "blue")
@@ -97,4 +97,8 @@ def compact(document: object) -> str:
 
 
 def _print(change: Change) -> None:
-    output.stdout().print(line(change), soft_wrap=False)
+    console = output.stdout()
+    if console.is_terminal:
+        console.print(line(change), no_wrap=True, overflow="ellipsis", crop=True)
+    else:
+        console.print(line(change), soft_wrap=True)

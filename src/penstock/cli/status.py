@@ -1,0 +1,275 @@
+"""`penstock status`: how capture, the log and its readers are. Works with the service down, too."""
+
+import asyncio
+import time
+from typing import Any
+
+import typer
+from msgspec import Struct, to_builtins
+from rich.table import Table
+
+from penstock.cli import output
+from penstock.cli.config import Settings, load
+from penstock.cli.serve_process import consumers_path
+from penstock.errors import LogError
+from penstock.kv import exists
+from penstock.log import LmdbLogReader
+from penstock.log.wake import ask
+from penstock.ports import SourceState
+from penstock.serve.consumers import read_status
+
+ASK_SECONDS = 5.0
+STALE_MS = 10_000
+"""What the serve process wrote longer ago than this is of a service that is down."""
+
+_STYLES = {
+    "running": "green",
+    "finished": "green",
+    "starting": "yellow",
+    "retrying": "yellow",
+    "log_full": "bold red",
+    "stopped": "bold red",
+    "down": "bold red",
+}
+
+
+class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A source: where it stands in the log, and how its capture is."""
+
+    source: str
+    state: str
+    """As capture says; `down` when capture does not answer."""
+    since_ms: int | None = None
+    code: str = ""
+    message: str = ""
+    restarts: int = 0
+    events_per_second: float | None = None
+    position: str | None = None
+    commits: int = 0
+    events: int = 0
+    lag_seconds: float | None = None
+    """How far its newest event lies back, by its own clock and ours; None before the first."""
+    moved_at_ms: int | None = None
+    """When its position last moved; a quiet source moves it too."""
+
+
+class LogReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The log: what it holds, and what it takes up."""
+
+    path: str
+    log_id: str
+    trimmed: int
+    head: int
+    head_commit: int
+    bytes: int
+
+
+class ReaderReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A consumer that is connected, or a pipeline that said how far it is."""
+
+    name: str
+    protocol: str
+    sequence: int
+    lag_events: int
+    events_per_second: float | None = None
+    at_ms: int
+    """When it connected; for a pipeline, when it said so."""
+
+
+class Report(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Everything that `penstock status` says."""
+
+    capture: bool
+    serve: bool
+    log: LogReport | None
+    sources: list[SourceReport]
+    consumers: list[ReaderReport]
+    pipelines: list[ReaderReport]
+
+
+def command(
+    config: output.ConfigOption = output.DEFAULT_CONFIG, as_json: output.JsonOption = False
+) -> None:
+    """Say how every source, consumer and pipeline is, and what the log holds.
+
+    Reads the log itself, so the service may be down. Exit code 1 unless capture and serve are up
+    and every source is captured.
+    """
+    settings = load(config)
+    report = look(settings)
+    if as_json:
+        output.emit(to_builtins(report))
+    else:
+        _print(report)
+    if not healthy(report):
+        raise typer.Exit(1)
+
+
+def healthy(report: Report) -> bool:
+    """Whether everything does what it should, or will by itself."""
+    fine = {"running", "finished", "starting", "retrying"}
+    return report.capture and report.serve and all(one.state in fine for one in report.sources)
+
+
+def look(settings: Settings) -> Report:
+    """Ask capture, and read what the log and the serve process wrote."""
+    path = settings.log.path
+    answer = _ask_capture(settings)
+    states: list[SourceState] = []
+    log: LogReport | None = None
+    if exists(path):
+        states, log = asyncio.run(_read_log(settings))
+    now_ms = time.time_ns() // 1_000_000
+    head = log.head if log is not None else 0
+    status = read_status(consumers_path(settings.log))
+    serving = status is not None and now_ms - status.written_at < STALE_MS
+    consumers: list[ReaderReport] = []
+    pipelines: list[ReaderReport] = []
+    if status is not None:
+        for reader in status.readers if serving else ():
+            seconds = max(1, now_ms - reader.connected_at) / 1000
+            consumers.append(
+                ReaderReport(
+                    name=reader.consumer_id,
+                    protocol=reader.protocol,
+                    sequence=reader.sequence,
+                    lag_events=max(0, head - reader.sequence),
+                    events_per_second=reader.events / seconds,
+                    at_ms=reader.connected_at,
+                )
+            )
+        pipelines.extend(
+            ReaderReport(
+                name=said.name,
+                protocol=said.kind,
+                sequence=said.sequence,
+                lag_events=max(0, head - said.sequence),
+                at_ms=said.updated_at,
+            )
+            for said in status.reported
+        )
+    return Report(
+        capture=answer is not None,
+        serve=serving,
+        log=log,
+        sources=_sources(settings, answer, states, now_ms),
+        consumers=consumers,
+        pipelines=pipelines,
+    )
+
+
+def _ask_capture(settings: Settings) -> dict[str, Any] | None:
+    try:
+        answer = ask(settings.log.path, {"request": "status"}, timeout_seconds=ASK_SECONDS)
+    except LogError:
+        return None
+    return answer if "sources" in answer else None
+
+
+async def _read_log(settings: Settings) -> tuple[list[SourceState], LogReport]:
+    path = settings.log.path
+    async with LmdbLogReader(path) as reader:
+        bounds = await reader.bounds()
+        return await reader.sources(), LogReport(
+            path=str(path),
+            log_id=f"{bounds.log_id:016x}",
+            trimmed=bounds.trimmed,
+            head=bounds.head,
+            head_commit=bounds.head_commit,
+            bytes=(path / "data.mdb").stat().st_blocks * 512,
+        )
+
+
+def _sources(
+    settings: Settings, answer: dict[str, Any] | None, states: list[SourceState], now_ms: int
+) -> list[SourceReport]:
+    """Sources that are configured, and those that only the log still knows."""
+    told = {one["source"]: one for one in (answer or {}).get("sources", [])}
+    durable = {state.source: state for state in states}
+    reports: list[SourceReport] = []
+    for name in dict.fromkeys([*settings.sources, *told, *durable]):
+        said, state = told.get(name), durable.get(name)
+        facts: dict[str, Any] = {"state": "down" if name in settings.sources else "not configured"}
+        if said is not None:
+            facts = {
+                "state": said["state"],
+                "since_ms": said["sinceMs"],
+                "code": said["code"],
+                "message": said["message"],
+                "restarts": said["restarts"],
+                "events_per_second": said["eventsPerSecond"],
+            }
+        if state is not None:
+            facts |= {
+                "position": state.position,
+                "commits": state.commits,
+                "events": state.events,
+                "moved_at_ms": state.moved_at,
+                "lag_seconds": max(0.0, (now_ms - state.last_timestamp) / 1000)
+                if state.last_timestamp
+                else None,
+            }
+        reports.append(SourceReport(source=name, **facts))
+    return reports
+
+
+# --- for people -------------------------------------------------------------------------------
+
+
+def _print(report: Report) -> None:
+    console, now_ms = output.stdout(), time.time_ns() // 1_000_000
+    for name, up in (("capture", report.capture), ("serve", report.serve)):
+        console.print(f"{name}: " + ("[green]up[/]" if up else "[bold red]down[/]"))
+    if report.log is None:
+        console.print("log: none yet")
+    else:
+        log = report.log
+        console.print(
+            f"log: {log.head - log.trimmed:,} entries ({log.trimmed + 1:,} to {log.head:,}), "
+            f"{log.head_commit:,} commits so far, {output.size(log.bytes)} in {log.path}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if report.sources:
+        table = _table("source", "state", "position", "events", "rate", "lag", "moved")
+        for source in report.sources:
+            style = _STYLES.get(source.state, "dim")
+            rate, lag = source.events_per_second, source.lag_seconds
+            table.add_row(
+                source.source,
+                f"[{style}]{source.state}[/]",
+                _shortened(source.position or "-"),
+                f"{source.events:,}",
+                "-" if rate is None else f"{rate:,.0f}/s",
+                "-" if lag is None else output.duration(lag),
+                output.ago(source.moved_at_ms or 0, now_ms),
+            )
+        console.print(table)
+        for source in report.sources:
+            if source.message:
+                console.print(source.message, style=_STYLES.get(source.state, ""), markup=False)
+    for title, readers in (("consumer", report.consumers), ("pipeline", report.pipelines)):
+        if readers:
+            table = _table(title, "over", "sequence", "lag", "rate", "since")
+            for reader in readers:
+                rate = reader.events_per_second
+                table.add_row(
+                    reader.name or "(unnamed)",
+                    reader.protocol,
+                    f"{reader.sequence:,}",
+                    f"{reader.lag_events:,} events",
+                    "-" if rate is None else f"{rate:,.0f}/s",
+                    output.ago(reader.at_ms, now_ms),
+                )
+            console.print(table)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, no_wrap=True)
+    return table
+
+
+def _shortened(position: str) -> str:
+    return position if len(position) <= 24 else f"{position[:10]}…{position[-10:]}"
