@@ -72,6 +72,7 @@ class Block:
         self.first_sequence = first_sequence
         self.start = 0
         self.stop: int = count
+        self._count: int = count
         self.first_commit: int = first_commit
         self.ingested_at: int = ingested_at
         self._extent = None if extent is None else extent[1]
@@ -143,10 +144,6 @@ class Block:
     def index(self) -> NDArray[np.void]:
         """Per entry of the whole block: what it holds (layout.INDEX)."""
         return np.frombuffer(self.data, INDEX, self._count, self._index_at)
-
-    @property
-    def _count(self) -> int:
-        return (self._index_at - self._places_at) // PLACE_PACK.size
 
     def _place(self, i: int) -> tuple[int, int, int, int, int]:
         """Start, commit (from the first), ordinal, stream and whether it ends the commit."""

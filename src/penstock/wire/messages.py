@@ -169,12 +169,11 @@ def to_json(entry: Entry, *, plain_numbers: bool = True) -> bytes:
     Absent fields are left out, but `txnNumber` is null outside a transaction (P28).
     """
     event = entry.event
-    body = {name: getattr(event, field) for field, name in _json_names(type(event))}
-    fields = {
-        name: value
-        for name, value in body.items()
-        if name == "txnNumber" or (value is not None and value not in ((), ""))
-    }
+    fields: dict[str, Any] = {}
+    for field, name in _json_names(type(event)):
+        value = getattr(event, field)
+        if name == "txnNumber" or (value is not None and value != ()):
+            fields[name] = value
     fields |= {
         "kind": kind_of(event).name.lower(),
         "sequence": entry.sequence,

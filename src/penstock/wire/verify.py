@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import LogCorruptError
 from penstock.wire.encode import CommitSummary, encode_event
-from penstock.wire.layout import U64
+from penstock.wire.layout import COMMIT_PACK, U64
 from penstock.wire.messages import event_of
 
 if TYPE_CHECKING:
@@ -52,12 +52,14 @@ def _verify_places(block: "Block") -> None:
 
 def _verify_commits(block: "Block") -> None:
     places = block.places
-    summaries = [CommitSummary(*row) for row in block.summaries.tolist()]
-    ordinals, ends = places["ordinal"].tolist(), places["ends"].tolist()
-    checks = block.index["check"].tolist()
+    summaries = [CommitSummary(*row) for row in COMMIT_PACK.iter_unpack(block.summary_table)]
+    numbers: list[int] = places["commit"].tolist()
+    ordinals: list[int] = places["ordinal"].tolist()
+    ends: list[int] = places["ends"].tolist()
+    checks: list[int] = block.index["check"].tolist()
     expected = 0
     began, digest = ordinals[0] == 0, 0
-    for i, number in enumerate(places["commit"].tolist()):
+    for i, number in enumerate(numbers):
         if number != expected or number >= len(summaries):
             _refuse(block, i, "the commits of its block do not follow each other")
         if i and ordinals[i] != (0 if ends[i - 1] else ordinals[i - 1] + 1):
@@ -70,7 +72,7 @@ def _verify_commits(block: "Block") -> None:
             if began and digest != summary.digest:
                 _refuse(block, i, "its commit's digest is not that of its entries")
             expected, began, digest = expected + 1, True, 0
-    if len(summaries) != places["commit"][-1] + 1:
+    if len(summaries) != numbers[-1] + 1:
         _refuse(block, len(places) - 1, "its block lists commits that it does not hold")
 
 

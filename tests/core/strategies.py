@@ -1,0 +1,178 @@
+"""Events, commits and blocks of every shape that a source may produce, for hypothesis."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+from hypothesis import strategies as st
+from msgspec import Raw
+
+from penstock.event import (
+    AnyEvent,
+    ChangeEvent,
+    ClusterTime,
+    Entry,
+    Operation,
+    SchemaEvent,
+    SystemEvent,
+)
+from penstock.progress import Progress
+from penstock.wire import (
+    Block,
+    CommitSummary,
+    EncodedEvent,
+    Placed,
+    build_block,
+    encode_event,
+)
+
+U32, I64, U64 = (1 << 32) - 1, (1 << 63) - 1, (1 << 64) - 1
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+names = st.sampled_from(["", "shop", "orders", "a/b", "ü\0", "\U0001f6d2" * 9])
+int64s = st.integers(-I64 - 1, I64)
+
+
+def _document(**fields: Any) -> Raw:
+    return Raw(msgspec.json.encode(fields))
+
+
+def _long(value: int) -> dict[str, str]:
+    return {"$numberLong": str(value)}
+
+
+# Around the lengths at which a varint grows, and where the encoder stops using its tables.
+_SIZES = (0, 1, 100, 119, 120, 121, 128, 2034, 2035, 2036, 2048, 16_370, 16_384, 70_000)
+_PADDED = [_document(padding="x" * size) for size in _SIZES]
+
+documents = st.one_of(
+    st.sampled_from(_PADDED),
+    st.builds(
+        _document,
+        text=texts,
+        number=int64s,
+        long=st.builds(_long, st.integers(-9, 9)),
+    ),
+)
+"""JSON objects, some of them huge."""
+
+
+def _common() -> dict[str, st.SearchStrategy[Any]]:
+    return {
+        "event_id": texts,
+        "source": names,
+        "database": names,
+        "tenant": names,
+        "collection": names,
+        "cluster_time": st.builds(
+            ClusterTime,
+            t=st.one_of(st.integers(0, 3), st.integers(0, U32)),
+            i=st.one_of(st.integers(0, 3), st.integers(0, U32)),
+        ),
+        "timestamp": int64s,
+        "position": texts,
+        "schema_version": st.one_of(st.just(0), st.integers(0, I64)),
+        "transaction": st.one_of(st.none(), st.text("abc:", min_size=1, max_size=30)),
+    }
+
+
+@st.composite
+def change_events(draw: st.DrawFn) -> ChangeEvent:
+    operation = draw(st.sampled_from(Operation))
+    optional = st.one_of(st.none(), documents)
+    deleted = operation is Operation.DELETE
+    return ChangeEvent(
+        **{name: draw(strategy) for name, strategy in _common().items()},
+        document_id=draw(texts),
+        key=draw(documents),
+        operation=operation,
+        full_document=None if deleted else draw(optional),
+        full_document_before_change=draw(optional),
+        update_description=draw(optional),
+        disambiguated_paths=draw(optional),
+        txn_number=draw(st.one_of(st.none(), st.sampled_from([0, -1, 1]), int64s)),
+        snapshot=draw(st.booleans()),
+        unchanged=tuple(draw(st.lists(texts, max_size=3))),
+        full_document_as_of_event=draw(st.booleans()),
+    )
+
+
+def control_events() -> st.SearchStrategy[SchemaEvent | SystemEvent]:
+    fields = {**_common(), "description": documents}
+    words = st.one_of(st.sampled_from(["create", "insert", "rename"]), texts)
+    return st.one_of(
+        st.builds(SchemaEvent, operation=words, **fields),
+        st.builds(SystemEvent, operation=st.one_of(st.just("gap"), words), **fields),
+    )
+
+
+events: st.SearchStrategy[AnyEvent] = st.one_of(change_events(), change_events(), control_events())
+
+
+class StoredBlock(NamedTuple):
+    """A block, and what reading it must give."""
+
+    data: bytes
+    log_id: int
+    first_sequence: int
+    entries: list[Entry]
+
+    def open(self) -> Block:
+        return Block(self.data, log_id=self.log_id, first_sequence=self.first_sequence)
+
+
+def stored_block(
+    commits: list[list[AnyEvent]],
+    *,
+    skip: int = 0,
+    drop: int = 0,
+    log_id: int = 5,
+    first_sequence: int = 1,
+    first_commit: int = 1,
+    ingested_at: int = 1_700_000_000_123,
+) -> StoredBlock:
+    """A block of `commits` without the first `skip` and the last `drop` entries.
+
+    At least one entry stays.
+    """
+    placed: list[tuple[Placed, CommitSummary, AnyEvent]] = []
+    for number, commit in enumerate(commits):
+        encoded: list[EncodedEvent] = [encode_event(event) for event in commit]
+        summary = CommitSummary(len(commit), sum(one.check for one in encoded) & U64)
+        for ordinal, (one, event) in enumerate(zip(encoded, commit, strict=True)):
+            last = ordinal == len(commit) - 1
+            placed.append((Placed(one, first_commit + number, ordinal, last), summary, event))
+    skip = min(skip, len(placed) - 1)
+    chosen = placed[skip : max(skip + 1, len(placed) - drop)]
+    summaries = {place.commit: summary for place, summary, _ in chosen}
+    data = build_block(
+        [place for place, _, _ in chosen], list(summaries.values()), ingested_at=ingested_at
+    )
+    entries = [
+        Entry(
+            sequence=first_sequence + i,
+            commit=place.commit,
+            ordinal=place.ordinal,
+            commit_rows=summary.rows,
+            commit_digest=summary.digest,
+            ends_commit=place.ends_commit,
+            ingested_at=ingested_at,
+            progress=str(Progress(log_id, first_sequence + i, place.event.check & U32)),
+            event=event,
+        )
+        for i, (place, summary, event) in enumerate(chosen)
+    ]
+    return StoredBlock(data, log_id, first_sequence, entries)
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> StoredBlock:
+    """Blocks of one to four entries of a few commits, the first and last perhaps in part."""
+    return stored_block(
+        draw(st.lists(st.lists(events, min_size=1, max_size=2), min_size=1, max_size=2)),
+        skip=draw(st.integers(0, 1)),
+        drop=draw(st.integers(0, 1)),
+        log_id=draw(st.integers(0, U64)),
+        first_sequence=draw(st.one_of(st.integers(1, 40_000), st.integers(1, I64 - 100))),
+        first_commit=draw(st.one_of(st.integers(1, 300), st.integers(1, I64 - 100))),
+        ingested_at=draw(st.integers(0, 1 << 45)),
+    )
