@@ -9,9 +9,11 @@ Equal values in another encoding are not told apart: NaN is one value whatever i
 Decimal128 is its canonical number, and the keys of an array are its order.
 """
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import bson
+import msgspec
 from bson import (
     Binary,
     Code,
@@ -27,8 +29,9 @@ from bson import (
 )
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
 from bson.errors import BSONError
+from msgspec import Raw
 
-from penstock.extjson import binary, date, exact, long
+from penstock.extjson import DocumentEncoder, binary, date, exact, long
 from penstock.sources.mongodb.faithful import (
     DBPointer,
     Expression,
@@ -41,7 +44,9 @@ from penstock.sources.mongodb.faithful import (
 class _Bytes(TypeDecoder):
     """Binary of subtype 0 as Binary too: the JSON encoder would take plain bytes for its own."""
 
-    bson_type = bytes
+    @property
+    def bson_type(self) -> Any:
+        return bytes
 
     def transform_bson(self, value: Any) -> Binary:
         return Binary(value)
@@ -56,7 +61,7 @@ OPTIONS: CodecOptions[dict[str, Any]] = CodecOptions(
 def decode(raw: bytes) -> dict[str, Any]:
     """The document of BSON bytes. Raises InexactError for what has no exact mapping."""
     try:
-        document = bson.decode(raw, OPTIONS)
+        document = bson.decode(raw, OPTIONS)  # pyright: ignore[reportUnknownMemberType]
         # Nested, because the encoder moves the `_id` of an outermost document to its front.
         if bson.encode({"": document}, codec_options=OPTIONS)[6:-1] == raw:
             return document
@@ -65,7 +70,47 @@ def decode(raw: bytes) -> dict[str, Any]:
     return read_document(raw)
 
 
-def hook(value: Any) -> Any:
+class BsonEncoder:
+    """Writes decoded BSON as stored documents. Not thread-safe.
+
+    `decode` yields no type that JSON would flatten, and text keys only. So two things alone need a
+    closer look: a null, for that is what JSON makes of NaN and the infinities, and an opening brace
+    and dollar that no wrapper of ours wrote, for that is a document's own key.
+    """
+
+    def __init__(self) -> None:
+        self._wrapped = 0
+        self._encode = msgspec.json.Encoder(enc_hook=self._hook).encode
+        self._careful = DocumentEncoder(hook)
+
+    def encode(self, document: Mapping[str, Any]) -> Raw:
+        """The document's bytes, keys in their order.
+
+        Raises AmbiguousDocumentError or TypeError for what has no exact mapping.
+        """
+        self._wrapped = 0
+        encoded = self._encode(document)
+        if encoded.count(b'{"$') == self._wrapped and b"null" not in encoded:
+            return Raw(encoded)
+        return self._careful.encode(document)
+
+    def _hook(self, value: object) -> Any:
+        self._wrapped += 1
+        kind = type(value)
+        if kind is ObjectId:
+            return object_id_json(value)
+        written = hook(value)
+        if kind is Int64 and type(written) is int:
+            self._wrapped -= 1
+        return written
+
+
+def object_id_json(value: Any) -> Raw:
+    """An ObjectId's wrapper as JSON."""
+    return Raw(f'{{"$oid":"{value.binary.hex()}"}}'.encode())
+
+
+def hook(value: object) -> Any:
     """The Extended JSON wrapper of a BSON value. Source: the Extended JSON (v2) specification."""
     write = _WRITERS.get(type(value))
     if write is None:
@@ -118,8 +163,19 @@ def _pointer(value: DBPointer) -> Any:
     return {"$dbPointer": {"$ref": value.namespace, "$id": value.id}}
 
 
+def _symbol(value: Symbol) -> Any:
+    return {"$symbol": value.text}
+
+
+def _constant(wrapper: dict[str, Any]) -> Callable[[Any], Any]:
+    def write(_: Any) -> Any:
+        return wrapper
+
+    return write
+
+
 _REGEX_FLAGS = ((2, "i"), (4, "l"), (8, "m"), (16, "s"), (32, "u"), (64, "x"))
-_WRITERS: dict[type, Any] = {
+_WRITERS: dict[type, Callable[[Any], Any]] = {
     ObjectId: _object_id,
     Int64: long,
     DatetimeMS: _date,
@@ -130,9 +186,9 @@ _WRITERS: dict[type, Any] = {
     Expression: _expression,
     Code: _code,
     DBRef: _reference,
-    MinKey: lambda _: {"$minKey": 1},
-    MaxKey: lambda _: {"$maxKey": 1},
-    Symbol: lambda value: {"$symbol": value.text},
-    Undefined: lambda _: {"$undefined": True},
+    MinKey: _constant({"$minKey": 1}),
+    MaxKey: _constant({"$maxKey": 1}),
+    Symbol: _symbol,
+    Undefined: _constant({"$undefined": True}),
     DBPointer: _pointer,
 }

@@ -4,7 +4,6 @@ Source: the BSON specification, version 1.1 (bsonspec.org).
 """
 
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from bson import (
@@ -96,13 +95,52 @@ class _Reader:
         while (kind := self._bytes(1)[0]) != 0:
             name = self._name(path)
             here = (*path, name)
-            read = _READERS.get(kind)
-            if read is None:
-                raise InexactError(f"{_where(here)} of the unknown BSON type 0x{kind:02x}")
-            found.append((name, read(self, here)))
+            found.append((name, self._value(kind, here)))
         if self._at != end + 1:
             raise InexactError(f"{_where(path)}, whose length is not what it says")
         return found
+
+    def _value(self, kind: int, path: tuple[str, ...]) -> Any:
+        read = {
+            0x02: self._string,
+            0x03: self.document,
+            0x04: self._array,
+            0x05: self._binary,
+            0x08: self._boolean,
+            0x0B: self._expression,
+            0x0C: self._pointer,
+            0x0F: self._scoped,
+            0x11: self._timestamp,
+        }.get(kind)
+        if read is not None:
+            return read(path)
+        match kind:
+            case 0x01:
+                return self._number("<d")
+            case 0x06:
+                return Undefined()
+            case 0x07:
+                return ObjectId(self._bytes(12))
+            case 0x09:
+                return DatetimeMS(self._number("<q"))
+            case 0x0A:
+                return None
+            case 0x0D:
+                return Code(self._string(path))
+            case 0x0E:
+                return Symbol(self._string(path))
+            case 0x10:
+                return self._number("<i")
+            case 0x12:
+                return Int64(self._number("<q"))
+            case 0x13:
+                return Decimal128.from_bid(self._bytes(16))
+            case 0x7F:
+                return MaxKey()
+            case 0xFF:
+                return MinKey()
+            case _:
+                raise InexactError(f"{_where(path)} of the unknown BSON type 0x{kind:02x}")
 
     def _bytes(self, length: int) -> bytes:
         data = self._raw[self._at : self._at + length]
@@ -160,28 +198,3 @@ def _text(data: bytes, path: tuple[str, ...]) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise InexactError(f"{_where(path)}, whose text is not UTF-8") from None
-
-
-_READERS: dict[int, Callable[[_Reader, tuple[str, ...]], Any]] = {
-    0x01: lambda reader, _: reader._number("<d"),
-    0x02: _Reader._string,
-    0x03: _Reader.document,
-    0x04: _Reader._array,
-    0x05: _Reader._binary,
-    0x06: lambda *_: Undefined(),
-    0x07: lambda reader, _: ObjectId(reader._bytes(12)),
-    0x08: _Reader._boolean,
-    0x09: lambda reader, _: DatetimeMS(reader._number("<q")),
-    0x0A: lambda *_: None,
-    0x0B: _Reader._expression,
-    0x0C: _Reader._pointer,
-    0x0D: lambda reader, path: Code(reader._string(path)),
-    0x0E: lambda reader, path: Symbol(reader._string(path)),
-    0x0F: _Reader._scoped,
-    0x10: lambda reader, _: reader._number("<i"),
-    0x11: _Reader._timestamp,
-    0x12: lambda reader, _: Int64(reader._number("<q")),
-    0x13: lambda reader, _: Decimal128.from_bid(reader._bytes(16)),
-    0x7F: lambda *_: MaxKey(),
-    0xFF: lambda *_: MinKey(),
-}

@@ -21,8 +21,7 @@ from penstock.event import (
     SchemaEvent,
     event_id,
 )
-from penstock.extjson import DocumentEncoder
-from penstock.sources.mongodb.documents import decode, hook
+from penstock.sources.mongodb.documents import BsonEncoder, decode
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.positions import Token
 
@@ -71,7 +70,7 @@ class Normaliser:
         self._database = database or ""
         self._tenant = tenant
         self._post_images = post_images
-        self._encoder = DocumentEncoder(hook)
+        self._encoder = BsonEncoder()
         self._fragments: dict[str, Any] = {}
         self._fragment_bytes = 0
 
@@ -128,13 +127,13 @@ class Normaliser:
         encode = self._encoder.encode
         namespace = document["ns"]
         database: str = namespace["db"]
-        key = document["documentKey"]
         full = document.get("fullDocument")
         before = document.get("fullDocumentBeforeChange")
         update = document.get("updateDescription")
         paths = update.pop("disambiguatedPaths", None) if update else None
         time, timestamp = _times(document)
         number = document.get("txnNumber")
+        document_id, key_json = self._identity(document["documentKey"])
         return ChangeEvent(
             event_id=event_id(self._source, token.data, 0),
             source=self._source,
@@ -145,8 +144,8 @@ class Normaliser:
             timestamp=timestamp,
             position=token.data,
             transaction=None if number is None else _transaction(document),
-            document_id=self.document_id(key),
-            key=encode(key),
+            document_id=document_id,
+            key=key_json,
             operation=operation,
             # A look-up that finds nothing (P25) says nothing: the delete follows.
             full_document=None if full is None else encode(full),
@@ -185,7 +184,7 @@ class Normaliser:
         where = f"snapshot:{copy}:{database}.{collection}"
         try:
             document = decode(raw)
-            key = self._encoder.encode({"_id": document["_id"]})
+            document_id, key = self._identity({"_id": document["_id"]})
             where = f"{where}:{bytes(key).decode()}"
             full = self._encoder.encode(document)
         except (TypeError, ValueError, KeyError) as error:
@@ -203,7 +202,7 @@ class Normaliser:
             cluster_time=at,
             timestamp=at.t * 1000,
             position=where,
-            document_id=self.document_id({"_id": document["_id"]}),
+            document_id=document_id,
             key=key,
             operation=Operation.INSERT,
             full_document=full,
@@ -211,20 +210,22 @@ class Normaliser:
             full_document_as_of_event=True,
         )
 
-    def document_id(self, key: Mapping[str, Any]) -> str:
-        """The key as text: ObjectId in hex, text and integers as they are, else as JSON.
+    def _identity(self, key: Mapping[str, Any]) -> tuple[str, Raw]:
+        """The key as text and as JSON.
 
-        The key of a sharded collection with more fields than `_id` is their JSON array.
+        As text: an ObjectId in hex, text and integers as they are, all else as JSON. The key of a
+        sharded collection that has more fields than `_id` is their JSON array.
         """
         if len(key) > 1:
-            return f"[{','.join(self._value(value) for value in key.values())}]"
-        (value,) = key.values()
+            values = ",".join(self._value(value) for value in key.values())
+            return f"[{values}]", self._encoder.encode(key)
+        value: object = key.get("_id")
         kind = type(value)
-        if kind is ObjectId or kind is str:
-            return str(value)
-        if kind is int or kind is Int64:
-            return str(int(value))
-        return self._value(value)
+        if isinstance(value, ObjectId):
+            text = value.binary.hex()
+            return text, Raw(f'{{"_id":{{"$oid":"{text}"}}}}'.encode())
+        text = str(value) if kind is str or kind is int or kind is Int64 else self._value(value)
+        return text, self._encoder.encode(key)
 
     def encode(self, document: Mapping[str, Any]) -> Raw:
         """A part of an event as it is stored."""

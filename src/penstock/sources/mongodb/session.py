@@ -1,8 +1,7 @@
 """One reading of the stream from a position on, with the copying of a snapshot woven in."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Raw, json, structs
@@ -104,8 +103,7 @@ class Session:
             finally:
                 if reading is not None:
                     reading.cancel()
-                    with suppress(BaseException):
-                        await reading
+                    await asyncio.gather(reading, return_exceptions=True)
                 await cursor.close()
 
     def _cursor(self) -> ChangeCursor:
@@ -303,7 +301,7 @@ def system_event(
     operation: str,
     identity: str,
     token: Token,
-    facts: dict[str, object],
+    facts: Mapping[str, object],
 ) -> SystemEvent:
     """What Penstock says of the source itself, at `token`; `identity` makes its id."""
     database = config.database or ""

@@ -141,8 +141,13 @@ def key_of(raw: bytes) -> bytes:
     return struct.pack("<i", len(element) + 5) + element + b"\0"
 
 
-_FIXED_LENGTHS = dict.fromkeys((0x06, 0x0A, 0x7F, 0xFF), 0)
-_FIXED_LENGTHS |= {0x07: 12, 0x08: 1, 0x10: 4, 0x13: 16}
-_FIXED_LENGTHS |= dict.fromkeys((0x01, 0x09, 0x11, 0x12), 8)
+_FIXED_LENGTHS: dict[int, int] = {
+    **dict.fromkeys((0x06, 0x0A, 0x7F, 0xFF), 0),
+    **dict.fromkeys((0x01, 0x09, 0x11, 0x12), 8),
+    0x07: 12,
+    0x08: 1,
+    0x10: 4,
+    0x13: 16,
+}
 _COUNTED_EXTRA = {0x02: 4, 0x0D: 4, 0x0E: 4, 0x03: 0, 0x0F: 0, 0x05: 5, 0x0C: 16}
 """What a value that begins with a length has beside what that length counts."""

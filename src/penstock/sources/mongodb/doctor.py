@@ -1,0 +1,203 @@
+"""Whether a MongoDB can be captured, and what to do where it cannot."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import Struct
+from pymongo.errors import OperationFailure, PyMongoError
+
+from penstock.errors import PenstockError
+from penstock.event import ClusterTime
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
+from penstock.sources.mongodb.deployment import (
+    Client,
+    Deployment,
+    connect,
+    describe,
+    grant_command,
+)
+from penstock.sources.mongodb.failures import code_name, translated
+from penstock.sources.mongodb.positions import parse_position
+from penstock.sources.mongodb.snapshot import collections
+
+VERSION_TESTED = (6, 0)
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    """What to run or change; empty when there is nothing to do."""
+
+
+async def doctor(
+    name: str, config: MongoSourceConfig, *, position: str | None = None
+) -> list[Check]:
+    """Look at everything that capture needs, without changing anything.
+
+    `position` is the source's own in the log: whether the server still holds what follows it.
+    Raises nothing for a server that is unfit or away: that is a check that is not ok.
+    """
+    checks: list[Check] = []
+    try:
+        client = connect(config)
+    except PyMongoError as error:
+        return [_connection(translated(name, error, grant=grant_command(config)))]
+    try:
+        async for check in _examined(name, config, client, position):
+            checks.append(check)
+    except PyMongoError as error:
+        checks.append(_connection(translated(name, error, grant=grant_command(config))))
+    except PenstockError as error:
+        checks.append(_connection(error))
+    finally:
+        await client.close()
+    return checks
+
+
+def _connection(error: Exception) -> Check:
+    return Check(name="connection", ok=False, detail=str(error), fix="see the detail")
+
+
+async def _examined(
+    name: str, config: MongoSourceConfig, client: Client, position: str | None
+) -> AsyncIterator[Check]:
+    deployment = await describe(client)
+    yield Check(name="connection", ok=True, detail=f"reached {deployment.server.name}")
+    yield _replica_set(deployment)
+    if not deployment.replicated:
+        return
+    yield _version(deployment)
+    yield await _privileges(name, config, client, deployment)
+    yield _identity(config, deployment)
+    if not deployment.sharded:
+        yield await _oplog(config, client, position)
+    yield await _images(config, client, deployment)
+
+
+def _replica_set(deployment: Deployment) -> Check:
+    return Check(
+        name="replica set",
+        ok=deployment.replicated,
+        detail="a replica set or sharded cluster"
+        if deployment.replicated
+        else "a standalone server, which has no change streams",
+        fix="" if deployment.replicated else "start mongod with --replSet and run rs.initiate()",
+    )
+
+
+def _version(deployment: Deployment) -> Check:
+    version = ".".join(map(str, deployment.version))
+    tested = deployment.version >= VERSION_TESTED
+    lacks = "" if tested else "; no pre-images, no DDL events, and not tested by us"
+    splits = "" if deployment.splits_large_events else "; events over 16 MiB stop capture"
+    return Check(
+        name="version",
+        ok=tested,
+        detail=f"MongoDB {version}{lacks}{splits}",
+        fix="" if not lacks and not splits else "use MongoDB 6.0.9 or later",
+    )
+
+
+async def _privileges(
+    name: str, config: MongoSourceConfig, client: Client, deployment: Deployment
+) -> Check:
+    cursor = ChangeCursor(client, config, source=name, patience=Patience(config.deadline_seconds))
+    try:
+        await cursor.open(pipeline_of(config, deployment))
+        copied = await collections(client, config)
+    except OperationFailure as error:
+        return Check(
+            name="privileges",
+            ok=False,
+            detail=f"cannot read changes: {code_name(error)}",
+            fix=grant_command(config),
+        )
+    finally:
+        await cursor.close()
+    return Check(
+        name="privileges",
+        ok=True,
+        detail=f"can read changes; {len(copied)} collections are captured now",
+    )
+
+
+def _identity(config: MongoSourceConfig, deployment: Deployment) -> Check:
+    known = deployment.server.id is not None
+    return Check(
+        name="identity",
+        ok=known,
+        detail=f"the deployment is {deployment.server}"
+        + ("" if known else "; another server of the same name could not be told from it"),
+        fix="" if known else grant_command(config),
+    )
+
+
+async def _oplog(config: MongoSourceConfig, client: Client, position: str | None) -> Check:
+    oplog = client["local"]["oplog.rs"]
+    try:
+        oldest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+        newest = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", -1)])
+    except OperationFailure as error:
+        return Check(
+            name="oplog",
+            ok=False,
+            detail=f"cannot be read, so the time to loss is not known: {code_name(error)}",
+            fix=grant_command(config),
+        )
+    if oldest is None or newest is None:
+        return Check(name="oplog", ok=False, detail="empty", fix="run rs.initiate()")
+    first, last = _time(oldest), _time(newest)
+    hours = (last.t - first.t) / 3600
+    detail = f"holds {hours:.1f} hours, since {datetime.fromtimestamp(first.t, UTC):%F %T} UTC"
+    if position is None:
+        return Check(name="oplog", ok=True, detail=detail)
+    ours = parse_position(position).token.time
+    if ours < first:
+        return Check(
+            name="oplog",
+            ok=False,
+            detail=f"{detail}; the source's position is older, so changes after it are lost",
+            fix="set on_position_lost to 'snapshot' or 'gap', and enlarge the oplog with "
+            "db.adminCommand({replSetResizeOplog: 1, size: MEGABYTES})",
+        )
+    left = (ours.t - first.t) / 3600
+    return Check(
+        name="oplog",
+        ok=True,
+        detail=f"{detail}; the source's position is {left:.1f} hours of changes from loss",
+    )
+
+
+def _time(entry: dict[str, Any]) -> ClusterTime:
+    return ClusterTime(entry["ts"].time, entry["ts"].inc)
+
+
+async def _images(config: MongoSourceConfig, client: Client, deployment: Deployment) -> Check:
+    if not deployment.has_images:
+        return Check(name="pre- and post-images", ok=True, detail="not known to this version")
+    lacking: list[str] = []
+    captured = await collections(client, config)
+    for database in sorted({database for database, _ in captured}):
+        async for found in await client[database].list_collections():
+            enabled = found["options"].get("changeStreamPreAndPostImages", {}).get("enabled")
+            if (database, found["name"]) in captured and not enabled:
+                lacking.append(f"{database}.{found['name']}")
+    required = "required" in (config.full_document, config.full_document_before_change)
+    with_images = len(captured) - len(lacking)
+    first = lacking[0].partition(".")[2] if lacking else ""
+    return Check(
+        name="pre- and post-images",
+        ok=not (required and lacking),
+        detail=f"stored for {with_images} of {len(captured)} collections"
+        + (f"; required, but not for {', '.join(lacking[:5])}" if required and lacking else ""),
+        fix=f'for each: db.runCommand({{collMod: "{first}", changeStreamPreAndPostImages: '
+        "{enabled: true}})"
+        if required and lacking
+        else "",
+    )
