@@ -278,7 +278,7 @@ class LogClient:
         if known is None and not isinstance(error, _TRANSIENT):
             raise error
         self.close()
-        retry.wait(error)
+        retry.wait(known or error)
 
 
 _TRANSIENT: Final = (fl.FlightUnavailableError, fl.FlightTimedOutError, fl.FlightCancelledError)
@@ -313,11 +313,14 @@ class _Retry:
         self._wait_seconds = 0.05
 
     def wait(self, error: Exception) -> None:
-        """Wait a little. Raises ServiceUnavailableError once patience has ended."""
+        """Wait a little. Once patience has ended, raises what the service said, or, if it said
+        nothing, ServiceUnavailableError."""
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
         if now - self._failed_at >= self._patience_seconds:
+            if isinstance(error, PenstockError):
+                raise error
             raise ServiceUnavailableError(
                 f"the Penstock service at {self._endpoint} has not answered for "
                 f"{self._patience_seconds:g} s ({type(error).__name__}). Nothing was lost: what "

@@ -38,8 +38,9 @@ from penstock.errors import (
     ConfigError,
     GapError,
     LogCorruptError,
-    MalformedProgressError,
     PenstockError,
+    RequestError,
+    ServiceBusyError,
     StreamChangedError,
 )
 from penstock.ports import Bounds
@@ -224,8 +225,8 @@ def _told() -> Generator[None]:
 def _decoded(body: bytes, kind: type[_Request]) -> _Request:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError:
-        raise MalformedProgressError(body[:64].decode(errors="replace")) from None
+    except msgspec.MsgspecError as error:
+        raise RequestError(f"not a {kind.__name__}: {error}. Nothing was sent.") from None
 
 
 class _Flight(fl.FlightServerBase):
@@ -238,14 +239,15 @@ class _Flight(fl.FlightServerBase):
     ) -> None:
         self._reader = reader
         self._on_report = on_report
+        self._reads_max = reads_max
         self._reads = threading.BoundedSemaphore(reads_max)
         self.stopping = threading.Event()
         super().__init__(location)
 
     def do_action(
         self,
-        context: fl.ServerCallContext,
-        action: fl.Action,  # noqa: ARG002
+        context: fl.ServerCallContext,  # noqa: ARG002
+        action: fl.Action,
     ) -> Iterator[Any]:
         with _told():
             body = action.body.to_pybytes()
@@ -261,26 +263,31 @@ class _Flight(fl.FlightServerBase):
                     self._on_report(report)
                 reply = None
             else:
-                raise fl.FlightUnavailableError(f"this service has no action {action.type!r}")
+                raise RequestError(f"this service has no action {action.type!r}.")
         yield fl.Result(msgspec.json.encode(reply))
 
     def do_get(
         self,
-        context: fl.ServerCallContext,
-        ticket: fl.Ticket,  # noqa: ARG002
+        context: fl.ServerCallContext,  # noqa: ARG002
+        ticket: fl.Ticket,
     ) -> fl.GeneratorStream:
         with _told():
             request = _decoded(ticket.ticket, ReadRequest)
             unknown = [name for name in request.columns if name not in ARROW_SCHEMA.names]
             if unknown or not 0 < request.batch_bytes <= _BATCH_BYTES_MAX:
-                raise MalformedProgressError(f"columns {unknown}, {request.batch_bytes} bytes")
+                raise RequestError(
+                    f"a read has the columns {', '.join(ARROW_SCHEMA.names)}, and batches of at "
+                    f"most {_BATCH_BYTES_MAX} bytes; asked for {', '.join(unknown) or 'these'} "
+                    f"in {request.batch_bytes} bytes. Nothing was sent."
+                )
             names = request.columns or ARROW_SCHEMA.names
             schema = pa.schema([ARROW_SCHEMA.field(name) for name in names])
             return fl.GeneratorStream(schema, self._stream(request))
 
     def _stream(self, request: ReadRequest) -> Iterator[Any]:
-        if not self._reads.acquire(blocking=False):
-            raise fl.FlightUnavailableError("too many reads at once; try again")
+        with _told():
+            if not self._reads.acquire(blocking=False):
+                raise ServiceBusyError(readers_max=self._reads_max)
         READERS.labels("flight").inc()
         published = EVENTS_PUBLISHED.labels("flight")
         try:

@@ -23,7 +23,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -36,9 +35,9 @@ from penstock.client.flight import LogClient, PipelineReport, Plan, ReadRequest
 from penstock.errors import ConfigError, TrimmedError
 from penstock.progress import Progress
 from penstock.spark.options import Options, first_of, offset_of, parse_options, place_of, resolve
-from penstock.spark.rows import ENTRY_SCHEMA, check_columns, gap_row, to_spark
+from penstock.spark.rows import RowFormat, gap_row, schema_of
 
-_PARTITIONS_MAX: Final = 32
+_PARTITIONS_MAX: Final = 8
 _PARTITION_EVENTS_MIN: Final = 20_000
 """A task costs tens of milliseconds, in which so many entries are read."""
 
@@ -60,9 +59,8 @@ class PenstockDataSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
-    def schema(self) -> StructType:
-        parse_options(self.options, starting_default="earliest")
-        return ENTRY_SCHEMA
+    def schema(self) -> StructType | str:
+        return schema_of(parse_options(self.options, starting_default="earliest"))
 
     def reader(self, schema: StructType) -> "PenstockReader":
         options = parse_options(self.options, starting_default="earliest")
@@ -147,19 +145,18 @@ class _RangeReader:
     """Reads one range in a worker, and hands it to Spark."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        check_columns(schema, ENTRY_SCHEMA)
         self._options = options
-        self._schema = schema
+        self._format = RowFormat(options, schema)
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """The rows of the range, in order."""
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = self._format.arrow_schema()
         for batch in self._batches(partition):
             if batch.num_rows:
-                yield to_spark(batch, schema)
+                yield self._format.convert(batch, schema)
 
     def _batches(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        options, columns = self._options, tuple(self._schema.names)
+        options, columns = self._options, self._format.columns
         covered, until, log_id = partition.after, partition.until, partition.log_id
         with LogClient(options.endpoint) as client:
             while covered < until:

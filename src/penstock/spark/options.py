@@ -44,7 +44,7 @@ OPTION_NAMES: Final[Mapping[str, str]] = {
     "left out, and a gap stops the query",
     "documents": '"json" (text), "variant", or "struct" (see documentSchema)',
     "documentSchema": 'of documents = "struct": DDL, such as "_id STRING, total DECIMAL(10,2)"',
-    "partitions": "into how many tasks a batch is split, at most; default: by size, up to 32",
+    "partitions": "into how many tasks a batch is split, at most; default: by size, up to 8",
     "pipeline": "a name under which `penstock status` shows how far this query has come",
 }
 """Every option and what it means; the reference page is made from this."""
