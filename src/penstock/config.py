@@ -4,11 +4,12 @@ Each adapter declares its own `Config` from these; docs, `--help` and the checks
 """
 
 import re
+from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)")
 _SIZE_UNITS = {
     "": 1,
     "B": 1,
@@ -25,38 +26,58 @@ _SIZE_UNITS = {
     "TIB": 1 << 40,
     "TB": 1000**4,
 }
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
-_DURATION_UNITS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE_MAX = (1 << 63) - 1
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+_DURATION_UNITS = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86_400),
+}
+_DURATION_MAX = 36_500 * 86_400
 
 
-def parse_size(text: Any) -> Any:
+def parse_size(value: Any) -> Any:
     """Bytes from "10GiB", "10G", "1TB" or a plain number. K, M, G, T are powers of 1024 (P23).
 
-    Raises ValueError for an unknown unit.
+    A fraction of a byte is cut off. Raises ValueError for an unknown unit, a negative number, one
+    of 64 bits and more, and for true and false; what is no text or number is left to pydantic.
     """
-    if not isinstance(text, str):
-        return text
-    found = _SIZE.fullmatch(text.strip())
-    unit = _SIZE_UNITS.get(found[2].upper()) if found else None
-    if found is None or unit is None:
-        raise ValueError(
-            f"{text!r} is not a size; write a number with B, KiB, MiB, GiB, TiB (powers of 1024; "
-            f"K, M, G, T mean the same) or KB, MB, GB, TB (powers of 1000)"
-        )
-    return int(float(found[1]) * unit) if "." in found[1] else int(found[1]) * unit
+    size = value
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value.strip())
+        unit = _SIZE_UNITS.get(found[2].upper()) if found else None
+        if found is None or unit is None:
+            raise ValueError(
+                f"{value!r} is not a size; write a number with B, KiB, MiB, GiB, TiB (powers of "
+                f"1024; K, M, G, T mean the same) or KB, MB, GB, TB (powers of 1000)"
+            )
+        size = int(Fraction(found[1]) * unit)
+    if isinstance(size, bool) or (isinstance(size, int) and not 0 <= size <= _SIZE_MAX):
+        raise ValueError(f"{value!r} is not a size; it must be from 0 to {_SIZE_MAX} bytes")
+    return size
 
 
-def parse_duration(text: Any) -> Any:
+def parse_duration(value: Any) -> Any:
     """Seconds from "500ms", "30s", "5m", "7d" or a plain number of seconds.
 
-    Raises ValueError for an unknown unit.
+    Raises ValueError for an unknown unit, a negative number, more than 36500 days, and for true
+    and false; what is no text or number is left to pydantic.
     """
-    if not isinstance(text, str):
-        return text
-    found = _DURATION.fullmatch(text.strip())
-    if found is None or found[2] not in _DURATION_UNITS:
-        raise ValueError(f"{text!r} is not a duration; write a number with ms, s, m, h or d")
-    return float(found[1]) * _DURATION_UNITS[found[2]]
+    seconds = value
+    if isinstance(value, str):
+        found = _DURATION.fullmatch(value.strip())
+        if found is None or found[2] not in _DURATION_UNITS:
+            raise ValueError(f"{value!r} is not a duration; write a number with ms, s, m, h or d")
+        seconds = Fraction(found[1]) * _DURATION_UNITS[found[2]]
+    if isinstance(seconds, bool) or (
+        # Written so that it refuses NaN too, which compares with nothing.
+        isinstance(seconds, int | float | Fraction) and not 0 <= seconds <= _DURATION_MAX
+    ):
+        raise ValueError(f"{value!r} is not a duration; it must be from 0 to 36500 days")
+    return float(seconds) if isinstance(seconds, Fraction) else seconds
 
 
 Bytes = Annotated[int, BeforeValidator(parse_size)]

@@ -83,11 +83,11 @@ class ChangeEvent(Event, frozen=True, kw_only=True, rename="camel"):
     """The document after the change; None for a delete, or where the source did not send it."""
     full_document_before_change: Json | None = None
     update_description: Json | None = None
-    """{updatedFields, removedFields, truncatedArrays}; None unless an update says it."""
+    """{updatedFields, removedFields, truncatedArrays}; only an update may say it."""
     disambiguated_paths: Json | None = None
     txn_number: int | None = None
     snapshot: bool = False
-    """A row that was copied, not a change that was seen."""
+    """A row that was copied, not a change that was seen: always an insert."""
     unchanged: tuple[str, ...] = ()
     """Fields that `full_document` lacks because the source did not resend them."""
     full_document_as_of_event: bool = False
@@ -96,6 +96,10 @@ class ChangeEvent(Event, frozen=True, kw_only=True, rename="camel"):
     def __post_init__(self) -> None:
         if self.operation is Operation.DELETE and self.full_document is not None:
             raise ValueError(f"delete of {self.document_id} carries a full document")
+        if self.update_description is not None and self.operation is not Operation.UPDATE:
+            raise ValueError(f"{self.operation} of {self.document_id} describes an update")
+        if self.snapshot and self.operation is not Operation.INSERT:
+            raise ValueError(f"{self.operation} of {self.document_id} says it was copied")
 
 
 class SchemaEvent(Event, frozen=True, kw_only=True, rename="camel"):
@@ -178,4 +182,5 @@ def event_id(source: str, position: str, ordinal: int) -> str:
 
     `ordinal` tells apart the events that a source files under one position.
     """
-    return xxhash.xxh3_128_hexdigest(f"{source}\0{position}\0{ordinal}".encode())
+    # The length keeps apart names and positions that meet at another place.
+    return xxhash.xxh3_128_hexdigest(f"{len(source)}:{source}{position}:{ordinal}".encode())

@@ -268,9 +268,9 @@ def relaxed(encoded: bytes) -> bytes:
     """Relaxed Extended JSON, as the seed's protocol sends it: int64 as plain numbers.
 
     Quotes inside a JSON string are escaped, so a brace before a quote occurs only where we wrote
-    it. A date
-    outside 1970 to 9999 keeps its wrapped milliseconds, as the specification says.
+    it. A date outside 1970 to 9999 keeps its wrapped milliseconds, as the specification says.
     """
+    encoded = bytes(encoded)  # a Raw, whose types say that it is bytes, cannot be searched
     if b"$numberLong" not in encoded:
         return encoded
     return _LONG.sub(rb"\1", encoded)

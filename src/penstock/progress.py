@@ -31,12 +31,14 @@ class Progress(Struct, frozen=True, order=True):
 
 
 def parse_progress(marker: str) -> Progress:
-    """The marker's place. Raises MalformedProgressError for anything that is not a marker."""
+    """The marker's place. Raises MalformedProgressError for anything but `str` of a Progress."""
     try:
         packed = base64.b64decode(marker.encode("ascii"), altchars=b"-_", validate=True)
         version, log_id, sequence, check = LAYOUT.unpack(packed)
     except (binascii.Error, struct.error, UnicodeEncodeError):
         raise MalformedProgressError(marker) from None
-    if version != VERSION:
+    progress = Progress(log_id, sequence, check)
+    # The decoder takes "+" for "-" and "/" for "_"; a marker that was altered is not ours.
+    if version != VERSION or str(progress) != marker:
         raise MalformedProgressError(marker)
-    return Progress(log_id, sequence, check)
+    return progress

@@ -87,10 +87,10 @@ def change_events(draw: st.DrawFn) -> ChangeEvent:
         operation=operation,
         full_document=None if deleted else draw(optional),
         full_document_before_change=draw(optional),
-        update_description=draw(optional),
+        update_description=draw(optional) if operation is Operation.UPDATE else None,
         disambiguated_paths=draw(optional),
         txn_number=draw(st.one_of(st.none(), st.sampled_from([0, -1, 1]), int64s)),
-        snapshot=draw(st.booleans()),
+        snapshot=operation is Operation.INSERT and draw(st.booleans()),
         unchanged=tuple(draw(st.lists(texts, max_size=3))),
         full_document_as_of_event=draw(st.booleans()),
     )

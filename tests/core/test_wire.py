@@ -188,7 +188,8 @@ def test_a_seed_stub_reads_the_fields_it_knows_with_plain_numbers(stored: Stored
 def test_a_seed_stub_sees_a_small_int64_as_a_number() -> None:
     document = Raw(b'{"_id":1,"n":{"$numberLong":"5"}}')
     update = Raw(b'{"updatedFields":{"n":{"$numberLong":"-5"}},"removedFields":[]}')
-    block = stored_block([[change(full_document=document, update_description=update)]]).open()
+    event = change(operation=Operation.UPDATE, full_document=document, update_description=update)
+    block = stored_block([[event]]).open()
     seed = puller_pb2.Event.FromString(block.seed_message(0))
     assert json.loads(seed.full_document) == {"_id": 1, "n": 5}
     assert json.loads(seed.update_description)["updatedFields"] == {"n": -5}
