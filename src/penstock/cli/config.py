@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
@@ -238,12 +238,13 @@ class _Variables:
 
     def substitute(self, value: Any, key: str) -> Any:
         if isinstance(value, dict):
+            table = cast("dict[str, Any]", value)
             return {
                 name: self.substitute(item, f"{key}.{name}" if key else name)
-                for name, item in value.items()
+                for name, item in table.items()
             }
         if isinstance(value, list):
-            return [self.substitute(item, key) for item in value]
+            return [self.substitute(item, key) for item in cast("list[Any]", value)]
         if isinstance(value, str):
             return _VARIABLE.sub(lambda found: self._value(found[1], key), value)
         return value

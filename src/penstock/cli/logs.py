@@ -20,6 +20,5 @@ def configure(*, as_json: bool, process: str, level: int = logging.INFO) -> None
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-        cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(process=process)

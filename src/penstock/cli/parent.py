@@ -9,8 +9,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -140,18 +139,32 @@ def ready_fact(
 
 
 async def supervise_processes(
-    settings: Settings, *, stop: asyncio.Event, tell: Callable[[dict[str, Any]], None]
+    settings: Settings,
+    *,
+    stop: asyncio.Event,
+    tell: Callable[[dict[str, Any]], None],
+    options: Sequence[str] = (),
 ) -> None:
     """Run capture and serve until `stop`; `tell` gets the ready fact, deaths and restarts.
+
+    `options` of `penstock run` are handed on to both.
 
     Both start at once: serve waits for capture to open the log. Raises ChildFailedError if either
     cannot start.
     """
     configured = {"grpc": settings.serve.grpc, "flight": settings.serve.flight}
-    capture = Child("capture", lambda: _command(settings.path, "capture"), tell)
-    serve: Child = Child(
-        "serve", lambda: _command(settings.path, "serve", configured | serve.facts), tell
-    )
+
+    def command(role: str) -> list[str]:
+        # Serve listens again where it did before, whatever port that was.
+        listen = configured | serve.facts
+        return [
+            *(sys.executable, "-m", "penstock.cli", "run", "--config", str(settings.path)),
+            *("--role", role, "--grpc", listen["grpc"], "--flight", listen["flight"]),
+            *options,
+        ]
+
+    capture = Child("capture", lambda: command("capture"), tell)
+    serve: Child = Child("serve", lambda: command("serve"), tell)
     children = (capture, serve)
     stopping = asyncio.ensure_future(stop.wait())
     keeping = [asyncio.ensure_future(child.keep()) for child in children]
@@ -161,7 +174,7 @@ async def supervise_processes(
         if stop.is_set():
             return
         tell(ready_fact(settings, serve.facts, {c.role: c.facts["pid"] for c in children}))
-        await _first({stopping, *keeping}, None)
+        await _first(set(keeping), stop)
     finally:
         for task in (stopping, *keeping):
             task.cancel()
@@ -171,22 +184,10 @@ async def supervise_processes(
             await child.stop()
 
 
-async def _first(tasks: "set[asyncio.Future[Any]]", event: asyncio.Event | None) -> None:
+async def _first(tasks: "set[asyncio.Future[Any]]", event: asyncio.Event) -> None:
     """Wait until one of `tasks` ends, or `event` is set. Raises what a task raised."""
-    waiting = set(tasks)
-    if event is not None:
-        happened = asyncio.ensure_future(event.wait())
-        waiting.add(happened)
-    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    if event is not None:
-        happened.cancel()
+    happened = asyncio.ensure_future(event.wait())
+    done, _ = await asyncio.wait({*tasks, happened}, return_when=asyncio.FIRST_COMPLETED)
+    happened.cancel()
     for task in done:
         task.result()
-
-
-def _command(path: Path, role: str, listen: Mapping[str, Any] | None = None) -> list[str]:
-    """How to start a child. It listens again where it did before, whatever port that was."""
-    command = [sys.executable, "-m", "penstock.cli", "run", "--config", str(path), "--role", role]
-    if listen is not None:
-        command += ["--grpc", listen["grpc"], "--flight", listen["flight"]]
-    return command

@@ -49,9 +49,16 @@ def command(
         _run(lambda stop: _serve(settings, stop), interruptible=False)
     else:
         tell = output.emit if as_json else _say
-        service = one_process_service if one_process else supervise_processes
+        options = ["--json"] if as_json else []
         try:
-            _run(lambda stop: service(settings, stop=stop, tell=tell), interruptible=True)
+            _run(
+                lambda stop: (
+                    one_process_service(settings, stop=stop, tell=tell)
+                    if one_process
+                    else supervise_processes(settings, stop=stop, tell=tell, options=options)
+                ),
+                interruptible=True,
+            )
         except ChildFailedError as error:
             raise typer.Exit(error.returned if error.returned > 0 else 1) from None
 

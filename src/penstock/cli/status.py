@@ -169,8 +169,10 @@ def _ask_capture(settings: Settings) -> dict[str, Any] | None:
 async def _read_log(settings: Settings) -> tuple[list[SourceState], LogReport]:
     path = settings.log.path
     async with LmdbLogReader(path) as reader:
+        # In this order, so that the head is never behind what the sources have appended.
+        sources = await reader.sources()
         bounds = await reader.bounds()
-        return await reader.sources(), LogReport(
+        return sources, LogReport(
             path=str(path),
             log_id=f"{bounds.log_id:016x}",
             trimmed=bounds.trimmed,

@@ -17,23 +17,27 @@ class ScriptSourceConfig(Config):
     """Capture a simulated shop: no database needed."""
 
     type: Literal["script"] = "script"
-    seed: int = Field(1, ge=0, description="The same seed tells the same story.")
-    database: str = Field("shop", min_length=1, description="Name of the shop's database.")
+    seed: int = Field(default=1, ge=0, description="The same seed tells the same story.")
+    database: str = Field(default="shop", min_length=1, description="Name of the shop's database.")
     transactions: int | None = Field(
-        None, ge=1, description="End after so many transactions; without it the shop never closes."
+        default=None,
+        ge=1,
+        description="End after so many transactions; without it the shop never closes.",
     )
     events_per_second: float = Field(
-        200.0, ge=0, description="About how many events a second; 0: as fast as the log takes them."
+        default=200.0,
+        ge=0,
+        description="About how many events a second; 0: as fast as the log takes them.",
     )
     starts_at: AwareDatetime = Field(
-        datetime(2026, 1, 1, tzinfo=UTC),
+        default=datetime(2026, 1, 1, tzinfo=UTC),
         description="The shop's time at its first transaction; each takes 10 ms of it.",
     )
     note_bytes: int = Field(
-        0, ge=0, le=1 << 20, description="Length of a filler text in every document."
+        default=0, ge=0, le=1 << 20, description="Length of a filler text in every document."
     )
     heartbeat_seconds: Seconds = Field(
-        5.0, gt=0, description="Say that the shop is quiet at least so often."
+        default=5.0, gt=0, description="Say that the shop is quiet at least so often."
     )
 
 

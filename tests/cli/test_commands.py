@@ -1,0 +1,133 @@
+"""What every command promises: text for people, JSON for programs, and stable exit codes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.service import Service, configure, penstock
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with Service(configure(tmp_path_factory.mktemp("service")), "--one-process") as running:
+        yield running
+
+
+def addressed(service: Service) -> str:
+    """A configuration that says where this service really listens."""
+    text = service.config.read_text()
+    for name in ("grpc", "flight"):
+        text = text.replace(f'{name} = "127.0.0.1:0"', f'{name} = "{service.ready[name]}"')
+    path = service.config.with_name("addressed.toml")
+    path.write_text(text)
+    return str(path)
+
+
+def test_tail_shows_changes_from_the_beginning_as_json_lines(
+    capsys: pytest.CaptureFixture[str], service: Service
+) -> None:
+    done = penstock(
+        capsys,
+        *("tail", "--config", addressed(service), "--json"),
+        *("--from-beginning", "--control", "--limit", "5"),
+    )
+    assert done.code == 0, done.err
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [line["sequence"] for line in lines] == [1, 2, 3, 4, 5]
+    assert lines[0]["kind"] == "schema"
+    again = penstock(
+        capsys,
+        *("tail", "--config", addressed(service), "--json"),
+        *("--after", lines[2]["progress"], "--control", "--limit", "1"),
+    )
+    assert json.loads(again.out) == lines[3]
+
+
+def test_tail_shows_changes_to_people_one_a_line(
+    capsys: pytest.CaptureFixture[str], service: Service
+) -> None:
+    done = penstock(
+        capsys, "tail", "--config", addressed(service), "--collections", "orders", "--limit", "3"
+    )
+    assert done.code == 0, done.err
+    assert len(done.out.splitlines()) == 3
+    assert all("shop/orders" in line for line in done.out.splitlines())
+
+
+def test_tail_with_a_marker_that_is_none_ends_with_its_sentence(
+    capsys: pytest.CaptureFixture[str], service: Service
+) -> None:
+    """P28: a marker that cannot be resumed from is not retried for ever."""
+    done = penstock(capsys, "tail", "--config", addressed(service), "--after", "yesterday")
+    assert done.code == 5
+    assert "not a progress marker" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_status_says_how_everything_is(
+    capsys: pytest.CaptureFixture[str], service: Service
+) -> None:
+    done = penstock(capsys, "status", "--config", addressed(service), "--json")
+    assert done.code == 0, done.err
+    said = json.loads(done.out)
+    assert said["capture"] is True
+    assert said["serve"] is True
+    (source,) = said["sources"]
+    assert source["state"] == "running"
+    assert source["position"].startswith("1:")
+    assert source["events"] <= said["log"]["head"]
+    people = penstock(capsys, "status", "--config", addressed(service))
+    assert "running" in people.out
+
+
+def test_status_reads_the_log_itself_when_the_service_is_down(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = configure(tmp_path)
+    with Service(config, "--one-process"):
+        pass
+    done = penstock(capsys, "status", "--config", str(config), "--json")
+    assert done.code == 1
+    said = json.loads(done.out)
+    assert said["capture"] is False
+    (source,) = said["sources"]
+    assert source["state"] == "down"
+    assert source["position"].startswith("1:")
+
+
+def test_status_before_the_first_run_is_no_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    done = penstock(capsys, "status", "--config", str(configure(tmp_path)), "--json")
+    assert done.code == 1
+    assert json.loads(done.out)["log"] is None
+
+
+def test_config_check_says_what_is_configured_and_no_secret(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    config = configure(
+        tmp_path, '[sources.a]\ntype = "mongodb"\nuri = "mongodb://u:${PASSWORD}@h/?replicaSet=r"'
+    )
+    done = penstock(capsys, "config", "check", "--config", str(config))
+    assert done.code == 0, done.err
+    assert "hunter2" not in done.out + done.err
+    done = penstock(capsys, "config", "check", "--config", str(config), "--json")
+    assert json.loads(done.out)["sources"] == {"a": "mongodb"}
+    assert "hunter2" not in done.out + done.err
+
+
+@pytest.mark.parametrize("command", [("config", "check"), ("run",), ("status",), ("tail",)])
+def test_a_configuration_that_is_not_there_is_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    done = penstock(capsys, *command, "--config", str(tmp_path / "none.toml"), "--json")
+    assert done.code == 2
+    assert json.loads(done.err)["error"]["code"] == "config"
+    assert done.out == ""
+
+
+def test_a_wrong_option_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert penstock(capsys, "run", "--sideways").code == 2

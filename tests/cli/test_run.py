@@ -1,0 +1,101 @@
+"""What `penstock run` promises: it survives the death of each of its processes, and says so."""
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from tests.cli.service import Service, commands_alive, configure, penstock
+
+from penstock.cli.config import load
+from penstock.client import Change, follow_sync
+from penstock.log import LmdbLog
+from penstock.sources.script import ScriptSource, ScriptSourceConfig
+
+
+def test_kill_9_of_each_process_is_survived_and_said_and_no_reader_misses_a_change(
+    tmp_path: Path,
+) -> None:
+    """Invariants 2, 3 and 8: one reader stays connected through the death of both processes."""
+    with Service(configure(tmp_path)) as service:
+        pids = service.ready["pids"]
+        seen: list[Change] = []
+        with follow_sync(service.ready["grpc"], control_events=True) as changes:
+            # Until the head has moved after the last death: everything was lived through.
+            for change in changes:
+                seen.append(change)
+                if len(seen) == 50:
+                    pids["capture"] = service.kill("capture", pids["capture"])
+                if len(seen) == 150:
+                    pids["serve"] = service.kill("serve", pids["serve"])
+                if len(seen) >= 400:
+                    break
+        assert service.stop() == 0
+        assert commands_alive(list(pids.values())) == []
+    sequences = [change.sequence for change in seen]
+    assert sequences == list(range(sequences[0], sequences[0] + len(sequences)))
+    assert seen[0].event.position
+    shop = ScriptSource("shop", ScriptSourceConfig()).shop
+    first = int(seen[0].event.position.partition(":")[2])
+    told = [event for n in range(first, first + 400) for event in shop.transaction(n).events]
+    start = next(i for i, event in enumerate(told) if event.event_id == seen[0].event.event_id)
+    assert [change.event.event_id for change in seen] == [
+        event.event_id for event in told[start : start + len(seen)]
+    ]
+
+
+def test_both_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """No writer is left behind that would lock the next service out."""
+    config = configure(tmp_path)
+    with Service(config) as service:
+        service.process.kill()
+        service.process.wait()
+        # The children inherited the pipe: it ends when both are gone.
+        assert service.process.stdout is not None
+        service.process.stdout.read()
+        with Service(config) as after:
+            assert after.stop(signal.SIGINT) == 0
+
+
+def test_one_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
+    with Service(configure(tmp_path), "--one-process") as service:
+        with follow_sync(service.ready["grpc"]) as changes:
+            assert next(iter(changes)).sequence
+        assert service.stop() == 0
+
+
+def test_what_cannot_start_ends_with_the_error_s_sentence_and_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = str(configure(tmp_path))
+        done = penstock(capsys, "run", "--config", config, "--grpc", address, "--one-process")
+    assert done.code == 2
+    assert f"cannot listen on {address}" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_second_service_on_the_same_log_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The child's sentence and exit code are those of the command."""
+    config = configure(tmp_path)
+    log = LmdbLog(load(config).log)
+    try:
+        done = penstock(capfd, "run", "--config", str(config), "--json")
+    finally:
+        asyncio.run(log.close())
+    assert done.code == 4
+    assert '"code":"log.locked"' in done.err
+    assert "Traceback" not in done.err
+
+
+def test_a_child_without_its_parent_ends_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_PARENT_PID", str(os.getppid() + 1))
+    done = penstock(capsys, "run", "--config", str(configure(tmp_path)), "--role", "capture")
+    assert done.code == 1
