@@ -1,0 +1,128 @@
+"""Durable append: `LmdbLog.append` against plain LMDB puts of the same bytes, in one run.
+
+Both make every batch durable before the next one (fsync on). The log does what plain puts do not:
+it encodes events to protobuf with their index, counts and hashes them, and moves a position.
+Target: at least half of plain LMDB at batches of 500 events of 1 KB.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+from msgspec import Raw
+from rich.console import Console
+from rich.table import Table
+
+from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
+from penstock.log import LmdbLog, LogConfig
+from penstock.wire import encode_event
+
+BATCHES = (1, 100, 500, 1000)
+_TEXT = b"0123456789abcdef" * 55
+
+
+def change(number: int) -> ChangeEvent:
+    """An insert of a document of about 1 KB."""
+    return ChangeEvent(
+        event_id=event_id("shop", str(number), 0),
+        source="shop",
+        database="shop",
+        tenant="shop",
+        collection="orders",
+        cluster_time=ClusterTime(1_750_000_000 + number // 1000, number % 1000),
+        timestamp=1_750_000_000_000 + number,
+        position=str(number),
+        document_id=str(number),
+        key=Raw(b'{"_id":%d}' % number),
+        operation=Operation.INSERT,
+        full_document=Raw(b'{"_id":%d,"customer":%d,"text":"%s"}' % (number, number % 97, _TEXT)),
+    )
+
+
+def plain(folder: Path, batch: int, seconds: float, values: list[bytes]) -> float:
+    """Events a second that plain puts make durable."""
+    with lmdb.open(str(folder), map_size=1 << 36) as env:
+        done = 0
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            with env.begin(write=True) as txn:
+                for number in range(done, done + batch):
+                    key = number.to_bytes(8, "big")
+                    txn.put(key, values[number % len(values)], append=True)
+            done += batch
+        return done / (time.perf_counter() - started)
+
+
+def batches(batch: int) -> Iterator[list[Commit]]:
+    """The same thousand events over and over, so that making them costs nothing."""
+    events = [change(number) for number in range(max(1000, batch))]
+    commits = [
+        Commit(source="shop", position=str(start), events=tuple(events[start : start + batch]))
+        for start in range(0, len(events) - batch + 1, batch)
+    ]
+    while True:
+        for commit in commits:
+            yield [commit]
+
+
+async def appended(folder: Path, batch: int, seconds: float) -> float:
+    """Events a second that the log makes durable, one append at a time."""
+    async with LmdbLog(LogConfig(path=folder, retention=None, retention_bytes=None)) as log:
+        done = 0
+        given = batches(batch)
+        started = time.perf_counter()
+        while time.perf_counter() - started < seconds:
+            await log.append(next(given))
+            done += batch
+        return done / (time.perf_counter() - started)
+
+
+def measure(folder: Path, batch: int, seconds: float, values: list[bytes]) -> tuple[float, float]:
+    """Plain and the log, taking turns, each the median of three: the machine may be busy."""
+    rates: tuple[list[float], list[float]] = ([], [])
+    for turn in range(3):
+        for kind in (0, 1):
+            at = folder / f"{kind}-{batch}-{turn}"
+            at.mkdir()
+            if kind == 0:
+                rates[0].append(plain(at, batch, seconds, values))
+            else:
+                rates[1].append(asyncio.run(appended(at, batch, seconds)))
+            shutil.rmtree(at)
+    return sorted(rates[0])[1], sorted(rates[1])[1]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--folder", type=Path, help="on the disk to measure")
+    options.add_argument("--seconds", type=float, default=1.0, help="for each measurement")
+    options.add_argument("--profile", action="store_true", help="where the time goes at batch 500")
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:
+        if chosen.profile:
+            profiler = cProfile.Profile()
+            profiler.enable()
+            rate = asyncio.run(appended(Path(folder) / "profile", 500, 3 * chosen.seconds))
+            profiler.disable()
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(20)
+            print(f"{rate:,.0f} events/s under the profiler")
+            return
+        # What a put must carry to hold the same: message and index of each event.
+        encoded = [encode_event(change(number)) for number in range(1000)]
+        values = [event.message + event.index for event in encoded]
+        table = Table("batch", "plain LMDB ev/s", "log ev/s", "ratio", title="durable append")
+        for batch in BATCHES:
+            raw, ours = measure(Path(folder), batch, chosen.seconds, values)
+            table.add_row(str(batch), f"{raw:,.0f}", f"{ours:,.0f}", f"{ours / raw:.2f}")
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+"""The contracts of the ports: what an adapter promises, as tests to inherit.
+
+    class TestMyLog(ChangeLogContract):
+        def open_log(self, folder, *, config, clock): return MyLog(folder)
+
+Importing this package needs pytest and hypothesis.
+"""
+
+from penstock.testing.contracts.durable import DurableLogContract
+from penstock.testing.contracts.log import ChangeLogContract, ManualClock
+
+__all__ = ["ChangeLogContract", "DurableLogContract", "ManualClock"]
