@@ -13,6 +13,7 @@ import pytest
 
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
+from penstock.log.memory import MemoryLog
 from penstock.ports import LogReader
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
@@ -21,9 +22,14 @@ from penstock.serve.grpc import GrpcServer, serve_grpc
 PROTO = Path(__file__).parents[2] / "proto"
 
 
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LmdbLog]:
-    async with LmdbLog(LogConfig(path=tmp_path / "log")) as log:
+Log = LmdbLog | MemoryLog
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+async def log(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Log]:
+    """Both logs: what is read from one is read from the other."""
+    lmdb = request.param == "lmdb"
+    async with LmdbLog(LogConfig(path=tmp_path / "log")) if lmdb else MemoryLog() as log:
         yield log
 
 

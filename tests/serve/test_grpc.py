@@ -13,13 +13,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 from tests.serve.calls import events_until, failure, subscribe, subscribe_batch, take, until
-from tests.serve.conftest import Serve
+from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, schema, system
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import ConfigError
 from penstock.event import Json
-from penstock.log.lmdb import LmdbLog
 from penstock.progress import Progress, parse_progress
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
@@ -29,7 +28,7 @@ from penstock.subscribe.resume import oldest
 Connect = Callable[[str], grpc.aio.Channel]
 
 
-async def beginning(log: LmdbLog) -> str:
+async def beginning(log: Log) -> str:
     """The marker before everything that the log holds."""
     return str(oldest(await log.bounds()))
 
@@ -38,7 +37,7 @@ async def beginning(log: LmdbLog) -> str:
 
 
 async def test_stubs_made_from_the_seeds_text_get_every_event_with_the_seeds_fields(
-    log: LmdbLog, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
+    log: Log, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
 ) -> None:
     messages, stubs = seed_stubs
     big = change(1, document={"_id": 1, "small": 5, "text": "ä"})
@@ -57,7 +56,7 @@ async def test_stubs_made_from_the_seeds_text_get_every_event_with_the_seeds_fie
 
 
 async def test_the_seeds_dialect_writes_a_small_int64_as_a_plain_number(
-    log: LmdbLog, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
+    log: Log, serve: Serve, connect: Connect, seed_stubs: tuple[Any, Any]
 ) -> None:
     messages, stubs = seed_stubs
     wrapped = change(1, document=Json(b'{"_id":1,"total":{"$numberLong":"5"}}'))
@@ -73,7 +72,7 @@ async def test_the_seeds_dialect_writes_a_small_int64_as_a_plain_number(
 
 
 async def test_a_seed_client_may_use_our_fields_under_the_seeds_path(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append([*one_each(1, 2), *one_each(3, 3, collection="lines")])
     server = await serve(log)
@@ -85,7 +84,7 @@ async def test_a_seed_client_may_use_our_fields_under_the_seeds_path(
     assert (await call.read()).sequence == 3
 
 
-async def test_health_and_reflection_tell_what_is_served(log: LmdbLog, serve: Serve) -> None:
+async def test_health_and_reflection_tell_what_is_served(log: Log, serve: Serve) -> None:
     server = await serve(log)
 
     def ask() -> tuple[list[str], list[str], list[int]]:
@@ -121,7 +120,7 @@ async def test_health_and_reflection_tell_what_is_served(log: LmdbLog, serve: Se
 
 
 async def test_an_empty_marker_gives_no_history_and_everything_from_then_on_p13(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append(one_each(1, 5))
     server = await serve(log)
@@ -132,7 +131,7 @@ async def test_an_empty_marker_gives_no_history_and_everything_from_then_on_p13(
 
 
 async def test_a_reader_that_came_with_an_empty_marker_can_come_back_before_its_first_event_p15(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append(one_each(1, 5))
     server = await serve(log)
@@ -145,7 +144,7 @@ async def test_a_reader_that_came_with_an_empty_marker_can_come_back_before_its_
 
 
 async def test_a_heartbeat_before_the_first_event_carries_a_marker_that_resumes_p15(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append(one_each(1, 5))
     server = await serve(log, heartbeat_interval=0.01)
@@ -160,7 +159,7 @@ async def test_a_heartbeat_before_the_first_event_carries_a_marker_that_resumes_
 
 @pytest.mark.parametrize("ask", [subscribe, subscribe_batch])
 async def test_a_filter_that_matches_nothing_still_moves_the_marker_invariant_5(
-    log: LmdbLog, serve: Serve, connect: Connect, ask: Callable[..., Any]
+    log: Log, serve: Serve, connect: Connect, ask: Callable[..., Any]
 ) -> None:
     await log.append(one_each(1, 50))
     server = await serve(log, heartbeat_interval=0.01)
@@ -170,7 +169,7 @@ async def test_a_filter_that_matches_nothing_still_moves_the_marker_invariant_5(
 
 
 async def test_all_events_of_a_transaction_come_in_order_live_and_replayed_and_from_inside_p1(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     """They share one cluster time, so nothing may be told apart by it."""
     after = await beginning(log)
@@ -191,7 +190,7 @@ async def test_all_events_of_a_transaction_come_in_order_live_and_replayed_and_f
 
 
 async def test_one_marker_covers_all_sources_so_none_is_replayed_or_lost_p14(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append([*one_each(1, 2, source="shop"), *one_each(3, 4, source="erp")])
     server = await serve(log)
@@ -207,7 +206,7 @@ async def test_one_marker_covers_all_sources_so_none_is_replayed_or_lost_p14(
 
 @pytest.mark.parametrize("events_max", [1, 7, 500])
 async def test_batches_carry_the_same_bytes_in_the_same_order_as_single_events_p29(
-    log: LmdbLog, serve: Serve, connect: Connect, events_max: int
+    log: Log, serve: Serve, connect: Connect, events_max: int
 ) -> None:
     await log.append([commit(*(change(n, ordinal=n) for n in range(1, 40))), *one_each(40, 90)])
     after = await beginning(log)
@@ -224,7 +223,7 @@ async def test_batches_carry_the_same_bytes_in_the_same_order_as_single_events_p
 
 
 async def test_a_batch_marker_passes_what_was_filtered_out_behind_its_last_event(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append([*one_each(1, 1), *one_each(2, 9, collection="lines")])
     server = await serve(log)
@@ -240,7 +239,7 @@ async def test_a_batch_marker_passes_what_was_filtered_out_behind_its_last_event
 
 
 async def test_schema_and_system_events_come_only_to_who_asks(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append([commit(system(1)), commit(schema(2)), commit(change(3)), commit(change(4))])
     server = await serve(log)
@@ -253,7 +252,7 @@ async def test_schema_and_system_events_come_only_to_who_asks(
 
 @pytest.mark.parametrize("ask", [subscribe, subscribe_batch])
 async def test_a_gap_ends_the_stream_after_everything_before_it_with_the_marker_after_it(
-    log: LmdbLog, serve: Serve, connect: Connect, ask: Callable[..., Any]
+    log: Log, serve: Serve, connect: Connect, ask: Callable[..., Any]
 ) -> None:
     await log.append([*one_each(1, 3), commit(system(4, "gap")), *one_each(5, 6)])
     server = await serve(log)
@@ -271,7 +270,7 @@ async def test_a_gap_ends_the_stream_after_everything_before_it_with_the_marker_
 
 
 async def test_a_trimmed_marker_is_out_of_range_with_the_oldest_that_resumes_p7(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append(one_each(1, 20))
     server = await serve(log)
@@ -289,7 +288,7 @@ async def test_a_trimmed_marker_is_out_of_range_with_the_oldest_that_resumes_p7(
 
 
 async def test_each_marker_that_cannot_resume_has_its_own_status_p28(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     await log.append(one_each(1, 5))
     bounds = await log.bounds()
@@ -313,7 +312,7 @@ async def test_each_marker_that_cannot_resume_has_its_own_status_p28(
 
 
 async def test_a_request_for_shards_is_refused_rather_than_answered_with_everything(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     server = await serve(log)
     for shards in ({"shard_count": 4}, {"shard_by": ["tenant"]}, {"shard_ids": [1]}):
@@ -323,7 +322,7 @@ async def test_a_request_for_shards_is_refused_rather_than_answered_with_everyth
 
 
 async def test_bytes_that_are_no_request_are_refused(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     server = await serve(log)
     untyped: Any = connect(server.address)
@@ -336,7 +335,7 @@ async def test_bytes_that_are_no_request_are_refused(
 
 
 async def test_two_readers_of_one_name_both_get_everything_and_neither_ends_the_other_p16(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     after = await beginning(log)
     server = await serve(log)
@@ -356,7 +355,7 @@ async def test_two_readers_of_one_name_both_get_everything_and_neither_ends_the_
 
 
 async def test_a_reader_above_max_connections_is_refused_with_a_sentence_and_may_come_back_p18(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     after = await beginning(log)
     consumers = Consumers()
@@ -376,7 +375,7 @@ async def test_a_reader_above_max_connections_is_refused_with_a_sentence_and_may
 
 
 async def test_a_stalled_reader_waits_alone_and_loses_nothing_invariants_6_and_8(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     after = await beginning(log)
     consumers = Consumers()
@@ -408,7 +407,7 @@ async def test_a_stalled_reader_waits_alone_and_loses_nothing_invariants_6_and_8
 
 
 async def test_retention_that_overtakes_a_reader_ends_its_stream_with_trimmed_p7(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     after = await beginning(log)
     server = await serve(log, outbox_bytes_max=64 << 10)
@@ -426,7 +425,7 @@ async def test_retention_that_overtakes_a_reader_ends_its_stream_with_trimmed_p7
 
 
 async def test_stopping_tells_every_reader_to_come_back_even_one_that_is_stalled(
-    log: LmdbLog, serve: Serve, connect: Connect
+    log: Log, serve: Serve, connect: Connect
 ) -> None:
     after = await beginning(log)
     server = await serve(log)
@@ -448,7 +447,7 @@ async def test_stopping_tells_every_reader_to_come_back_even_one_that_is_stalled
 # --- where it listens ---------------------------------------------------------------------------
 
 
-async def test_a_port_in_use_is_refused_with_a_sentence(log: LmdbLog, serve: Serve) -> None:
+async def test_a_port_in_use_is_refused_with_a_sentence(log: Log, serve: Serve) -> None:
     server = await serve(log)
     with pytest.raises(ConfigError, match="in use"):
         await serve_grpc(log, ServeConfig(grpc=server.address))

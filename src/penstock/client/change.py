@@ -1,9 +1,8 @@
 """A change as a consumer gets it, and the bookkeeping of which ones are processed (P30)."""
 
 from collections import deque
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -17,15 +16,17 @@ from penstock.wire import entry_of
 class Change:
     """One entry of the log, decoded as far as it is asked."""
 
-    def __init__(self, message: bytes, number: int) -> None:
-        self.message = message
+    def __init__(self, taken: "Taken") -> None:
+        self.taken = taken
+
+    @property
+    def message(self) -> bytes:
         """The bytes of `penstock.v1.Event`."""
-        self.number = number
-        """Counts the changes of one `follow`, from 1."""
+        return self.taken.message
 
     @cached_property
     def _parsed(self) -> pb.Event:
-        return pb.Event.FromString(self.message)
+        return pb.Event.FromString(self.taken.message)
 
     @cached_property
     def entry(self) -> Entry:
@@ -114,26 +115,29 @@ class Received(NamedTuple):
     progress: str
 
 
-C = TypeVar("C", bound=Change)
+class Taken(NamedTuple):
+    """A change that was handed out: its bytes, and its number, from 1."""
+
+    message: bytes
+    number: int
 
 
-class Cursor(Generic[C]):
+class Cursor:
     """Which changes were received, handed out and processed. Decides; does no IO.
 
     With `confirm_on_take`, asking for the next change says that the one before is processed.
     Without, only `confirm` does.
     """
 
-    def __init__(self, make: Callable[[bytes, int], C], marker: str = "") -> None:
-        self._make = make
+    def __init__(self, marker: str) -> None:
         self._queue: deque[bytes | str] = deque()
-        self._taken = 0
-        self._last: C | None = None
-        self._after_taken = ""
+        self._last = Taken(b"", 0)
+        self._after_last = ""
         """A marker that came after the last change taken, and waits for it to be confirmed."""
         self._confirmed = 0
-        self._processed: C | str = marker
-        self._saved: C | str = marker
+        # Bytes are those of a change: its marker is parsed only if it is saved.
+        self._processed: bytes | str = marker
+        self._saved: bytes | str = marker
         self.received = marker
         """Where to reconnect: everything up to here was received, though perhaps not processed."""
         self.confirm_on_take = True
@@ -145,40 +149,43 @@ class Cursor(Generic[C]):
             self._queue.append(received.progress)
             self.received = received.progress
 
-    def take(self) -> C | None:
+    def take(self) -> Taken | None:
         """The next change; None if more must be received first."""
-        if self.confirm_on_take and self._last is not None:
+        if self.confirm_on_take:
             self.confirm(self._last)
-            self._last = None
         while self._queue:
             item = self._queue.popleft()
             if isinstance(item, bytes):
-                self._taken += 1
-                self._after_taken = ""
-                self._last = self._make(item, self._taken)
+                self._after_last = ""
+                self._last = Taken(item, self._last.number + 1)
                 return self._last
-            self._after_taken = item
-            if self._confirmed == self._taken:
+            self._after_last = item
+            if self._confirmed == self._last.number:
                 self._processed = item
         return None
 
-    def confirm(self, change: C) -> None:
-        """`change` and all before it are processed."""
-        if change.number <= self._confirmed:
+    def confirm(self, taken: Taken) -> None:
+        """`taken` and all before it are processed."""
+        if taken.number <= self._confirmed:
             return
-        self._confirmed = change.number
-        passed_all = change.number == self._taken and self._after_taken
-        self._processed = self._after_taken if passed_all else change
+        self._confirmed = taken.number
+        passed_all = taken.number == self._last.number and self._after_last
+        self._processed = self._after_last if passed_all else taken.message
 
     @property
     def unsaved(self) -> bool:
         return self._processed is not self._saved
 
     def to_save(self) -> str:
-        """The marker of all that is processed. Call `saved` with it once it is durable."""
+        """The marker of all that is processed. Call `saved` once it is durable."""
         processed = self._processed
-        return processed if isinstance(processed, str) else processed.progress
+        return processed if isinstance(processed, str) else progress_of(processed)
 
     def saved(self) -> None:
         """The marker that `to_save` gave is durable."""
         self._saved = self._processed
+
+
+def progress_of(message: bytes) -> str:
+    """The marker in Event bytes."""
+    return pb.Event.FromString(message).progress

@@ -55,7 +55,7 @@ async def commits(changes: Following, *, rows_max: int = 100_000) -> AsyncIterat
             _verify(held)
             whole, held = WholeCommit(held), []
             yield whole
-            changes.processed(whole.changes[-1])
+            whole.changes[-1].processed()
 
 
 def _require_next(change: AsyncChange, held: list[AsyncChange], rows_max: int) -> None:

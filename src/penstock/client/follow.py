@@ -8,7 +8,7 @@ from typing import Self
 
 import structlog
 
-from penstock.client.change import Change, Cursor, Received
+from penstock.client.change import Change, Cursor, Received, Taken
 from penstock.client.remote import receive, request_bytes
 from penstock.client.retry import Backoff, Retry
 from penstock.client.store import MemoryProgress, ProgressStore
@@ -28,16 +28,46 @@ EMBEDDED_HEARTBEAT_SECONDS = 1.0
 """How often a filter that matches nothing moves an embedded reader's marker."""
 
 
+class Keeper:
+    """Saves what is processed, when it is due. Changes hold it, so it holds no stream."""
+
+    def __init__(self, cursor: Cursor, store: ProgressStore, interval_seconds: float) -> None:
+        self.cursor = cursor
+        self._store = store
+        self._interval_seconds = interval_seconds
+        self._save_at = 0.0
+
+    def due_seconds(self) -> float | None:
+        """Seconds until the next save is due; None if there is nothing to save."""
+        if not self.cursor.unsaved:
+            return None
+        return max(0.0, self._save_at - time.monotonic())
+
+    async def save(self) -> None:
+        """Save what is processed now, if it is not saved yet."""
+        if not self.cursor.unsaved:
+            return
+        marker = self.cursor.to_save()
+        await asyncio.to_thread(self._store.save, marker)
+        self.cursor.saved()
+        self._save_at = time.monotonic() + self._interval_seconds
+
+
 class AsyncChange(Change):
     """A change that can be confirmed without asking for the next."""
 
-    def __init__(self, message: bytes, number: int, following: "Following") -> None:
-        super().__init__(message, number)
-        self._following = following
+    def __init__(self, taken: Taken, keeper: Keeper) -> None:
+        super().__init__(taken)
+        self._keeper = keeper
+
+    def processed(self) -> None:
+        """This change and all before it are processed; saved when the next save is due."""
+        self._keeper.cursor.confirm(self.taken)
 
     async def done(self) -> None:
         """This change and all before it are processed; saved when this returns."""
-        await self._following.confirm(self)
+        self.processed()
+        await self._keeper.save()
 
 
 class Following:
@@ -62,9 +92,8 @@ class Following:
         self._after = after
         self._store = store
         self._save_interval_seconds = save_interval_seconds
-        self._save_at = 0.0
         self._backoff = Backoff(retry)
-        self._cursor: Cursor[AsyncChange] | None = None
+        self._keeper: Keeper | None = None
         self._confirm_on_take = True
         self._stream: AsyncGenerator[Received] | None = None
         self._receiving: asyncio.Task[Received] | None = None
@@ -75,14 +104,14 @@ class Following:
         return self
 
     async def __anext__(self) -> AsyncChange:
-        cursor = self._cursor or await self._load()
+        keeper = self._keeper or await self._load()
         while True:
-            change = cursor.take()
-            if cursor.unsaved and time.monotonic() >= self._save_at:
-                await self._save(cursor)
-            if change is not None:
-                return change
-            await self._receive(cursor)
+            taken = keeper.cursor.take()
+            if keeper.due_seconds() == 0:
+                await keeper.save()
+            if taken is not None:
+                return AsyncChange(taken, keeper)
+            await self._receive(keeper)
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,54 +132,33 @@ class Following:
     async def aclose(self) -> None:
         """Save what is processed and end the stream. The change in hand counts as unprocessed."""
         await self._disconnect()
-        if self._cursor is not None and self._cursor.unsaved:
-            await self._save(self._cursor)
-
-    async def confirm(self, change: AsyncChange) -> None:
-        """`change` and all before it are processed; saved when this returns."""
-        self.processed(change)
-        if self._cursor is not None and self._cursor.unsaved:
-            await self._save(self._cursor)
-
-    def processed(self, change: AsyncChange) -> None:
-        """`change` and all before it are processed; saved when the next save is due."""
-        if self._cursor is not None:
-            self._cursor.confirm(change)
+        if self._keeper is not None:
+            await self._keeper.save()
 
     def confirm_explicitly(self) -> None:
         """From here on only `done()` says that a change is processed; asking for more does not."""
         self._confirm_on_take = False
-        if self._cursor is not None:
-            self._cursor.confirm_on_take = False
+        if self._keeper is not None:
+            self._keeper.cursor.confirm_on_take = False
 
-    async def _load(self) -> "Cursor[AsyncChange]":
-        marker = await asyncio.to_thread(self._store.load) or self._after
-        cursor = Cursor(lambda message, number: AsyncChange(message, number, self), marker)
+    async def _load(self) -> Keeper:
+        cursor = Cursor(await asyncio.to_thread(self._store.load) or self._after)
         cursor.confirm_on_take = self._confirm_on_take
-        self._cursor = cursor
-        return cursor
+        self._keeper = Keeper(cursor, self._store, self._save_interval_seconds)
+        return self._keeper
 
-    async def _save(self, cursor: "Cursor[AsyncChange]") -> None:
-        marker = cursor.to_save()
-        await asyncio.to_thread(self._store.save, marker)
-        cursor.saved()
-        self._save_at = time.monotonic() + self._save_interval_seconds
-
-    async def _receive(self, cursor: "Cursor[AsyncChange]") -> None:
+    async def _receive(self, keeper: Keeper) -> None:
         """Wait for more, or until a save is due; after a transient error, for the next attempt."""
-        if self._receiving is None:
-            self._receiving = asyncio.create_task(self._next(cursor.received))
-        timeout = max(0.0, self._save_at - time.monotonic()) if cursor.unsaved else None
-        done, _ = await asyncio.wait({self._receiving}, timeout=timeout)
+        receiving = self._receiving or self._ask(keeper.cursor.received)
+        done, _ = await asyncio.wait({receiving}, timeout=keeper.due_seconds())
         if not done:
             return
-        receiving, self._receiving = self._receiving, None
+        self._receiving = None
         try:
             received = receiving.result()
         except PenstockError as error:
             await self._disconnect()
-            if cursor.unsaved:
-                await self._save(cursor)
+            await keeper.save()
             wait_seconds = self._backoff.next_wait() if error.transient else None
             if wait_seconds is None:
                 raise
@@ -164,14 +172,16 @@ class Following:
             return
         if received.messages:
             self._backoff.reset()
-        cursor.receive(received)
+        keeper.cursor.receive(received)
         # Ask for the next message now: it arrives while the consumer works on this one.
-        self._receiving = asyncio.create_task(self._next(cursor.received))
+        self._ask(keeper.cursor.received)
 
-    async def _next(self, after: str) -> Received:
+    def _ask(self, after: str) -> "asyncio.Task[Received]":
+        """Start to receive the next message. The task holds the stream and nothing of ours."""
         if self._stream is None:
             self._stream = self._connect(after)
-        return await anext(self._stream)
+        self._receiving = asyncio.create_task(_next(self._stream))
+        return self._receiving
 
     async def _disconnect(self) -> None:
         receiving, self._receiving = self._receiving, None
@@ -183,6 +193,10 @@ class Following:
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
+
+
+async def _next(stream: AsyncGenerator[Received]) -> Received:
+    return await anext(stream)
 
 
 def follow(

@@ -9,7 +9,7 @@ from typing import Self
 
 import structlog
 
-from penstock.client.change import Change, Cursor, Received
+from penstock.client.change import Change, Cursor, Received, Taken
 from penstock.client.follow import RETRY, SAVE_INTERVAL_SECONDS
 from penstock.client.remote import SyncCall, request_bytes
 from penstock.client.retry import Backoff, Retry
@@ -19,16 +19,41 @@ from penstock.errors import PenstockError
 log = structlog.get_logger(__name__)
 
 
+class SyncKeeper:
+    """Saves what is processed, when it is due."""
+
+    def __init__(self, cursor: Cursor, store: ProgressStore, interval_seconds: float) -> None:
+        self.cursor = cursor
+        self._store = store
+        self._interval_seconds = interval_seconds
+        self._save_at = 0.0
+
+    def due_seconds(self) -> float | None:
+        """Seconds until the next save is due; None if there is nothing to save."""
+        if not self.cursor.unsaved:
+            return None
+        return max(0.0, self._save_at - time.monotonic())
+
+    def save(self) -> None:
+        """Save what is processed now, if it is not saved yet."""
+        if not self.cursor.unsaved:
+            return
+        self._store.save(self.cursor.to_save())
+        self.cursor.saved()
+        self._save_at = time.monotonic() + self._interval_seconds
+
+
 class SyncChange(Change):
     """A change that can be confirmed without asking for the next."""
 
-    def __init__(self, message: bytes, number: int, following: "SyncFollowing") -> None:
-        super().__init__(message, number)
-        self._following = following
+    def __init__(self, taken: Taken, keeper: SyncKeeper) -> None:
+        super().__init__(taken)
+        self._keeper = keeper
 
     def done(self) -> None:
         """This change and all before it are processed; saved when this returns."""
-        self._following.confirm(self)
+        self._keeper.cursor.confirm(self.taken)
+        self._keeper.save()
 
 
 class _Reader:
@@ -81,26 +106,22 @@ class SyncFollowing:
         self._request = request_bytes(
             consumer_id=consumer_id, collections=collections, control_events=control_events
         )
-        self._store = store
-        self._save_interval_seconds = save_interval_seconds
-        self._save_at = 0.0
         self._backoff = Backoff(retry)
         self._reader: _Reader | None = None
-        self._cursor: Cursor[SyncChange] = Cursor(
-            lambda message, number: SyncChange(message, number, self), store.load() or after
-        )
+        self._keeper = SyncKeeper(Cursor(store.load() or after), store, save_interval_seconds)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> SyncChange:
         """The next change; waits for it."""
+        keeper = self._keeper
         while True:
-            change = self._cursor.take()
-            if self._cursor.unsaved and time.monotonic() >= self._save_at:
-                self._save()
-            if change is not None:
-                return change
+            taken = keeper.cursor.take()
+            if keeper.due_seconds() == 0:
+                keeper.save()
+            if taken is not None:
+                return SyncChange(taken, keeper)
             self._receive()
 
     def __enter__(self) -> Self:
@@ -120,37 +141,24 @@ class SyncFollowing:
         To be called by the thread that consumes.
         """
         self._disconnect()
-        if self._cursor.unsaved:
-            self._save()
-
-    def confirm(self, change: SyncChange) -> None:
-        """`change` and all before it are processed; saved when this returns."""
-        self._cursor.confirm(change)
-        if self._cursor.unsaved:
-            self._save()
-
-    def _save(self) -> None:
-        self._store.save(self._cursor.to_save())
-        self._cursor.saved()
-        self._save_at = time.monotonic() + self._save_interval_seconds
+        self._keeper.save()
 
     def _receive(self) -> None:
         """Wait for more, or until a save is due; after a transient error, for the next attempt."""
+        cursor = self._keeper.cursor
         if self._reader is None:
-            self._reader = _Reader(SyncCall(self._target, self._request(self._cursor.received)))
-        timeout = max(0.0, self._save_at - time.monotonic()) if self._cursor.unsaved else None
+            self._reader = _Reader(SyncCall(self._target, self._request(cursor.received)))
         try:
-            received = self._reader.inbox.get(timeout=timeout)
+            received = self._reader.inbox.get(timeout=self._keeper.due_seconds())
         except queue.Empty:
             return
         if isinstance(received, Received):
             if received.messages:
                 self._backoff.reset()
-            self._cursor.receive(received)
+            cursor.receive(received)
             return
         self._disconnect()
-        if self._cursor.unsaved:
-            self._save()
+        self._keeper.save()
         if not isinstance(received, PenstockError):
             raise received
         wait_seconds = self._backoff.next_wait() if received.transient else None
