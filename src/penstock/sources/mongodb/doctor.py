@@ -1,6 +1,5 @@
 """Whether a MongoDB can be captured, and what to do where it cannot."""
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,8 +48,7 @@ async def doctor(
     except PyMongoError as error:
         return [_connection(translated(name, error, grant=grant_command(config)))]
     try:
-        async for check in _examined(name, config, client, position):
-            checks.append(check)
+        await _examine(checks, name, config, client, position)
     except PyMongoError as error:
         checks.append(_connection(translated(name, error, grant=grant_command(config))))
     except PenstockError as error:
@@ -64,20 +62,25 @@ def _connection(error: Exception) -> Check:
     return Check(name="connection", ok=False, detail=str(error), fix="see the detail")
 
 
-async def _examined(
-    name: str, config: MongoSourceConfig, client: Client, position: str | None
-) -> AsyncIterator[Check]:
+async def _examine(
+    checks: list[Check],
+    name: str,
+    config: MongoSourceConfig,
+    client: Client,
+    position: str | None,
+) -> None:
+    """Append check after check, so that a failure leaves what was found before it."""
     deployment = await describe(client)
-    yield Check(name="connection", ok=True, detail=f"reached {deployment.server.name}")
-    yield _replica_set(deployment)
+    checks.append(Check(name="connection", ok=True, detail=f"reached {deployment.server.name}"))
+    checks.append(_replica_set(deployment))
     if not deployment.replicated:
         return
-    yield _version(deployment)
-    yield await _privileges(name, config, client, deployment)
-    yield _identity(config, deployment)
+    checks.append(_version(deployment))
+    checks.append(await _privileges(name, config, client, deployment))
+    checks.append(_identity(config, deployment))
     if not deployment.sharded:
-        yield await _oplog(config, client, position)
-    yield await _images(config, client, deployment)
+        checks.append(await _oplog(config, client, position))
+    checks.append(await _images(config, client, deployment))
 
 
 def _replica_set(deployment: Deployment) -> Check:

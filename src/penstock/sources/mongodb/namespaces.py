@@ -43,8 +43,14 @@ class Namespaces:
             wanted += [_condition("to", *pattern) for pattern in self._include]
             return {"$or": [{"ns.coll": {"$exists": False}}, *wanted]}
         if self._exclude:
-            return {"$nor": [_condition("ns", *pattern) for pattern in self._exclude]}
+            renamed = [{"to.coll": {"$exists": True}}, *self._excluded("to")]
+            return {"$or": [{"$and": self._excluded("ns")}, {"$and": renamed}]}
         return None
+
+    def _excluded(self, field: str) -> list[dict[str, Any]]:
+        """The conditions that keep `field` out of every excluded pattern."""
+        # Not $nor: MongoDB 6.0 cannot optimise it over several regular expressions.
+        return [_denied(field, *pattern) for pattern in self._exclude]
 
     def _split(self, pattern: str) -> tuple[str | None, str]:
         database, dot, collection = pattern.partition(".")
@@ -70,6 +76,16 @@ def _expression(glob: str) -> str:
 def _condition(field: str, database: str | None, collection: str) -> dict[str, Any]:
     condition = {f"{field}.coll": _value(collection)}
     return condition if database is None else {f"{field}.db": _value(database)} | condition
+
+
+def _denied(field: str, database: str | None, collection: str) -> dict[str, Any]:
+    value = _value(collection)
+    other = {f"{field}.coll": {"$not": value} if isinstance(value, dict) else {"$ne": value}}
+    if database is None:
+        return other
+    value = _value(database)
+    elsewhere = {f"{field}.db": {"$not": value} if isinstance(value, dict) else {"$ne": value}}
+    return {"$or": [elsewhere, other]}
 
 
 def _value(glob: str) -> Any:

@@ -1,0 +1,142 @@
+"""What the tests of the MongoDB source share: a source on a real server, and its reader."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bson import json_util
+from bson.codec_options import DatetimeConversion
+from pydantic import SecretStr
+
+from penstock.errors import PenstockError
+from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
+from penstock.sources.mongodb import MongoSource, MongoSourceConfig
+
+Item = Commit | Fragment
+JSON_OPTIONS = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.CANONICAL,
+    datetime_conversion=DatetimeConversion.DATETIME_MS,
+    uuid_representation=0,
+    tz_aware=False,
+)
+
+
+def config(uri: str, **options: Any) -> MongoSourceConfig:
+    return MongoSourceConfig(uri=SecretStr(uri), **{"heartbeat_seconds": 0.5, **options})
+
+
+@asynccontextmanager
+async def source(uri: str, *, name: str = "shop", **options: Any) -> AsyncIterator[MongoSource]:
+    """A source that is closed at the end."""
+    opened = MongoSource(name, config(uri, **options))
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+class Reading:
+    """Reads a source as capture does: keeps the last position, and starts again from there."""
+
+    def __init__(self, opened: MongoSource, *, position: str | None = None) -> None:
+        self._source = opened
+        self._items: AsyncIterator[Item] | None = None
+        self.position = position
+        self.commits: list[Commit] = []
+        self.failures: list[PenstockError] = []
+        self.heartbeats = 0
+        self._staged: list[AnyEvent] = []
+
+    @property
+    def events(self) -> list[AnyEvent]:
+        return [event for commit in self.commits for event in commit.events]
+
+    @property
+    def changes(self) -> list[ChangeEvent]:
+        return [event for event in self.events if isinstance(event, ChangeEvent)]
+
+    async def next(self) -> Commit:
+        """The next commit, whole; a transient failure is retried from the last position."""
+        while True:
+            if self._items is None:
+                self._staged = []
+                self._items = self._source.changes(position=self.position)
+            try:
+                item = await anext(self._items)
+            except PenstockError as error:
+                self._items = None
+                if not error.transient:
+                    raise
+                self.failures.append(error)
+                continue
+            self._staged += item.events
+            if isinstance(item, Commit):
+                commit = Commit(
+                    source=item.source, position=item.position, events=tuple(self._staged)
+                )
+                self._staged = []
+                self.position = item.position
+                if commit.events:
+                    self.commits.append(commit)
+                else:
+                    self.heartbeats += 1
+                return commit
+
+    async def until(self, reached: Callable[["Reading"], bool]) -> "Reading":
+        """Read commits until `reached` is true of what was read."""
+        while not reached(self):
+            await self.next()
+        return self
+
+    async def until_events(self, count: int) -> "Reading":
+        return await self.until(lambda reading: len(reading.events) >= count)
+
+    async def stop(self) -> None:
+        """As a crash: what was not read is gone."""
+        items, self._items = self._items, None
+        if items is not None:
+            await items.aclose()  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def reading(
+    uri: str, *, position: str | None = None, name: str = "shop", **options: Any
+) -> AsyncIterator[Reading]:
+    """A source that is being read, at its starting position."""
+    async with source(uri, name=name, **options) as opened:
+        read = Reading(opened, position=position)
+        try:
+            if position is None:
+                await read.next()
+            yield read
+        finally:
+            await read.stop()
+
+
+def loaded(stored: Any) -> Any:
+    """The document of stored JSON, in BSON's types."""
+    return None if stored is None else json_util.loads(bytes(stored), json_options=JSON_OPTIONS)
+
+
+def folded(events: list[AnyEvent]) -> dict[str, Any]:
+    """The rows that applying `events` in their order ends with, by collection and key."""
+    rows: dict[str, Any] = {}
+    for event in events:
+        if not isinstance(event, ChangeEvent):
+            continue
+        key = f"{event.collection}/{bytes(event.key).decode()}"
+        if event.operation is Operation.DELETE:
+            rows.pop(key, None)
+        elif event.full_document is not None:
+            rows[key] = json.loads(bytes(event.full_document))
+    return rows
+
+
+def stored_rows(database: Any, collections: list[str]) -> dict[str, Any]:
+    """What the collections hold, as `folded` says it."""
+    return {
+        f"{name}/{json.dumps({'_id': row['_id']}, separators=(',', ':'))}": row
+        for name in collections
+        for row in database[name].find()
+    }

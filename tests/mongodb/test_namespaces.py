@@ -1,0 +1,68 @@
+"""One decision says which collections are captured, to the server and to us."""
+
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from penstock.sources.mongodb.namespaces import Namespaces
+
+
+def captured(
+    namespace: str, *, database: str | None = None, include: str = "", exclude: str = ""
+) -> bool:
+    name, _, collection = namespace.partition(".")
+    namespaces = Namespaces(
+        database=database, include=tuple(include.split()), exclude=tuple(exclude.split())
+    )
+    return (name, collection) in namespaces
+
+
+@pytest.mark.parametrize(
+    ("namespace", "options", "wanted"),
+    [
+        ("shop.orders", {}, True),
+        ("shop.system.views", {}, False),
+        ("admin.users", {}, False),
+        ("local.oplog.rs", {"include": "*"}, False),
+        ("shop.orders", {"database": "shop"}, True),
+        ("shop2.orders", {"database": "shop"}, False),
+        ("shop.orders", {"include": "orders"}, True),
+        ("shop.order_lines", {"include": "orders"}, False),
+        ("shop.order_lines", {"include": "order*"}, True),
+        ("shop.orders", {"include": "other.orders"}, False),
+        ("shop.orders", {"include": "sh?p.*"}, True),
+        ("shop.orders", {"exclude": "orders"}, False),
+        ("shop.ordersXlines", {"exclude": "orders.lines", "database": "shop"}, True),
+        ("shop.orders", {"include": "orders", "exclude": "*"}, True),
+        ("shop.fs.chunks", {"database": "shop", "include": "fs.chunks"}, True),
+        ("shop.fs.chunks", {"database": "shop", "include": "shop.fs.chunks"}, True),
+        ("shop.fs.chunks", {"include": "shop.fs.*"}, True),
+        ("shop.chunks", {"database": "shop", "include": "fs.chunks"}, False),
+    ],
+)
+def test_patterns_choose_collections(namespace: str, options: dict[str, str], wanted: bool) -> None:
+    assert captured(namespace, **options) is wanted  # type: ignore[arg-type]
+
+
+def test_the_server_chooses_as_we_do(
+    mongo_client: MongoClient[dict[str, Any]], mongo_database: str
+) -> None:
+    names = ["orders", "order_lines", "orders.lines", "fs.files", "a+b", "Orders", "or\nders"]
+    spaces = mongo_client[mongo_database]["spaces"]
+    for database in ("shop", "shop2", "sh-p"):
+        spaces.insert_many({"ns": {"db": database, "coll": name}} for name in names)
+    for patterns in (
+        ("orders",),
+        ("order*", "fs.?iles"),
+        ("shop.orders", "a+b"),
+        ("sh?p.*",),
+        ("*",),
+        ("shop.orders.lines", "shop2.f*"),
+        ("or?ders",),
+    ):
+        for include, exclude in ((patterns, ()), ((), patterns), (patterns, ("*",))):
+            chosen = Namespaces(database=None, include=include, exclude=exclude)
+            found = {(s["ns"]["db"], s["ns"]["coll"]) for s in spaces.find(chosen.match() or {})}
+            everything = {(s["ns"]["db"], s["ns"]["coll"]) for s in spaces.find()}
+            assert found == {space for space in everything if space in chosen}, patterns
