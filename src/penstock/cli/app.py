@@ -5,7 +5,7 @@ import sys
 import typer
 
 from penstock import __version__
-from penstock.cli import check, output, run, status, tail
+from penstock.cli import check, doctor, output, run, status, tail
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -39,6 +39,7 @@ def _root(
 app.command("run")(run.command)
 app.command("tail")(tail.command)
 app.command("status")(status.command)
+app.command("doctor")(doctor.command)
 app.add_typer(check.app, name="config")
 
 

@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
@@ -93,7 +93,7 @@ def load(
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}. Nothing was started.") from error
     variables = _Variables(path, os.environ if environment is None else environment)
-    written = variables.substitute(written, "")
+    written = variables.table(written, "")
     replaced = {name: address for name, address in (listen or {}).items() if address is not None}
     if replaced and isinstance(written.get("serve", {}), dict):
         written["serve"] = {**written.get("serve", {}), **replaced}
@@ -236,17 +236,20 @@ class _Variables:
         self._environment = environment
         self._used: dict[str, str] = {}
 
-    def substitute(self, value: Any, key: str) -> Any:
-        if isinstance(value, dict):
-            table = cast("dict[str, Any]", value)
-            return {
-                name: self.substitute(item, f"{key}.{name}" if key else name)
-                for name, item in table.items()
-            }
-        if isinstance(value, list):
-            return [self.substitute(item, key) for item in cast("list[Any]", value)]
+    def table(self, written: Mapping[str, object], key: str) -> dict[str, Any]:
+        """`written` with every variable in it replaced; `key` says where it stands."""
+        return {
+            name: self.substitute(item, f"{key}.{name}" if key else name)
+            for name, item in written.items()
+        }
+
+    def substitute(self, value: object, key: str) -> Any:
         if isinstance(value, str):
             return _VARIABLE.sub(lambda found: self._value(found[1], key), value)
+        if isinstance(value, list):
+            return [self.substitute(item, key) for item in cast("Iterable[object]", value)]
+        if isinstance(value, dict):
+            return self.table(cast("Mapping[str, object]", value), key)
         return value
 
     def redact(self, message: str) -> str:

@@ -106,15 +106,15 @@ def command(
 
 
 def healthy(report: Report) -> bool:
-    """Whether everything does what it should, or will by itself."""
-    fine = {"running", "finished", "starting", "retrying"}
+    """Whether everything does what it should right now."""
+    fine = {"running", "finished", "starting"}
     return report.capture and report.serve and all(one.state in fine for one in report.sources)
 
 
 def look(settings: Settings) -> Report:
     """Ask capture, and read what the log and the serve process wrote."""
     path = settings.log.path
-    answer = _ask_capture(settings)
+    answer = ask_capture(settings)
     states: list[SourceState] = []
     log: LogReport | None = None
     if exists(path):
@@ -158,7 +158,8 @@ def look(settings: Settings) -> Report:
     )
 
 
-def _ask_capture(settings: Settings) -> dict[str, Any] | None:
+def ask_capture(settings: Settings) -> dict[str, Any] | None:
+    """What capture says of itself; None when it does not answer."""
     try:
         answer = ask(settings.log.path, {"request": "status"}, timeout_seconds=ASK_SECONDS)
     except LogError:

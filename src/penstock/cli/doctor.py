@@ -1,0 +1,198 @@
+"""`penstock doctor`: what would keep the service from running well, each with its fix."""
+
+import asyncio
+import importlib
+import importlib.util
+import shutil
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import typer
+from msgspec import Struct, to_builtins
+
+from penstock.cli import output
+from penstock.cli.config import Settings, SourceSettings, load
+from penstock.cli.status import ask_capture
+from penstock.errors import PenstockError
+from penstock.kv import exists, refuse_network_filesystem
+from penstock.log import LmdbLogReader
+
+
+class SourceCheck(Protocol):
+    """What a source's own `doctor` says of one thing."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    about: str
+    """`sources.shop`, `log`, `serve.grpc`: where in the configuration it belongs."""
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    """What to run or change; empty when there is nothing to do."""
+
+
+def command(
+    config: output.ConfigOption = output.DEFAULT_CONFIG, as_json: output.JsonOption = False
+) -> None:
+    """Look at everything that the service needs, and say how to mend what is not right.
+
+    Changes nothing. Exit code 1 if something must be mended.
+    """
+    findings = asyncio.run(examine(load(config)))
+    for finding in findings:
+        if as_json:
+            output.emit(to_builtins(finding))
+        else:
+            _print(finding)
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Every finding: the log's place, the ports, and what each source says of itself."""
+    running = ask_capture(settings) is not None
+    findings = [
+        *_log(settings),
+        _port("serve.grpc", settings.serve.grpc, running=running),
+        _port("serve.flight", settings.serve.flight, running=running),
+    ]
+    positions = await _positions(settings)
+    for source in settings.sources.values():
+        findings += await _source(source, positions.get(source.name))
+    if not settings.sources:
+        findings.append(
+            Finding(
+                about="sources",
+                name="configured",
+                ok=False,
+                detail="there is no source to capture",
+                fix="add a [sources.NAME] with a type",
+            )
+        )
+    return findings
+
+
+def _log(settings: Settings) -> list[Finding]:
+    path = settings.log.path
+    # What does not exist yet will be created inside the nearest folder that does.
+    folder = next(place for place in (path, *path.parents) if place.exists())
+    found: list[Finding] = []
+    try:
+        refuse_network_filesystem(folder)
+    except PenstockError as error:
+        found.append(
+            Finding(
+                about="log",
+                name="filesystem",
+                ok=False,
+                detail=str(error),
+                fix="put [log] path on a local disk",
+            )
+        )
+    else:
+        found.append(
+            Finding(about="log", name="filesystem", ok=True, detail=f"{folder} is on a local disk")
+        )
+    free = shutil.disk_usage(folder).free
+    wanted = (settings.log.retention_bytes or 0) + settings.log.free_bytes_min
+    used = _used(path)
+    fits = free + used >= wanted
+    found.append(
+        Finding(
+            about="log",
+            name="space",
+            ok=free > settings.log.free_bytes_min,
+            detail=f"{output.size(free)} free, {output.size(used)} used by the log, which may "
+            f"grow to {output.size(settings.log.retention_bytes or 0)}"
+            if settings.log.retention_bytes
+            else f"{output.size(free)} free, and no limit to what the log takes",
+            fix=""
+            if fits
+            else "free space, or lower [log] retention_bytes: a full disk stops "
+            "capture until there is space again",
+        )
+    )
+    return found
+
+
+def _used(path: Path) -> int:
+    try:
+        return (path / "data.mdb").stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _port(about: str, address: str, *, running: bool) -> Finding:
+    """Whether an address can be listened on; while the service runs, whether somebody does."""
+    host, _, port = address.rpartition(":")
+    target = (host.strip("[]"), int(port))
+    if running:
+        return Finding(about=about, name="port", ok=True, detail=f"{address}; the service runs")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(target)
+        except OSError as error:
+            return Finding(
+                about=about,
+                name="port",
+                ok=False,
+                detail=f"{address} cannot be listened on: {error.strerror}",
+                fix=f"stop what uses it, or set {about.partition('.')[2]} under [serve]",
+            )
+    return Finding(about=about, name="port", ok=True, detail=f"{address} is free")
+
+
+async def _positions(settings: Settings) -> dict[str, str]:
+    if not exists(settings.log.path):
+        return {}
+    async with LmdbLogReader(settings.log.path) as reader:
+        return {state.source: state.position for state in await reader.sources()}
+
+
+async def _source(source: SourceSettings, position: str | None) -> list[Finding]:
+    """What the source's own `doctor` says; a source without one has nothing that can be wrong."""
+    about = f"sources.{source.name}"
+    doctor = _doctor_of(source)
+    if doctor is None:
+        return [Finding(about=about, name="source", ok=True, detail=f"{source.kind} needs nothing")]
+    checks = await doctor(source.name, source.config, position=position)
+    return [
+        Finding(about=about, name=check.name, ok=check.ok, detail=check.detail, fix=check.fix)
+        for check in checks
+    ]
+
+
+def _doctor_of(
+    source: SourceSettings,
+) -> Callable[..., Coroutine[Any, Any, Sequence[SourceCheck]]] | None:
+    """`doctor(name, config, position=...)` of the module `doctor` beside the source's class."""
+    package = source.adapter.__module__.rpartition(".")[0]
+    if not package or importlib.util.find_spec(f"{package}.doctor") is None:
+        return None
+    found: Callable[..., Coroutine[Any, Any, Sequence[SourceCheck]]] = importlib.import_module(
+        f"{package}.doctor"
+    ).doctor
+    return found
+
+
+def _print(finding: Finding) -> None:
+    console = output.stdout()
+    mark = "[green]ok [/]" if finding.ok else "[bold red]BAD[/]"
+    console.print(mark, end=" ")
+    console.print(
+        f"{finding.about}: {finding.name}: {finding.detail}", markup=False, soft_wrap=True
+    )
+    if finding.fix:
+        console.print(f"    fix: {finding.fix}", markup=False, soft_wrap=True, style="yellow")

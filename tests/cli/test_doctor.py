@@ -1,0 +1,66 @@
+"""What `penstock doctor` promises: whatever is not right is named with its fix, and left alone."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.service import configure, penstock
+
+from penstock.testing.servers import MongoReplicaSet
+
+FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\n'
+
+
+def examined(
+    capsys: pytest.CaptureFixture[str], folder: Path, text: str
+) -> tuple[int, list[dict[str, Any]]]:
+    done = penstock(capsys, "doctor", "--config", str(configure(folder, text)), "--json")
+    return done.code, [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_a_simulated_shop_needs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, findings = examined(capsys, tmp_path, '[sources.shop]\ntype = "script"' + FREE_PORTS)
+    assert code == 0
+    assert all(one["ok"] for one in findings)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_service_without_a_source_is_not_right(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, findings = examined(capsys, tmp_path, FREE_PORTS)
+    assert code == 1
+    assert [one["about"] for one in findings if not one["ok"]] == ["sources"]
+
+
+def test_a_port_that_is_taken_is_named_with_its_fix(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, findings = examined(capsys, tmp_path, f'[serve]\ngrpc = "{address}"')
+    assert code == 1
+    (finding,) = [one for one in findings if one["about"] == "serve.grpc"]
+    assert address in finding["detail"]
+    assert "grpc under [serve]" in finding["fix"]
+
+
+def test_a_disk_without_space_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, findings = examined(capsys, tmp_path, '[log]\nfree_bytes_min = "900TiB"')
+    assert code == 1
+    (finding,) = [one for one in findings if one["name"] == "space"]
+    assert not finding["ok"]
+    assert finding["fix"]
+
+
+def test_a_real_mongodb_is_looked_at_by_its_own_doctor(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, mongo: MongoReplicaSet
+) -> None:
+    _, findings = examined(
+        capsys, tmp_path, f'[sources.orders]\ntype = "mongodb"\nuri = "{mongo.uri}"'
+    )
+    mine = {one["name"]: one["ok"] for one in findings if one["about"] == "sources.orders"}
+    assert mine["connection"] is True
+    assert mine["privileges"] is True
