@@ -5,7 +5,7 @@ import sys
 import typer
 
 from penstock import __version__
-from penstock.cli import check, doctor, output, run, status, tail
+from penstock.cli import check, doctor, log, output, run, status, tail
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ app.command("tail")(tail.command)
 app.command("status")(status.command)
 app.command("doctor")(doctor.command)
 app.add_typer(check.app, name="config")
+app.add_typer(log.app, name="log")
 
 
 def main() -> None:

@@ -1,0 +1,100 @@
+"""`penstock log check | backup | compact`: looking after the log."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from msgspec import to_builtins
+
+from penstock.cli import output
+from penstock.cli.config import load
+from penstock.errors import LogError
+from penstock.log.maintenance import CheckReport
+from penstock.log.maintenance import backup as backup_log
+from penstock.log.maintenance import check as check_log
+from penstock.log.maintenance import compact as compact_log
+
+app = typer.Typer(help="Look after the log.", no_args_is_help=True)
+
+PathOption = Annotated[
+    Path | None, typer.Option("--path", help="The log's folder, instead of the configured one.")
+]
+
+
+def _path(config: Path, path: Path | None) -> Path:
+    return path or load(config).log.path
+
+
+@app.command("check")
+def check(
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    path: PathOption = None,
+) -> None:
+    """Read the whole log and verify every byte; the service may run. Exit code 4 if damaged."""
+    folder = _path(config, path)
+    report = check_log(folder)
+    if as_json:
+        facts = {"path": str(folder), **to_builtins(report)}
+        # JSON readers keep 53 bits of a number; ids have 64.
+        output.emit({**facts, "log_id": f"{report.log_id:016x}", "ok": not report.problems})
+    else:
+        _print(folder, report)
+    if report.problems:
+        raise typer.Exit(LogError.exit_code)
+
+
+@app.command("backup")
+def backup(
+    target: Annotated[Path, typer.Argument(help="A folder that does not exist yet.")],
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    path: PathOption = None,
+) -> None:
+    """Copy the log, at one moment of it, while the service runs.
+
+    The copy is a log like any other. Once it is written to, markers beyond it are refused.
+    """
+    folder = _path(config, path)
+    backup_log(folder, target)
+    size = (target / "data.mdb").stat().st_size
+    if as_json:
+        output.emit({"path": str(folder), "target": str(target), "bytes": size})
+    else:
+        output.stdout().print(
+            f"copied {folder} to {target}: {output.size(size)}", markup=False, soft_wrap=True
+        )
+
+
+@app.command("compact")
+def compact(
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    path: PathOption = None,
+) -> None:
+    """Give the log's free pages back to the disk. The service must be stopped."""
+    folder = _path(config, path)
+    done = compact_log(folder)
+    if as_json:
+        output.emit({"path": str(folder), **to_builtins(done)})
+    else:
+        output.stdout().print(
+            f"{folder}: {output.size(done.bytes_before)}, now {output.size(done.bytes_after)}",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def _print(folder: Path, report: CheckReport) -> None:
+    console = output.stdout()
+    console.print(
+        f"{folder}: {report.entries:,} entries ({report.trimmed + 1:,} to {report.head:,}) of "
+        f"{report.commits:,} commits in {report.blocks:,} blocks, {output.size(report.bytes)}; "
+        f"{len(report.sources)} source(s), {report.unfinished_extents} unfinished commit(s)",
+        markup=False,
+        soft_wrap=True,
+    )
+    for problem in report.problems:
+        console.print(f"  damaged: {problem}", markup=False, soft_wrap=True, style="bold red")
+    if not report.problems:
+        console.print("  every entry is as it was written", style="green")
