@@ -151,10 +151,10 @@ def _decimal(text: Any) -> bytes | None:
         sign, digits, exponent = Decimal(text).as_tuple()
     except (InvalidOperation, TypeError, ValueError):
         return None
-    unscaled = int("".join(map(str, digits)))
-    if not isinstance(exponent, int) or exponent > 0 or (sign and not unscaled):
-        # No decimal of Spark keeps a positive exponent, or the sign of a zero.
+    # No decimal of Spark keeps a positive exponent, or the sign of a zero.
+    if not isinstance(exponent, int) or exponent > 0 or (sign and not any(digits)):
         return None
+    unscaled = int("".join(map(str, digits)))
     scale = -exponent
     for digits_max, size, header in _DECIMALS:
         if unscaled < 10**digits_max and scale <= digits_max:
