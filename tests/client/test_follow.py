@@ -58,7 +58,7 @@ async def opened(request: pytest.FixtureRequest, log: Log, serve: Serve) -> Open
     if request.param == "embedded":
 
         def embedded(**options: Any) -> Following:
-            return follow_log(log, **options)
+            return follow_log(log, heartbeat_seconds=0.05, **options)
 
         return embedded
     server = await serve(log, heartbeat_interval=0.05)

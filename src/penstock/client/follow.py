@@ -24,8 +24,6 @@ Connect = Callable[[str], AsyncGenerator[Received]]
 
 SAVE_INTERVAL_SECONDS = 1.0
 RETRY = Retry()
-EMBEDDED_HEARTBEAT_SECONDS = 1.0
-"""How often a filter that matches nothing moves an embedded reader's marker."""
 
 
 class Keeper:
@@ -243,11 +241,13 @@ def follow_log(
     control_events: bool = False,
     store: ProgressStore | None = None,
     save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
+    heartbeat_seconds: float = 1.0,
     bytes_max: int = 1 << 20,
 ) -> Following:
     """Follow a log in this process; the same semantics as `follow` (P17).
 
-    Reads about `bytes_max` bytes of the log at once.
+    A filter that matches nothing moves the marker every `heartbeat_seconds`. Reads about
+    `bytes_max` bytes of the log at once.
     """
     wanted = frozenset(collections)
     criteria = Criteria(collections=wanted, control_events=control_events)
@@ -259,7 +259,7 @@ def follow_log(
             source,
             Subscription(criteria=criteria, progress=progress),
             bytes_max=bytes_max,
-            heartbeat_seconds=EMBEDDED_HEARTBEAT_SECONDS,
+            heartbeat_seconds=heartbeat_seconds,
             clock=time.monotonic,
         ):
             for batch in batches(delivery, events_max=1000, bytes_max=bytes_max):
