@@ -8,6 +8,7 @@ Sources of the facts: the comments of `lmdb.h` (0.9) and py-lmdb's documentation
 """
 
 import errno
+import fcntl
 import os
 import threading
 from collections.abc import Generator, Sequence
@@ -23,6 +24,7 @@ from penstock.errors import (
     LogError,
     LogFormatError,
     LogFullError,
+    LogLockedError,
 )
 
 if TYPE_CHECKING:
@@ -279,6 +281,31 @@ class Env:
 
 _registry: dict[Path, Env] = {}
 _registry_lock = threading.Lock()
+
+
+@contextmanager
+def offline(path: Path) -> Generator[None]:
+    """Nobody in any process has the environment at `path` open, or can open it, inside.
+
+    Every process that has it open holds a shared lock on the first byte of its lock file
+    (mdb_env_excl_lock in LMDB's mdb.c). Raises LogLockedError when one does.
+    """
+    path = path.resolve()
+    busy = (
+        f"the log at {path} is open in another process. Nothing was changed. Stop `penstock run` "
+        f"and whoever else reads it, and try again."
+    )
+    with _registry_lock:
+        if path in _registry:
+            raise LogLockedError(busy)
+        # Opened only while this process has no environment there: closing any descriptor of a
+        # file gives up all POSIX locks that the process has on it.
+        with (path / "lock.mdb").open("ab") as lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+            except OSError:
+                raise LogLockedError(busy) from None
+            yield
 
 
 def exists(path: Path) -> bool:

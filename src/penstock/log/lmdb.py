@@ -106,7 +106,7 @@ class LmdbLog(_AsyncReads):
         with ExitStack() as undo:
             _make_folder(self.path)
             kv.refuse_network_filesystem(self.path)
-            self._lock = _lock(self.path)
+            self._lock = lock_log(self.path)
             undo.callback(os.close, self._lock)
             env = kv.open_env(self.path, map_bytes=config.map_bytes, create=True)
             undo.callback(env.close)
@@ -205,7 +205,7 @@ class LmdbLogReader(_AsyncReads):
     """
 
     def __init__(self, path: Path, *, cache_bytes: int = 32 << 20) -> None:
-        env = _open_for_reading(path.resolve())
+        env = open_for_reading(path.resolve())
         super().__init__(env, cache_bytes=cache_bytes)
         self.path = env.path
         self._seen = 0
@@ -250,6 +250,10 @@ class LmdbLogReader(_AsyncReads):
         await self.close()
 
     def _heard(self) -> None:
+        # A restored or compacted log has other files under the same path.
+        if self._env.stale():
+            with suppress(LogError):  # not complete yet: the next round looks again
+                self._swap_env(open_for_reading(self.path))
         head = self._head()
         if head != self._seen:
             self._seen = head
@@ -262,10 +266,10 @@ class LmdbLogReader(_AsyncReads):
 def _make_folder(path: Path) -> None:
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a power cut: LMDB syncs its files, not their names."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -274,7 +278,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
+def lock_log(path: Path) -> int:
     """The exclusive lock on the log: a descriptor that holds it until it is closed."""
     descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -314,7 +318,7 @@ def _prepare(env: Env) -> Draft:
         with txn.cursor(env[POSITIONS]) as cursor:
             sources = [source_of(value) for value in cursor.iternext(keys=False, values=True)]
         unfinished, free = unfinished_extents(txn, env)
-    _sync_folder(env.path)
+    sync_folder(env.path)
     return Draft(state, {source.source: source for source in sources}, {}, deque(unfinished), free)
 
 
@@ -331,7 +335,7 @@ def _require_format(found: bytes, path: Path) -> None:
         )
 
 
-def _open_for_reading(path: Path) -> Env:
+def open_for_reading(path: Path) -> Env:
     env = kv.open_env(path, create=False)
     try:
         if not env.databases(DATABASES, create=False):

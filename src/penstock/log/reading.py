@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from penstock.errors import LogCorruptError, LogError
 from penstock.kv import Env, Transaction
@@ -154,9 +154,21 @@ class LmdbReads(Reads):
 
     def __init__(self, env: Env, *, cache_bytes: int) -> None:
         self._env = env
+        self._cache_bytes = cache_bytes
         self._cache = BlockCache(cache_bytes)
+        self._swap = threading.Lock()
 
     @contextmanager
     def snapshot(self) -> Generator[Snapshot]:
-        with self._env.read() as txn:
-            yield Snapshot(txn, self._env, self._cache)
+        with ExitStack() as stack:
+            with self._swap:
+                env, cache = self._env, self._cache
+                txn = stack.enter_context(env.read())
+            yield Snapshot(txn, env, cache)
+
+    def _swap_env(self, env: Env) -> None:
+        """Read from `env` from now on. Whoever is still reading the old one finishes first."""
+        with self._swap:
+            old, self._env = self._env, env
+            self._cache = BlockCache(self._cache_bytes)
+        old.close()

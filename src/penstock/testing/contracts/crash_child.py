@@ -1,4 +1,4 @@
-"""The child that `DurableLogContract` kills: appends a known history and says what was acknowledged.
+"""The child that `DurableLogContract` kills: it appends a known history, and says what is durable.
 
 python -m penstock.testing.contracts.crash_child MODULE:CLASS FOLDER SEED
 """

@@ -51,7 +51,7 @@ def steps_of(source: str, number: int) -> list[Commit | Fragment]:
 class DurableLogContract:
     """Inherit beside `ChangeLogContract`, in a module that a child process can import."""
 
-    kills: ClassVar[int] = 4
+    kills: ClassVar[int] = 3
     """How often the child is killed; a soak test raises it."""
 
     def reopen_log(self, config: LogConfig) -> ChangeLog:
@@ -74,7 +74,7 @@ class DurableLogContract:
         """P4, invariants 1 and 2: after every kill the log is dense, its commits are whole, each
         source stands at its last durable commit, and nothing acknowledged is missing."""
         seed = random.randrange(1 << 32)
-        print(f"seed {seed}")
+        sys.stdout.write(f"seed {seed}\n")
         random_ = random.Random(seed)
         for kill in range(self.kills):
             acknowledged = self._run_and_kill(tmp_path, seed + kill, random_)
