@@ -1,12 +1,14 @@
 """From a chunk to what is written: rows, columns and rejects of one table. Pure."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+import pyarrow.compute as pc
+from msgspec import Struct, structs
 
-from penstock.spark.chunk import Chunk, concat_cells
+from penstock.spark.chunk import ROW_SCHEMA, Chunk, concat_cells
 from penstock.spark.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.kinds import Kind, document_field, kind_of_column
 from penstock.spark.patch import State, decode_change, fold
@@ -40,14 +42,11 @@ class TableWrite(Struct, frozen=True, kw_only=True):
 
 def relative_keys(chunk: Chunk) -> list[str]:
     """The keys whose outcome depends on the row that the table has."""
-    keys = chunk.rows["key"].to_pylist()
-    seen: set[str] = set()
-    needed: list[str] = []
-    for key, role in zip(keys, chunk.roles.tolist(), strict=True):
-        if role == RELATIVE and key not in seen:
-            needed.append(key)
-        seen.add(key)
-    return needed
+    codes, relative = codes_of(chunk.rows), chunk.roles == RELATIVE
+    firsts = np.unique(codes, return_index=True)[1]
+    places = firsts[relative[firsts]]
+    keys: list[str] = pc.unique(chunk.rows["key"].take(pa.array(places))).to_pylist()
+    return keys
 
 
 def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
@@ -80,7 +79,7 @@ def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
         (decode_documents([row.document or {} for row in folded]), len(folded)),
     )
     placement = place(schema, cells, sequences)
-    for row, why in placement.misfits.items():
+    for row, why in sorted(placement.misfits.items()):
         operations[row] = STALE
         rejected[row] = int(sequences[row])
         rejects.append(Reject(sequence=int(sequences[row]), reason=why.reason, field=why.field))
@@ -183,3 +182,34 @@ def table_states(base: pa.Table) -> dict[Identity, State]:
         own: State(document=document, sequence=sequence, rejected_sequence=mark)
         for own, document, sequence, mark in zip(owns, documents, sequences, marks, strict=True)
     }
+
+
+def prepare_move(
+    rows: pa.Table, *, schema: pa.Schema, database: str, collection: str, sequence: int
+) -> TableWrite:
+    """Decide how a table's rows become those of another one, as of `sequence`.
+
+    Rows that were stale stay so. A row that does not fit is in the rejects with all it had.
+    """
+    count = rows.num_rows
+    columns: dict[str, Any] = {
+        "sequence": pa.array([sequence] * count, pa.int64()),
+        "role": pa.array([PUT] * count, pa.int8()),
+        "source": rows[SOURCE],
+        "database": pa.array([database] * count, pa.string()),
+        "collection": pa.array([collection] * count, pa.string()),
+        "key": rows[KEY],
+    }
+    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in ROW_SCHEMA]
+    chunk = Chunk(rows=pa.table(arrays, schema=ROW_SCHEMA), cells=table_cells(rows))
+    write = prepare(chunk, schema=schema, base=OWN_COLUMNS.empty_table())
+    misfits = np.flatnonzero(write.changes[OPERATION].to_numpy() == STALE).tolist()
+    documents = documents_of(chunk.cells, misfits)
+    rejects = [
+        structs.replace(reject, key=rows[KEY][at].as_py(), document=document)
+        for reject, at, document in zip(write.rejects, misfits, documents, strict=True)
+    ]
+    marks = pc.coalesce(write.changes[REJECTED].combine_chunks(), rows[REJECTED].combine_chunks())
+    column = write.changes.schema.get_field_index(REJECTED)
+    changes = write.changes.set_column(column, OWN_COLUMNS.field(REJECTED), marks)
+    return TableWrite(changes=changes, widened=write.widened, rejects=rejects)

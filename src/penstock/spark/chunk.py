@@ -4,15 +4,17 @@ Workers turn entries into chunks: the entries that still matter, their documents
 field and kind. The driver joins chunks and reduces again; nothing is lost or decided on the way.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from penstock.event import Kind as Event
 from penstock.spark.decode import Cells, decode_documents, parse_documents
 from penstock.spark.kinds import Kind
 from penstock.spark.reduce import (
@@ -65,6 +67,7 @@ CHUNK_SCHEMA: Final = pa.schema(
         ("rows", pa.binary()),
         ("cells", pa.binary()),
         ("commits", pa.binary()),
+        ("first", pa.int64()),
         ("entries", pa.int64()),
         ("bytes", pa.int64()),
     ]
@@ -91,6 +94,12 @@ class Chunk(Struct, frozen=True, kw_only=True):
         roles: NDArray[np.int8] = self.rows["role"].to_numpy()
         return roles
 
+    @property
+    def last_sequence(self) -> int:
+        """0 for a chunk without rows."""
+        sequences = self.sequences
+        return int(sequences[-1]) if len(sequences) else 0
+
     def take(self, places: NDArray[np.intp]) -> "Chunk":
         """Some of the rows. Fields of which none has a value are left out."""
         if len(places) == self.rows.num_rows and bool((places == np.arange(len(places))).all()):
@@ -103,6 +112,47 @@ class Chunk(Struct, frozen=True, kw_only=True):
             if left:
                 cells[field] = left
         return Chunk(rows=self.rows.take(indices), cells=cells)
+
+
+class Control(Struct, frozen=True, kw_only=True):
+    """A schema, gap or system event, as far as tables care. Empty text for what it names not."""
+
+    sequence: int
+    kind: Event
+    operation: str
+    source: str
+    database: str
+    collection: str
+    description: dict[str, Any]
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """A whole batch, reduced."""
+
+    chunk: Chunk
+    after: int
+    """The sequence before its first entry."""
+    entries: int
+    """How many there were before they were reduced."""
+
+    @property
+    def controls(self) -> list[Control]:
+        """Its control events, in order."""
+        rows = self.chunk.rows.filter(pa.array(self.chunk.roles == CONTROL))
+        return [_control(row) for row in rows.to_pylist()]
+
+
+def _control(row: Mapping[str, Any]) -> Control:
+    said = row["full_document"]
+    return Control(
+        sequence=row["sequence"],
+        kind=Event(row["kind"]),
+        operation=row["operation_type"],
+        source=row["source"] or "",
+        database=row["database"] or "",
+        collection=row["collection"] or "",
+        description=msgspec.json.decode(said) if said else {},
+    )
 
 
 def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = ()) -> Chunk:
@@ -174,6 +224,7 @@ def _to_chunk(piece: list[pa.RecordBatch], held: int, cuts: Sequence[int]) -> pa
         [_ipc(chunk.rows)],
         [_ipc(_flat(chunk.cells, chunk.rows.num_rows))],
         [_ipc(sum_commits(entries))],
+        [pc.min(entries["sequence"]).as_py()],
         [entries.num_rows],
         [held],
     ]

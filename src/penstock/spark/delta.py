@@ -30,6 +30,8 @@ from penstock.spark.reduce import DELETE, PUT
 
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _SIGN: Final = 1 << 64
+_LITERALS_MAX: Final = 500
+"""Beyond so many keys, reading all and choosing is faster than a condition that names them."""
 
 
 class Stamp(Struct, frozen=True, kw_only=True):
@@ -107,24 +109,43 @@ class Table:
         """The documents' columns, without OWN_COLUMNS; empty before the first commit."""
         if self._delta is None:
             return pa.schema([])
-        whole = pa.schema(self._delta.schema().to_arrow())
-        return pa.schema([column for column in whole if column.name not in OWN_COLUMNS.names])
+        return pa.schema(
+            [column for column in self._arrow_schema if column.name not in OWN_COLUMNS.names]
+        )
 
     def rows(self, keys: Sequence[str]) -> pa.Table:
         """The rows with one of these `_key`s, of whatever database."""
-        if self._delta is None:
+        if self._delta is None or not keys:
             return OWN_COLUMNS.empty_table()
-        dataset = self._delta.to_pyarrow_dataset()
-        table: pa.Table = dataset.to_table(filter=pc.field(KEY).isin(list(keys)))
-        return table
+        few = len(keys) <= _LITERALS_MAX
+        literals = f"`{KEY}` IN ({', '.join(text(key) for key in keys)})" if few else None
+        wanted = pa.array(keys, pa.string())
+        found = [batch.filter(pc.is_in(batch[KEY], wanted)) for batch in self.scan(literals)]
+        return pa.Table.from_batches(found, self._arrow_schema)
 
     def stream(self, source: str, database: str) -> pa.Table:
         """All rows of one database of a source."""
         if self._delta is None:
             return OWN_COLUMNS.empty_table()
-        here = (pc.field(SOURCE) == source) & (pc.field(DATABASE) == database)
-        table: pa.Table = self._delta.to_pyarrow_dataset().to_table(filter=here)
-        return table
+        return pa.Table.from_batches(
+            self.scan(of_stream(source, database)), schema=self._arrow_schema
+        )
+
+    def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
+        """The table's rows, all columns, in no order."""
+        if self._delta is None:
+            return
+        schema = self._arrow_schema
+        for batch in self._delta.scan(predicate=predicate):
+            rows = pa.record_batch(batch)
+            yield pa.RecordBatch.from_arrays(
+                [rows[field.name].cast(field.type) for field in schema], schema=schema
+            )
+
+    @property
+    def _arrow_schema(self) -> pa.Schema:
+        assert self._delta is not None
+        return pa.schema(self._delta.schema().to_arrow())
 
     def merge(self, changes: pa.Table, stamp: Stamp) -> None:
         """Apply `changes` in one commit: OWN_COLUMNS, the documents' columns, and OPERATION.
@@ -164,11 +185,8 @@ class Table:
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider: every file is written anew."""
         assert self._delta is not None
-        dataset = self._delta.to_pyarrow_dataset()
         schema = pa.schema([field for field in changes.schema if field.name != OPERATION])
-        reader = pa.RecordBatchReader.from_batches(
-            schema, _rewritten(dataset.to_batches(), changes, schema)
-        )
+        reader = pa.RecordBatchReader.from_batches(schema, _rewritten(self.scan(), changes, schema))
         write_deltalake(
             self._delta,
             reader,
@@ -192,12 +210,14 @@ class Table:
             commit_properties=stamp.properties(),
         )
 
-    def empty(self, predicate: str, stamp: Stamp) -> None:
-        """Delete the rows for which `predicate` holds."""
+    def empty(self, predicate: str, stamp: Stamp | None) -> None:
+        """Delete the rows for which `predicate` holds. Without a stamp it moves nothing on."""
         if self._delta is None:
             return
         self._delta.delete(
-            predicate, writer_properties=_WRITER, commit_properties=stamp.properties()
+            predicate,
+            writer_properties=_WRITER,
+            commit_properties=None if stamp is None else stamp.properties(),
         )
 
     def relabel(self, predicate: str, values: Mapping[str, str], stamp: Stamp) -> None:
@@ -276,6 +296,16 @@ def _wider(column: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(19, 0))
     return column.cast(target)
+
+
+def of_stream(source: str, database: str) -> str:
+    """The SQL condition for the rows of one database of a source."""
+    return f"`{SOURCE}` = {text(source)} AND `{DATABASE}` = {text(database)}"
+
+
+def text(value: str) -> str:
+    """A SQL literal."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def secrets(storage_options: Mapping[str, Any]) -> dict[str, str]:

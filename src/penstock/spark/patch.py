@@ -105,7 +105,7 @@ def apply_update(document: Document, update: dict[str, Any]) -> Document:
     return result
 
 
-def _steps(document: Document, path: str) -> list[str]:
+def _steps(path: str) -> list[str]:
     if not path or path.startswith("$") or ".." in path or path.endswith("."):
         raise InexactError(f"the path {path!r} is ambiguous")
     return path.split(".")
@@ -113,7 +113,7 @@ def _steps(document: Document, path: str) -> list[str]:
 
 def _walk(document: Document, path: str) -> tuple[Any, str]:
     """The container of the last step of `path`, and that step."""
-    steps = _steps(document, path)
+    steps = _steps(path)
     at: Any = document
     for number, step in enumerate(steps[:-1]):
         _unambiguous(at, steps[number:], path)

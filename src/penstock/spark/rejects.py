@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
@@ -23,6 +24,18 @@ REJECTS_SCHEMA: Final = pa.schema(
 """One row per rejected change. `field` is null where the change as a whole was the reason; the
 documents are as they were captured, Extended JSON."""
 
+ENTRY_COLUMNS: Final = (
+    "sequence",
+    "source",
+    "database",
+    "collection",
+    "key",
+    "operation_type",
+    "full_document",
+    "update_description",
+)
+"""What a reject tells of its entry."""
+
 
 class Reject(Struct, frozen=True, kw_only=True):
     """A change that a table could not take."""
@@ -30,17 +43,26 @@ class Reject(Struct, frozen=True, kw_only=True):
     sequence: int
     reason: str
     field: str | None = None
+    key: str | None = None
+    document: dict[str, Any] | None = None
+    """Key and document of a row that an event about its whole collection moved."""
+
+    def overrides(self) -> dict[str, Any]:
+        """What it says itself instead of its entry."""
+        if self.document is None:
+            return {}
+        return {"key": self.key, "full_document": msgspec.json.encode(self.document).decode()}
 
 
 def rejects_table(pipeline: str, rejects: list[Reject], entries: pa.Table) -> pa.Table:
-    """REJECTS_SCHEMA rows, by sequence. `entries` holds the entries at those sequences."""
-    wanted = [name for name in REJECTS_SCHEMA.names if name in entries.column_names]
+    """REJECTS_SCHEMA rows, by sequence. `entries` (ENTRY_COLUMNS) holds what was rejected."""
     by_sequence: dict[int, dict[str, Any]] = {
-        row["sequence"]: row for row in entries.select(wanted).to_pylist()
+        row["sequence"]: row for row in entries.select(ENTRY_COLUMNS).to_pylist()
     }
     rows = [
         {
             **by_sequence.get(reject.sequence, {}),
+            **reject.overrides(),
             "pipeline": pipeline,
             "sequence": reject.sequence,
             "field": reject.field,

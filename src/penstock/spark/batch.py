@@ -1,0 +1,231 @@
+"""Apply a batch to the tables of a pipeline.
+
+A table holds one row for each key, as of the last change in the log, and no row for a deleted one.
+Applying a batch twice equals once (invariant 7), whoever applies it: the tables themselves say how
+far they have come.
+
+Order inside a batch: first the rejects, then the tables, each in one Delta commit with the app
+transaction that guards it. A crash in between leaves a reject whose table write follows when the
+batch is applied again; a row is never missing from a table without being in the rejects.
+
+An event about a whole collection cuts the batch: what is before it is applied first, in a commit of
+its own.
+
+| event | the table |
+|---|---|
+| drop, dropDatabase | loses its rows; columns stay, for whoever reads them |
+| rename to a collection of this pipeline | hands its rows over; what was there is replaced |
+| rename to any other | loses its rows: the collection is gone |
+| rename from a collection that this pipeline does not follow | cannot be known: a gap |
+| gap | `on_gap`: stop, or note it in the rejects |
+| create, modify, indexes, invalidate, system events | is as it was |
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from penstock.errors import ChangesLostError
+from penstock.event import Kind
+from penstock.spark.apply import TableWrite, prepare, prepare_move, relative_keys
+from penstock.spark.chunk import Chunk, Collected, Control
+from penstock.spark.config import PipelineConfig
+from penstock.spark.delta import Stamp, Table, of_stream, secrets, text
+from penstock.spark.plan import DATABASE, SEQUENCE
+from penstock.spark.reduce import CONTROL
+from penstock.spark.rejects import Reject, rejects_table
+
+CUTTING = frozenset({"drop", "dropDatabase", "rename"})
+
+
+class BatchResult(Struct, frozen=True, kw_only=True):
+    """What a batch came to."""
+
+    batch_id: int
+    entries: int
+    """Entries read."""
+    rows: int
+    """Rows written or deleted in tables; 0 when the batch was applied before."""
+    rejected: int
+    sequence: int
+    """The last one applied; 0 for an empty batch."""
+
+
+class BatchWriter:
+    """Applies one batch; made anew for each."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        config: PipelineConfig,
+        log_id: int | None,
+        batch_id: int,
+        entries_at: Callable[[Sequence[int]], pa.Table],
+    ) -> None:
+        """`entries_at` gives entries as captured (ENTRY_COLUMNS), for the rejects."""
+        self._pipeline = pipeline
+        self._config = config
+        self._log_id = log_id
+        self._batch_id = batch_id
+        self._entries_at = entries_at
+        self._storage = secrets(config.storage_options)
+        self._tables: dict[str, Table] = {}
+        self._rows = 0
+        self._rejected = 0
+
+    def apply(self, batch: Collected) -> BatchResult:
+        """Write everything that is not written yet. Raises as `merge_into_delta` says."""
+        after, last = batch.after, batch.chunk.last_sequence
+        for control in batch.controls:
+            if control.kind is not Kind.GAP and control.operation not in CUTTING:
+                continue
+            self._changes(batch.chunk, after, control.sequence - 1)
+            self._control(control)
+            after = control.sequence
+        self._changes(batch.chunk, after, last)
+        return BatchResult(
+            batch_id=self._batch_id,
+            entries=batch.entries,
+            rows=self._rows,
+            rejected=self._rejected,
+            sequence=last,
+        )
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def _changes(self, chunk: Chunk, after: int, until: int) -> None:
+        """Apply the changes of rows in (after, until]: rejects first, then each table."""
+        here = (chunk.sequences > after) & (chunk.sequences <= until) & (chunk.roles != CONTROL)
+        if not here.any():
+            return
+        chunk = chunk.take(np.flatnonzero(here))
+        writes: list[tuple[Table, TableWrite]] = []
+        for collection in pc.unique(chunk.rows["collection"]).to_pylist():
+            table = self._table(collection)
+            own = pc.equal(chunk.rows["collection"], collection).to_numpy()
+            part = chunk.take(np.flatnonzero(own & (chunk.sequences > self._applied(table))))
+            if part.rows.num_rows:
+                base = table.rows(relative_keys(part))
+                writes.append((table, prepare(part, schema=table.schema, base=base)))
+        self._write(writes, self._stamp(after, until))
+
+    def _write(self, writes: Sequence[tuple[Table, TableWrite]], stamp: Stamp) -> None:
+        self._reject([reject for _, write in writes for reject in write.rejects], stamp)
+        for table, write in writes:
+            if write.widened:
+                table.rewrite(write.changes, stamp)
+            else:
+                table.merge(write.changes, stamp)
+            self._rows += write.changes.num_rows - len(write.rejects)
+
+    def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:
+        if not rejects:
+            return
+        table = self._open(self._config.rejects_path)
+        applied = self._applied(table)
+        fresh = [reject for reject in rejects if reject.sequence > applied]
+        if fresh:
+            entries = self._entries_at([reject.sequence for reject in fresh])
+            table.append(rejects_table(self._pipeline, fresh, entries), stamp)
+            self._rejected += len(fresh)
+
+    # --- events about whole collections ---------------------------------------------------------
+
+    def _control(self, control: Control) -> None:
+        stamp = self._stamp(control.sequence - 1, control.sequence)
+        if control.kind is Kind.GAP:
+            self._lost(control, str(control.description or "gap"), stamp)
+        elif control.operation == "drop":
+            self._empty(control.collection, control.source, control.database, stamp)
+        elif control.operation == "dropDatabase":
+            # A source that keeps more than the configured collections drops each by itself first.
+            for collection in self._config.collections:
+                self._empty(collection, control.source, control.database, stamp)
+        else:
+            self._rename(control, stamp)
+
+    def _rename(self, control: Control, stamp: Stamp) -> None:
+        to = control.description.get("to") or {}
+        database, collection = str(to.get("db", "")), str(to.get("coll", ""))
+        if not self._follows(collection):
+            self._empty(control.collection, control.source, control.database, stamp)
+        elif self._follows(control.collection):
+            self._move(control, database, collection, stamp)
+        else:
+            what = (
+                f"{control.database}.{control.collection}, which this pipeline does not follow, "
+                f"was renamed to {database}.{collection}"
+            )
+            self._lost(control, what, stamp)
+            self._empty(collection, control.source, database, stamp)
+
+    def _move(self, control: Control, database: str, collection: str, stamp: Stamp) -> None:
+        """Hand the rows over: the new name first, so that a crash in between repeats it whole."""
+        old, new = self._table(control.collection), self._table(collection)
+        here, there = (
+            of_stream(control.source, control.database),
+            of_stream(control.source, database),
+        )
+        if old is new:
+            if self._applied(new) < stamp.until:
+                new.empty(there, None)
+                changed = {DATABASE: text(database), SEQUENCE: str(stamp.until)}
+                new.relabel(here, changed, stamp)
+            return
+        if self._applied(new) < stamp.until:
+            new.empty(there, None)
+            rows = old.stream(control.source, control.database)
+            write = prepare_move(
+                rows,
+                schema=new.schema,
+                database=database,
+                collection=collection,
+                sequence=stamp.until,
+            )
+            self._write([(new, write)], stamp)
+        if self._applied(old) < stamp.until:
+            old.empty(here, stamp)
+
+    def _empty(self, collection: str, source: str, database: str, stamp: Stamp) -> None:
+        if self._follows(collection):
+            table = self._table(collection)
+            if self._applied(table) < stamp.until:
+                table.empty(of_stream(source, database), stamp)
+
+    def _lost(self, control: Control, description: str, stamp: Stamp) -> None:
+        if self._config.on_gap == "halt":
+            raise ChangesLostError(
+                pipeline=self._pipeline, sequence=control.sequence, description=description
+            )
+        self._reject([Reject(sequence=control.sequence, reason=f"gap: {description}")], stamp)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _follows(self, collection: str) -> bool:
+        return bool(collection) and (
+            not self._config.collections or collection in self._config.collections
+        )
+
+    def _table(self, collection: str) -> Table:
+        return self._open(self._config.table_path(collection))
+
+    def _open(self, path: str) -> Table:
+        if path not in self._tables:
+            self._tables[path] = Table(path, storage_options=self._storage)
+        return self._tables[path]
+
+    def _applied(self, table: Table) -> int:
+        return table.applied(self._pipeline, log_id=self._log_id)
+
+    def _stamp(self, after: int, until: int) -> Stamp:
+        return Stamp(
+            pipeline=self._pipeline,
+            log_id=self._log_id,
+            after=after,
+            until=until,
+            batch=self._batch_id,
+        )

@@ -1,0 +1,236 @@
+"""What the tests of tables share: a log of entries in memory, its fold, and a table's rows."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from msgspec import Raw
+
+from penstock.event import (
+    AnyEvent,
+    ChangeEvent,
+    ClusterTime,
+    Operation,
+    SchemaEvent,
+    SystemEvent,
+    event_id,
+)
+from penstock.extjson import encode
+from penstock.spark.apply import table_states
+from penstock.spark.batch import CUTTING, BatchResult, BatchWriter
+from penstock.spark.chunk import (
+    INPUT_COLUMNS,
+    Collected,
+    from_chunk,
+    join,
+    to_chunks,
+)
+from penstock.spark.config import PipelineConfig
+from penstock.spark.reduce import verify_commits
+from penstock.wire import Block, CommitSummary, Placed, build_block, encode_commit
+
+LOG_ID = 0xFEDC_BA98_7654_3210
+"""Above 2**63: as a signed number it is negative."""
+
+Document = dict[str, Any]
+
+
+class Entries:
+    """A log as one Arrow table; sequences start at 1."""
+
+    def __init__(self) -> None:
+        self._blocks: list[pa.RecordBatch] = []
+        self._commits = 0
+        self.head = 0
+
+    def commit(self, *events: AnyEvent) -> None:
+        """Append one commit."""
+        self._commits += 1
+        encoded = encode_commit("shop", events, position="p")
+        placed = [
+            Placed(event, self._commits, ordinal, ordinal == len(events) - 1)
+            for ordinal, event in enumerate(encoded.events)
+        ]
+        data = build_block(placed, [CommitSummary(len(placed), encoded.digest)], ingested_at=1)
+        self._blocks.append(Block(data, log_id=LOG_ID, first_sequence=self.head + 1).to_arrow())
+        self.head += len(events)
+
+    def table(self, after: int = 0, until: int | None = None) -> pa.Table:
+        """The entries of (after, until]."""
+        whole = pa.Table.from_batches(self._blocks)
+        return whole.slice(after, (self.head if until is None else until) - after)
+
+
+def change(
+    key: object,
+    operation: str,
+    document: Document | None = None,
+    *,
+    update: Document | None = None,
+    unchanged: Sequence[str] = (),
+    database: str = "db",
+    collection: str = "orders",
+    text: str | None = None,
+) -> ChangeEvent:
+    """A change of the document `key`; `text` instead of `document` is Extended JSON as it is."""
+    full = Raw(text.encode()) if text is not None else encode(document) if document else None
+    return ChangeEvent(
+        event_id=event_id("shop", f"{key}", 0),
+        source="shop",
+        database=database,
+        tenant=database,
+        collection=collection,
+        cluster_time=ClusterTime(1_700_000_000),
+        timestamp=1_700_000_000_000,
+        position="p",
+        document_id=str(key),
+        key=encode({"_id": key}),
+        operation=Operation(operation),
+        full_document=full,
+        update_description=encode(update) if update is not None else None,
+        unchanged=tuple(unchanged),
+    )
+
+
+def put(key: object, /, **fields: Any) -> ChangeEvent:
+    """An insert of a whole document."""
+    return change(key, "insert", {"_id": key, **fields})
+
+
+def schema_event(
+    operation: str, *, database: str = "db", collection: str = "orders", **facts: Any
+) -> SchemaEvent:
+    """An event about a whole collection."""
+    return SchemaEvent(
+        event_id=event_id("shop", operation, 0),
+        source="shop",
+        database=database,
+        tenant=database,
+        collection=collection,
+        cluster_time=ClusterTime(1_700_000_000),
+        timestamp=1_700_000_000_000,
+        position="p",
+        operation=operation,
+        description=encode(facts),
+    )
+
+
+def gap() -> SystemEvent:
+    """Changes that were lost."""
+    return SystemEvent(
+        event_id=event_id("shop", "gap", 0),
+        source="shop",
+        database="",
+        tenant="",
+        collection="",
+        cluster_time=ClusterTime(0),
+        timestamp=0,
+        position="p",
+        operation="gap",
+        description=encode({"reason": "oplog"}),
+    )
+
+
+def pipeline(path: Path, *collections: str, **more: Any) -> PipelineConfig:
+    """A pipeline into `path`."""
+    return PipelineConfig(
+        source="shop", collections=collections or ("orders",), path=str(path), **more
+    )
+
+
+def apply(
+    entries: pa.Table,
+    config: PipelineConfig,
+    *,
+    batch_id: int = 0,
+    name: str = "p",
+    log_id: int = LOG_ID,
+    parts: int = 1,
+) -> BatchResult:
+    """Apply one batch as Spark would, in `parts` partitions, in this process."""
+    rows = entries.num_rows
+    edges = [rows * part // parts for part in range(parts + 1)]
+    ranges = [entries.slice(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+
+    def collect(cuts: Sequence[int]) -> Collected:
+        chunks = [
+            chunk
+            for part in ranges
+            if part.num_rows
+            for chunk in to_chunks(part.select(INPUT_COLUMNS).to_batches(), cuts=cuts)
+        ]
+        opened = [
+            from_chunk({name: chunk[name][0].as_buffer() for name in ("rows", "cells", "commits")})
+            for chunk in chunks
+        ]
+        verify_commits(pa.concat_tables([sums for _, sums in opened]), whole=True)
+        return Collected(
+            chunk=join([chunk for chunk, _ in opened], cuts=cuts),
+            after=min(chunk["first"][0].as_py() for chunk in chunks) - 1,
+            entries=rows,
+        )
+
+    collected = collect(())
+    cuts = [event.sequence for event in collected.controls if event.operation in CUTTING]
+    if cuts:
+        collected = collect(cuts)
+    writer = BatchWriter(
+        pipeline=name,
+        config=config,
+        log_id=log_id,
+        batch_id=batch_id,
+        entries_at=lambda wanted: entries.filter(
+            pa.compute.is_in(entries["sequence"], pa.array(wanted))  # pyright: ignore
+        ),
+    )
+    return writer.apply(collected)
+
+
+def rows_of(path: Path | str) -> dict[tuple[str, str], Document]:
+    """The documents of a table by (database, key), nulls left out."""
+    table = DeltaTable(str(path)).to_pyarrow_table()
+    return {
+        (database, key): state.document or {}
+        for (key, _, database), state in table_states(table).items()
+    }
+
+
+def rejects_of(path: Path | str) -> list[Document]:
+    """The rows of the rejects table, by sequence."""
+    rejects: list[Document] = DeltaTable(f"{path}_rejects").to_pyarrow_table().to_pylist()
+    return sorted(rejects, key=lambda row: row["sequence"])
+
+
+def version_of(path: Path | str) -> int:
+    """The table's version: it grows with each commit."""
+    return DeltaTable(str(path)).version()
+
+
+def fold(entries: pa.Table) -> dict[tuple[str, str], Document]:
+    """What the table must be: whole documents, deletes, and collections that are dropped."""
+    rows: dict[tuple[str, str], Document] = {}
+    for entry in entries.to_pylist():
+        own = (entry["database"], entry["key"])
+        if entry["kind"]:
+            if entry["operation_type"] == "drop":
+                rows = {at: row for at, row in rows.items() if at[0] != entry["database"]}
+            continue
+        if entry["operation_type"] == "delete":
+            rows.pop(own, None)
+            continue
+        if entry["full_document"] is None:
+            document = dict(rows[own])
+            said = json.loads(entry["update_description"])
+            document |= said.get("updatedFields", {})
+            for field in said.get("removedFields", []):
+                document.pop(field, None)
+        else:
+            document = json.loads(entry["full_document"])
+            for field in entry["unchanged"] or ():
+                if field in rows[own]:
+                    document[field] = rows[own][field]
+        rows[own] = {field: value for field, value in document.items() if value is not None}
+    return rows
