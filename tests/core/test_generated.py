@@ -12,6 +12,10 @@ PROTO = Path("proto")
 GENERATED = Path(_generated.__file__).parent
 
 
+def test_reference_docs_are_current() -> None:
+    subprocess.run([sys.executable, "scripts/reference_fields.py", "--check"], check=True)
+
+
 @pytest.mark.parametrize("proto", ["penstock/v1/penstock.proto", "puller.proto"])
 def test_generated_code_is_current(proto: str, tmp_path: Path) -> None:
     subprocess.run(
