@@ -15,6 +15,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -100,9 +102,7 @@ def flight(endpoint: str, streams: int) -> None:
         with LogClient(endpoint) as client:
             assert sum(batch.num_rows for batch in client.read(request)) == high - low
 
-    threads = [
-        threading.Thread(target=drain, args=edge) for edge in zip(edges, edges[1:], strict=False)
-    ]
+    threads = [threading.Thread(target=drain, args=edge) for edge in pairwise(edges)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,12 +138,11 @@ def spark_figures(endpoint: str, folder: Path, events: int, rounds: int) -> dict
             )
             query.awaitTermination()
 
+    narrow = source.schema(columns).load()
     figures = {
         "Spark batch read, all columns": best(rounds, events, drain(everything)),
-        "Spark batch read, four columns": best(
-            rounds, events, drain(source.schema(columns).load())
-        ),
-        "Spark stream, availableNow": best(rounds, events, stream),
+        "Spark batch read, four columns": best(rounds, events, drain(narrow)),
+        "Spark stream, availableNow, start to stop": best(rounds, events, stream),
         "peer: Spark, local Parquet": best(
             rounds, events, drain(spark.read.parquet(str(folder / "parquet")))
         ),
@@ -170,7 +169,7 @@ def main() -> None:
             endpoint = ours.recv()
             figures = {
                 f"Flight, {streams} stream{'s'[: streams - 1]}": best(
-                    arguments.rounds, events, lambda: flight(endpoint, streams)
+                    arguments.rounds, events, partial(flight, endpoint, streams)
                 )
                 for streams in (1, 2)
             }

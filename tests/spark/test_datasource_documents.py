@@ -1,5 +1,9 @@
 """Documents as VARIANT or struct: exactly the value that was captured, or a refusal, never null."""
 
+# Documents are what JSON says they are, and Spark's stubs are open too.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 import json
 import math
 from collections.abc import Iterator
