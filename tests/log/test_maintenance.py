@@ -49,18 +49,22 @@ async def test_a_sound_log_is_found_sound_while_it_is_written(tmp_path: Path) ->
 
 
 def entries_of(path: Path, name: bytes) -> list[tuple[bytes, bytes]]:
-    with lmdb.open(str(path), max_dbs=16, map_size=1 << 30) as env:
-        with env.begin(db=env.open_db(name)) as txn:
-            return list(txn.cursor())
+    with (
+        lmdb.open(str(path), max_dbs=16, map_size=1 << 30) as env,
+        env.begin(db=env.open_db(name)) as txn,
+    ):
+        return list(txn.cursor())
 
 
 def put(path: Path, name: bytes, key: bytes, value: bytes | None) -> None:
-    with lmdb.open(str(path), max_dbs=16, map_size=1 << 30) as env:
-        with env.begin(write=True, db=env.open_db(name)) as txn:
-            if value is None:
-                txn.delete(key)
-            else:
-                txn.put(key, value)
+    with (
+        lmdb.open(str(path), max_dbs=16, map_size=1 << 30) as env,
+        env.begin(write=True, db=env.open_db(name)) as txn,
+    ):
+        if value is None:
+            txn.delete(key)
+        else:
+            txn.put(key, value)
 
 
 @pytest.mark.parametrize("name", [ENTRIES, EXTENTS])

@@ -1,0 +1,308 @@
+"""Everything has a limit, and the limit has an outcome: disk, map, memory, steps."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import kv
+from penstock.errors import ConfigError, LogFullError
+from penstock.event import Commit, Fragment
+from penstock.kv import network_filesystem
+from penstock.log import LmdbLog, LmdbLogReader, LogConfig
+from penstock.log.layout import ENTRIES, EXTENTS
+from penstock.testing.contracts import ManualClock
+from penstock.testing.contracts.entries import changes, read_all, require_whole_commits
+
+_ROOT = Path(__file__).parents[2]
+
+
+def commit(number: int, *, rows: int = 5, bytes_: int = 20_000) -> Commit:
+    position = str(number)
+    return Commit(source="a", position=position, events=changes("a", position, rows, bytes_=bytes_))
+
+
+async def fill_until_refused(log: LmdbLog) -> int:
+    """Append until the log is full; returns the number of the commit that was refused."""
+    for number in range(1, 10_000):
+        try:
+            await log.append([commit(number)])
+        except LogFullError as error:
+            if error.transient:
+                return number
+            raise
+    raise AssertionError("never full")
+
+
+async def require_nothing_lost(log: LmdbLog, refused: int) -> None:
+    """Everything before the refused commit is there, nothing of it, and the position says so."""
+    entries = await read_all(log)
+    require_whole_commits(entries)
+    assert len(entries) == (refused - 1) * 5
+    assert await log.position("a") == str(refused - 1)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, with 24 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs root; the map-full test covers the rest")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+async def test_a_full_disk_refuses_whole_batches_and_goes_on_when_there_is_room(
+    small_disk: Path,
+) -> None:
+    """P5: ENOSPC from the file system itself."""
+    async with LmdbLog(LogConfig(path=small_disk / "log", free_bytes_min=0)) as log:
+        await log.append([commit(0)])
+        await log.set_position("a", "0")
+        ballast = small_disk / "ballast"
+        ballast.write_bytes(b"x" * (16 << 20))
+        refused = await fill_until_refused(log)
+        # Not even a heartbeat pretends to be durable, and whatever is tried changes nothing.
+        for _ in range(3):
+            with pytest.raises(LogFullError):
+                await log.append([commit(refused)])
+        entries = await read_all(log)
+        require_whole_commits(entries)
+        assert len(entries) == refused * 5
+        assert await log.position("a") == str(refused - 1)
+        ballast.unlink()
+        await log.append([commit(refused)])
+        assert len(await read_all(log)) == (refused + 1) * 5
+        before = await log.bounds()
+    async with LmdbLog(LogConfig(path=small_disk / "log", free_bytes_min=0)) as log:
+        assert await log.bounds() == before
+
+
+async def test_the_floor_of_free_space_refuses_before_the_disk_does(small_disk: Path) -> None:
+    """P5: LMDB itself would only say EIO."""
+    config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20)
+    async with LmdbLog(config) as log:
+        refused = await fill_until_refused(log)
+        assert kv.space(small_disk).free > 10 << 20
+        await require_nothing_lost(log, refused)
+        # Trimming makes room in the file, so it may go below the floor.
+        await log.trim(20)
+        assert (await log.bounds()).trimmed == 20
+
+
+async def test_a_full_map_refuses_whole_batches_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    """P5: as a full disk does."""
+    config = LogConfig(path=tmp_path, map_bytes=8 << 20, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        refused = await fill_until_refused(log)
+        await require_nothing_lost(log, refused)
+        # One source's refusal is not another's: what fits is appended.
+        results = await asyncio.gather(
+            log.append([commit(refused, rows=400)]),
+            log.append([Commit(source="b", position="1")]),
+            return_exceptions=True,
+        )
+        assert isinstance(results[0], LogFullError)
+        assert results[1] is None
+    async with LmdbLog(LogConfig(path=tmp_path, map_bytes=64 << 20, free_bytes_min=0)) as log:
+        await require_nothing_lost(log, refused)
+        await log.append([commit(refused)])
+        assert await log.position("a") == str(refused)
+
+
+async def test_a_full_log_takes_no_part_of_a_staged_commit(tmp_path: Path) -> None:
+    """P5, S14: staging fails, what was visible stays, and the source starts its commit again."""
+    config = LogConfig(path=tmp_path, map_bytes=8 << 20, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        await log.append([commit(1)])
+        part = changes("b", "1", 100, bytes_=9_000)
+        with pytest.raises(LogFullError):
+            await asyncio.gather(
+                *(log.append([Fragment(source="b", events=part)]) for _ in range(40))
+            )
+        await log.abandon("b")
+        large = Commit(source="b", position="1", events=changes("b", "1", 3000, bytes_=9_000))
+        with pytest.raises(LogFullError):
+            await log.append([large])
+        assert (await log.bounds()).head == 5
+        for beat in range(60):
+            await log.append([Commit(source="beat", position=str(beat))])
+        await log.append([commit(2, rows=20)])
+        assert (await log.bounds()).head == 25
+
+
+def test_network_file_systems_are_refused() -> None:
+    mounts = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+40 22 0:40 / /mnt/share rw - nfs4 host:/share rw
+41 40 0:41 / /mnt/share/local\\040disk rw - xfs /dev/vdb rw
+42 22 0:42 / /home/me rw master:1 - fuse.sshfs me@host: rw
+"""
+    assert network_filesystem(Path("/data/log"), mounts) is None
+    assert network_filesystem(Path("/mnt/share/log"), mounts) == "nfs4"
+    assert network_filesystem(Path("/mnt/share/local disk/log"), mounts) is None
+    assert network_filesystem(Path("/mnt/shared/log"), mounts) is None
+    assert network_filesystem(Path("/home/me/log"), mounts) == "fuse.sshfs"
+
+
+def test_a_log_on_a_network_file_system_is_not_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("40 22 0:40 / / rw - nfs4 host:/share rw\n")
+    monkeypatch.setattr(kv, "_MOUNTS", mounts)
+    with pytest.raises(ConfigError, match="network file system"):
+        LmdbLog(LogConfig(path=tmp_path / "log"))
+    assert not (tmp_path / "log" / "data.mdb").exists()
+
+
+# --- work in steps ------------------------------------------------------------------------------
+
+
+def blocks_stored(log: LmdbLog) -> tuple[int, int]:
+    """How many values the log and its extents have on disk."""
+    env = kv.open_env(log.path, create=False)
+    try:
+        with env.read() as txn:
+            return txn.stat(env[ENTRIES])["entries"], txn.stat(env[EXTENTS])["entries"]
+    finally:
+        env.close()
+
+
+async def test_trimming_takes_a_bounded_step_with_each_append(tmp_path: Path) -> None:
+    """A hundred blocks are hidden at once, and removed a few at a time."""
+    clock = ManualClock()
+    config = LogConfig(path=tmp_path, retention_bytes=None, free_bytes_min=0)
+    async with LmdbLog(config, clock=clock) as log:
+        await log.append([commit(number, rows=4) for number in range(1, 101)])
+        stored, _ = blocks_stored(log)
+        assert stored >= 100
+        await log.trim(400)
+        assert stored - blocks_stored(log)[0] <= 16
+        for beat in range(stored):
+            await log.append([Commit(source="a", position=f"beat {beat}")])
+        assert blocks_stored(log) == (0, 0)
+
+
+async def test_an_abandoned_commit_gives_its_pages_back(tmp_path: Path) -> None:
+    config = LogConfig(path=tmp_path, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        for start in range(0, 500, 100):
+            part = changes("a", "1", 100, start=start, bytes_=9_000)
+            await log.append([Fragment(source="a", events=part)])
+        assert blocks_stored(log)[1] > 50
+        await log.abandon("a")
+        for beat in range(20):
+            await log.append([Commit(source="b", position=str(beat))])
+        assert blocks_stored(log) == (0, 0)
+        await log.append([Fragment(source="a", events=changes("a", "1", 50, bytes_=9_000))])
+    async with LmdbLog(config) as log:
+        for beat in range(20):
+            await log.append([Commit(source="b", position=str(beat))])
+        assert blocks_stored(log) == (0, 0)
+
+
+async def test_the_file_stays_near_what_is_kept(tmp_path: Path) -> None:
+    """P23: trimmed pages are used again, so the file does not grow with what passed through."""
+    limit = 4 << 20
+    config = LogConfig(path=tmp_path, retention=None, retention_bytes=limit, free_bytes_min=0)
+    async with LmdbLog(config) as log, LmdbLogReader(tmp_path) as reader:
+        for number in range(400):
+            await log.append([commit(number)])
+            # A reader that kept its transaction would pin every page that it ever saw.
+            bounds = await reader.bounds()
+            await reader.read(after=bounds.head - 1)
+        size = (tmp_path / "data.mdb").stat().st_blocks * 512
+        assert size < 2 * limit, f"{size >> 20} MiB for {400 * 5 * 20_000 >> 20} MiB that passed"
+
+
+async def test_appends_that_meet_become_durable_in_one_transaction(tmp_path: Path) -> None:
+    """Group commit: a hundred sources do not cost a hundred fsyncs."""
+    config = LogConfig(path=tmp_path, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        env = kv.open_env(log.path, create=False)
+        with env.read() as txn:
+            before = txn.id()
+        await asyncio.gather(
+            *(
+                log.append([Commit(source=f"s{n}", position="1", events=changes(f"s{n}", "1", 2))])
+                for n in range(100)
+            )
+        )
+        with env.read() as txn:
+            assert txn.id() - before < 20
+        env.close()
+        require_whole_commits(await read_all(log))
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+_STAGE = """
+import asyncio, sys
+from pathlib import Path
+from penstock.event import Commit, Fragment
+from penstock.log import LmdbLog, LogConfig
+from penstock.testing.contracts.entries import changes
+
+def anonymous() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError
+
+async def main(path: str, rows: int) -> None:
+    peak = 0
+    config = LogConfig(path=Path(path), free_bytes_min=0, retention_bytes=None)
+    async with LmdbLog(config) as log:
+        for start in range(0, rows, 1000):
+            events = changes("a", "1", min(1000, rows - start), start=start, bytes_=120)
+            await log.append([Fragment(source="a", events=events)])
+            peak = max(peak, anonymous())
+        assert (await log.bounds()).head == 0
+        await log.append([Commit(source="a", position="1")])
+        peak = max(peak, anonymous())
+        after = 0
+        while blocks := await log.read(after=after):
+            assert {block.first_commit for block in blocks} == {1}
+            after = blocks[-1].last_sequence
+            peak = max(peak, anonymous())
+        assert after == rows, after
+    print(peak)
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+async def stage(path: Path, rows: int) -> int:
+    """The most anonymous memory that a process needs to stage, publish and read one commit."""
+    said = await asyncio.to_thread(
+        subprocess.check_output,
+        [sys.executable, "-c", _STAGE, str(path), str(rows)],
+        cwd=_ROOT,
+        text=True,
+    )
+    return int(said)
+
+
+async def test_a_large_commit_passes_in_bounded_memory(tmp_path: Path) -> None:
+    """S14: memory does not grow with the commit (twenty times the rows, the same memory)."""
+    small = await stage(tmp_path / "small", 10_000)
+    large = await stage(tmp_path / "large", 200_000)
+    assert large < 256 << 20
+    assert large - small < 48 << 20, f"{small >> 20} MiB became {large >> 20} MiB"
+
+
+@pytest.mark.soak
+async def test_five_million_rows_in_one_commit_stay_under_512_mb(tmp_path: Path) -> None:
+    """S14."""
+    assert await stage(tmp_path / "log", 5_000_000) < 512_000_000
