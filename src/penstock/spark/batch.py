@@ -33,12 +33,14 @@ from penstock.event import Kind
 from penstock.spark.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.chunk import Chunk, Collected, Control
 from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Stamp, Table, of_stream, secrets, text
+from penstock.spark.delta import Stamp, Table, of_stream, secrets, tables_below, text
 from penstock.spark.plan import DATABASE, SEQUENCE
 from penstock.spark.reduce import CONTROL
 from penstock.spark.rejects import Reject, rejects_table
 
 CUTTING = frozenset({"drop", "dropDatabase", "rename"})
+_TIDY_COMMITS = 100
+"""How often a table's small files are joined and its old ones deleted."""
 
 
 class BatchResult(Struct, frozen=True, kw_only=True):
@@ -52,6 +54,22 @@ class BatchResult(Struct, frozen=True, kw_only=True):
     rejected: int
     sequence: int
     """The last one applied; 0 for an empty batch."""
+
+
+def reached(config: PipelineConfig, pipeline: str, *, log_id: int | None) -> int:
+    """The sequence up to which every table of a pipeline has its changes; 0 if one may have none.
+
+    A lower bound: a table that had no changes for long says where it had the last.
+    """
+    storage = secrets(config.storage_options)
+    if config.collections:
+        paths = [config.table_path(collection) for collection in config.collections]
+    else:
+        paths = tables_below(config.path, storage)
+    sequences = [
+        Table(path, storage_options=storage).applied(pipeline, log_id=log_id) for path in paths
+    ]
+    return min(sequences, default=0)
 
 
 class BatchWriter:
@@ -120,6 +138,8 @@ class BatchWriter:
                 table.rewrite(write.changes, stamp)
             else:
                 table.merge(write.changes, stamp)
+            if table.version % _TIDY_COMMITS == 0:
+                table.tidy(history_seconds=self._config.history)
             self._rows += write.changes.num_rows - len(write.rejects)
 
     def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:

@@ -8,13 +8,16 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-id
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import TableNotFoundError
+from deltalake.fs import DeltaStorageHandler
 from msgspec import Struct
+from pyarrow import fs
 
 from penstock.errors import StreamChangedError
 from penstock.spark.plan import (
@@ -103,6 +106,11 @@ class Table:
                 f"{log_id:016x}; move the table away or give the pipeline another path"
             )
         return self._delta.transaction_version(_app_id(pipeline)) or 0
+
+    @property
+    def version(self) -> int:
+        """Grows with each commit; -1 before the first."""
+        return -1 if self._delta is None else self._delta.version()
 
     @property
     def schema(self) -> pa.Schema:
@@ -296,6 +304,16 @@ def _wider(column: pa.Array, target: pa.DataType) -> pa.Array:
     if pa.types.is_decimal(target):
         column = column.cast(pa.decimal128(19, 0))
     return column.cast(target)
+
+
+def tables_below(path: str, storage_options: Mapping[str, str]) -> list[str]:
+    """The Delta tables in the folders right below `path`."""
+    if "://" not in path and not Path(path).is_dir():
+        return []
+    files = fs.PyFileSystem(DeltaStorageHandler(path, dict(storage_options)))
+    below = files.get_file_info(fs.FileSelector("", recursive=False))
+    folders = (f"{path.rstrip('/')}/{one.base_name}" for one in below if not one.is_file)
+    return [one for one in folders if DeltaTable.is_deltatable(one, dict(storage_options) or None)]
 
 
 def of_stream(source: str, database: str) -> str:
