@@ -125,11 +125,14 @@ async def test_a_full_log_takes_no_part_of_a_staged_commit(tmp_path: Path) -> No
     config = LogConfig(path=tmp_path, map_bytes=8 << 20, free_bytes_min=0)
     async with LmdbLog(config) as log:
         await log.append([commit(1)])
-        part = changes("b", "1", 100, bytes_=9_000)
+
+        async def stage_without_end() -> None:
+            for _ in range(1000):
+                part = changes("b", "1", 100, bytes_=9_000)
+                await log.append([Fragment(source="b", events=part)])
+
         with pytest.raises(LogFullError):
-            await asyncio.gather(
-                *(log.append([Fragment(source="b", events=part)]) for _ in range(40))
-            )
+            await stage_without_end()
         await log.abandon("b")
         large = Commit(source="b", position="1", events=changes("b", "1", 3000, bytes_=9_000))
         with pytest.raises(LogFullError):
