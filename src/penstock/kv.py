@@ -234,6 +234,12 @@ class Env:
             self._lmdb = self._open()
             self._open_databases(list(self._names), create=False)
 
+    @property
+    def synchronous(self) -> bool:
+        """Whether a write is on the disk when its transaction ends."""
+        flags = self._lmdb.flags()
+        return flags["sync"] and flags["metasync"] and not flags["map_async"]
+
     def reader_check(self) -> int:
         """Free the slots of dead readers, which pin pages; returns how many there were."""
         with self._inside():

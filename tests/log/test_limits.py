@@ -197,6 +197,27 @@ async def test_trimming_takes_a_bounded_step_with_each_append(tmp_path: Path) ->
         assert blocks_stored(log) == (0, 0)
 
 
+async def test_age_trims_a_log_that_nobody_appends_to(tmp_path: Path) -> None:
+    """And an idle log that has nothing to trim is left alone: no write, no fsync."""
+    clock = ManualClock()
+    config = LogConfig(path=tmp_path, retention=3600, free_bytes_min=0)
+    async with LmdbLog(config, clock=clock) as log, LmdbLogReader(tmp_path) as reader:
+        await log.append([commit(1), commit(2)])
+        env = kv.open_env(log.path, create=False)
+        with env.read() as txn:
+            before = txn.id()
+        clock.pass_(3000)
+        assert not await reader.wait(after=10, timeout_seconds=1.5)
+        with env.read() as txn:
+            assert txn.id() == before
+        env.close()
+        clock.pass_(3000)
+        while (await reader.bounds()).trimmed < 10:  # noqa: ASYNC110 - trimming tells nobody
+            await asyncio.sleep(0.01)
+        while blocks_stored(log) != (0, 0):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def test_an_abandoned_commit_gives_its_pages_back(tmp_path: Path) -> None:
     config = LogConfig(path=tmp_path, free_bytes_min=0)
     async with LmdbLog(config) as log:

@@ -49,7 +49,7 @@ class Trimmer:
         self._clock = clock
         self._trust = trust
         self._age_checked = float("-inf")
-        self.pending = True
+        self.pending = False
         """Whether the last step left something to remove."""
         self.bytes = 0
         """What the published entries take up on disk, as of the last step."""
@@ -61,8 +61,12 @@ class Trimmer:
         if self.pending or truth.dropped:
             return True
         with self._env.read() as txn:
-            held = self._held(txn, truth)
-            return self._over(held, truth) or self._age_due()
+            if self._left_over(txn, truth.state.trimmed):
+                return True
+            old = self._due(txn, truth, self._clock.wall_ms(), _BLOCKS_MIN)
+        if old is not None:
+            self._age_checked = float("-inf")  # the step that follows asks again, and acts
+        return old is not None
 
     def step(self, applied: "Applied") -> None:
         """Remove a bounded number of blocks; move the watermark if retention says so."""
@@ -71,17 +75,38 @@ class Trimmer:
         dropped = self._remove_dropped(txn, draft, budget)
         removed = self._remove_trimmed(txn, draft.state.trimmed, budget - dropped.blocks)
         self.pending = dropped.more or removed.more
+        # While trimmed pages are still counted, the bytes say nothing about what should go next.
+        old = None if removed.more else self._due(txn, draft, draft.now, budget)
+        if old is not None:
+            draft.state = draft.state._replace(trimmed=old.sequence, trimmed_check=old.check)
+            self.pending = True
+
+    def _due(self, txn: Transaction, draft: "Draft", now: int, blocks_max: int) -> Old | None:
+        """Up to where retention wants to trim now."""
         held = self._held(txn, draft)
         self.bytes = held.bytes
-        # While trimmed pages are still counted, the bytes say nothing about what should go next.
-        if not removed.more and (self._over(held, draft) or self._age_due()):
-            self._age_checked = self._clock.steady_seconds()
-            now = draft.now if self._trusted() else None
-            candidates = self._candidates(txn, draft, budget)
-            old = due(candidates, config=self._config, held=held, now=now)
-            if old is not None:
-                draft.state = draft.state._replace(trimmed=old.sequence, trimmed_check=old.check)
-                self.pending = True
+        if not self._over(held, draft) and not self._age_due():
+            return None
+        self._age_checked = self._clock.steady_seconds()
+        return due(
+            self._candidates(txn, draft, blocks_max),
+            config=self._config,
+            held=held,
+            now=now if self._trusted() else None,
+        )
+
+    def _left_over(self, txn: Transaction, trimmed: int) -> bool:
+        """Whether the oldest value holds a block that lies wholly at or below the watermark."""
+        with txn.cursor(self._env[ENTRIES]) as cursor:
+            if not cursor.first():
+                return False
+            place = place_of(cursor.key())
+            pointer = pointer_of(cursor.value())
+        if pointer is None or place.last <= trimmed:
+            return place.last <= trimmed
+        with txn.cursor(self._env[EXTENTS]) as cursor:
+            cursor.set_range(row_key(pointer.extent, 1, 0))
+            return place.first - 1 + rows_of(cursor.key()).last <= trimmed
 
     def trim(self, applied: "Applied", until: int) -> None:
         """Move the watermark to `until` exactly; it never moves back."""
