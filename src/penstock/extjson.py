@@ -37,7 +37,8 @@ from uuid import UUID
 import msgspec
 from msgspec import Raw, Struct
 
-_LONG = re.compile(rb'(?<!\{"\$date":)\{"\$numberLong":"(-?\d+)"\}')
+# What must not stand before is asked last: a pattern that starts with plain text is found at once.
+_LONG = re.compile(rb'\{"\$numberLong":"(?<!\{"\$date":\{"\$numberLong":")(-?\d+)"\}')
 _WRAPPER_KEYS = frozenset(
     {
         "$oid",

@@ -2,7 +2,7 @@
 
 import struct
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 
 import msgspec
@@ -266,14 +266,13 @@ class Block:
 
     def seed_message(self, i: int) -> bytes:
         """The puller's dialect: the same bytes, but int64 values plain as relaxed JSON has them."""
-        message = self.message(i)
-        if not int(self.index["flags"][i]) & FLAG_LONG:
-            return message
-        event = pb.Event.FromString(message)
-        event.full_document = relaxed(event.full_document)
-        event.update_description = relaxed(event.update_description)
-        event.full_document_before_change = relaxed(event.full_document_before_change)
-        return event.SerializeToString()
+        return next(self.seed_messages((i,)))
+
+    def seed_messages(self, entries: Sequence[int]) -> Iterator[bytes]:
+        """`seed_message` of many entries, in the order given."""
+        flags = self.index["flags"]
+        for i, message in zip(entries, self.messages(entries), strict=True):
+            yield _relaxed_message(message) if flags[i] & FLAG_LONG else message
 
     def entries(self) -> Iterator[Entry]:
         """The entries in view, decoded."""
@@ -313,6 +312,14 @@ def _marker_field(log_id: int) -> bytes:
 @lru_cache(maxsize=256)
 def _streams(table: bytes) -> list[Stream]:
     return msgspec.json.decode(table, type=list[Stream])
+
+
+def _relaxed_message(message: bytes) -> bytes:
+    event = pb.Event.FromString(message)
+    event.full_document = relaxed(event.full_document)
+    event.update_description = relaxed(event.update_description)
+    event.full_document_before_change = relaxed(event.full_document_before_change)
+    return event.SerializeToString()
 
 
 def _unreadable(data: bytes, first_sequence: int) -> LogFormatError | LogCorruptError:

@@ -122,29 +122,38 @@ def event_of(event: pb.Event) -> AnyEvent:
 
     Raises ValueError for a message that no source could have written.
     """
-    common: dict[str, Any] = {
-        "event_id": event.id,
-        "source": event.source,
-        "database": event.database,
-        "tenant": event.tenant,
-        "collection": event.collection,
-        "cluster_time": ClusterTime(event.cluster_time.t, event.cluster_time.i),
-        "timestamp": event.timestamp,
-        "position": event.position,
-        "schema_version": event.schema_version,
-        "transaction": event.transaction or None,
-    }
     kind = int(event.kind)
-    if kind == Kind.SCHEMA:
-        return SchemaEvent(
-            **common, operation=event.operation_type, description=Raw(event.full_document)
-        )
-    if kind in {Kind.GAP, Kind.SYSTEM}:
-        return SystemEvent(
-            **common, operation=event.operation_type, description=Raw(event.full_document)
-        )
+    if kind == Kind.DATA:
+        return _change_of(event)
+    of_kind = SchemaEvent if kind == Kind.SCHEMA else SystemEvent
+    return of_kind(
+        event_id=event.id,
+        source=event.source,
+        database=event.database,
+        tenant=event.tenant,
+        collection=event.collection,
+        cluster_time=_time_of(event),
+        timestamp=event.timestamp,
+        position=event.position,
+        schema_version=event.schema_version,
+        transaction=event.transaction or None,
+        operation=event.operation_type,
+        description=Raw(event.full_document),
+    )
+
+
+def _change_of(event: pb.Event) -> ChangeEvent:
     return ChangeEvent(
-        **common,
+        event_id=event.id,
+        source=event.source,
+        database=event.database,
+        tenant=event.tenant,
+        collection=event.collection,
+        cluster_time=_time_of(event),
+        timestamp=event.timestamp,
+        position=event.position,
+        schema_version=event.schema_version,
+        transaction=event.transaction or None,
         document_id=event.document_id,
         key=Raw(event.key),
         operation=Operation(event.operation_type),
@@ -157,6 +166,11 @@ def event_of(event: pb.Event) -> AnyEvent:
         unchanged=tuple(event.unchanged),
         full_document_as_of_event=event.full_document_as_of_event,
     )
+
+
+def _time_of(event: pb.Event) -> ClusterTime:
+    time = event.cluster_time
+    return ClusterTime(time.t, time.i)
 
 
 def _raw(data: bytes) -> Raw | None:
