@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from penstock.errors import TrimmedError
 from penstock.event import AnyEvent, ChangeEvent, ClusterTime, Operation, SystemEvent, event_id
 from penstock.extjson import encode
-from penstock.ports import Bounds
+from penstock.ports import Ancestor, Bounds
 from penstock.progress import Progress
 from penstock.wire import Block, CommitSummary, Placed, build_block, encode_commit
 
@@ -62,6 +62,7 @@ class BlockLog:
         self.block_events = block_events
         self.trimmed = self.trimmed_check = 0
         self.head = self.head_commit = self.head_check = 0
+        self.ancestors: tuple[Ancestor, ...] = ()
         self.blocks: list[Block] = []
         self.reads = 0
         self._lasts: list[int] = []
@@ -106,6 +107,7 @@ class BlockLog:
                 head=self.head,
                 head_commit=self.head_commit,
                 head_check=self.head_check,
+                ancestors=self.ancestors,
             )
 
     def read_now(

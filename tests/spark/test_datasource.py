@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.flight.blocks import BlockLog, gap, insert
 
 from penstock.client.flight import PipelineReport
+from penstock.ports import Ancestor
 from penstock.serve.flight import FlightServer
+from penstock.spark.datasource import PenstockStreamReader, RangePartition
+from penstock.spark.options import parse_options
+from penstock.spark.rows import ENTRY_SCHEMA
 from penstock.wire import ARROW_SCHEMA
 
 if TYPE_CHECKING:
@@ -145,18 +150,66 @@ def test_a_batch_that_failed_is_replayed_with_the_same_rows(run: Run, log: Block
     assert sorted(row.sequence for row in batches[3]) == list(range(31, 101))
 
 
-@pytest.mark.parametrize("starting", ["latest", "earliest"])
-def test_a_first_batch_that_failed_starts_again_where_it_started(
-    run: Run, log: BlockLog, starting: str
+def started(endpoint: str, **options: str) -> PenstockStreamReader:
+    """A stream's reader as Spark makes it when a query starts, or starts again."""
+    return PenstockStreamReader(
+        parse_options({"endpoint": endpoint} | options, starting_default="latest"), ENTRY_SCHEMA
+    )
+
+
+def planned(reader: PenstockStreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
+    parts = [part for part in reader.partitions(start, end) if isinstance(part, RangePartition)]
+    return [(part.after, part.until) for part in parts]
+
+
+def test_a_first_batch_that_is_replayed_starts_where_it_started(
+    log: BlockLog, endpoint: str
 ) -> None:
-    """Spark asks again where a query starts, as long as its first batch is not done."""
+    """Spark asks again where a query starts, as long as its first batch is not done: by then
+    "latest" is another place, and what lies between would be lost in silence."""
+    append(log, [5])
+    reader = started(endpoint)
+    start = reader.initialOffset()
+    append(log, [5])
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.stop()
+    append(log, [5])
+    again = started(endpoint)
+    assert planned(again, again.initialOffset(), end) == [(5, 10)]
+    assert again.latestOffset(end, ReadAllAvailable())["sequence"] == 15
+    again.stop()
+
+
+def test_available_now_ends_where_the_log_ended_when_it_began(log: BlockLog, endpoint: str) -> None:
+    append(log, [5, 5])
+    reader = started(endpoint, startingOffsets="earliest", maxOffsetsPerTrigger="7")
+    reader.prepareForTriggerAvailableNow()
+    append(log, [5, 5])
+    limit = reader.getDefaultReadLimit()
+    at, ends = reader.initialOffset(), list[int]()
+    while (end := reader.latestOffset(at, limit)) != at:
+        ends.append(end["sequence"])
+        at = end
+    reader.stop()
+    assert ends == [5, 10]
+
+
+def test_a_first_batch_whose_start_was_trimmed_is_an_error(run: Run, log: BlockLog) -> None:
     append(log, [5, 5])
     with pytest.raises(Exception, match="the sink fails"):
-        run(startingOffsets=starting, fail_in=0)
+        run(fail_in=0)
+    log.trim(5)
+    with pytest.raises(Exception, match="removed by retention"):
+        run()
+
+
+def test_a_restored_log_is_followed_from_where_both_agree(run: Run, log: BlockLog) -> None:
     append(log, [5, 5])
-    expected = list(range(11 if starting == "latest" else 1, 21))
-    got = sequences(run(startingOffsets=starting))
-    assert [n for batch in got for n in batch] == expected
+    run()
+    log.ancestors = (Ancestor(log_id=log.log_id, head=10),)
+    log.log_id += 1
+    append(log, [5])
+    assert sequences(run()) == [[11, 12, 13, 14, 15]]
 
 
 def test_a_stream_starts_where_it_is_told(run: Run, log: BlockLog) -> None:
