@@ -1,13 +1,14 @@
 """What a pipeline is: one source, some of its collections, and where they go."""
 
+import re
 from typing import Any, Literal
-from urllib.parse import quote
 
 from pydantic import Field, SecretStr, field_validator
 
 from penstock.config import Config, Seconds
 
 TARGETS = ("table",)
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 
 
 class PipelineConfig(Config):
@@ -77,4 +78,16 @@ class PipelineConfig(Config):
         """Where the table of a collection is."""
         if len(self.collections) == 1:
             return self.path.rstrip("/")
-        return f"{self.path.rstrip('/')}/{quote(collection, safe='. ')}"
+        return f"{self.path.rstrip('/')}/{_folder(collection)}"
+
+
+def _folder(collection: str) -> str:
+    """A folder name that no file system, URL or table format reads in a way of its own.
+
+    Anything but ASCII letters, digits, `_`, `-` and `.` is `~` and its UTF-8 in hex; so is a first
+    `_` or `.`, which would hide the folder. Names that differ stay different, but for case.
+    """
+    return "".join(
+        chr(byte) if _PLAIN.match(chr(byte)) and (at or byte not in b"_.") else f"~{byte:02x}"
+        for at, byte in enumerate(collection.encode())
+    )

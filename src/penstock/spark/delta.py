@@ -20,6 +20,7 @@ from msgspec import Struct
 from pyarrow import fs
 
 from penstock.errors import StreamChangedError
+from penstock.spark.ahead import Ahead
 from penstock.spark.plan import (
     DATABASE,
     KEY,
@@ -194,15 +195,16 @@ class Table:
         """As `merge`, but columns may have become wider: every file is written anew."""
         assert self._delta is not None
         schema = pa.schema([field for field in changes.schema if field.name != OPERATION])
-        reader = pa.RecordBatchReader.from_batches(schema, _rewritten(self.scan(), changes, schema))
-        write_deltalake(
-            self._delta,
-            reader,
-            mode="overwrite",
-            schema_mode="overwrite",
-            writer_properties=_WRITER,
-            commit_properties=stamp.properties(),
-        )
+        # The writer pulls batches on a thread of its runtime, where the table cannot be read.
+        with Ahead(_rewritten(self.scan(), changes, schema)) as batches:
+            write_deltalake(
+                self._delta,
+                pa.RecordBatchReader.from_batches(schema, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                writer_properties=_WRITER,
+                commit_properties=stamp.properties(),
+            )
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows, in one commit."""
