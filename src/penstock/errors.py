@@ -17,7 +17,7 @@
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
     │   └── ServiceBusyError         it serves as many readers as it may
     ├── RequestError                 the service cannot do what a reader asks
-    ├── PipelineError                a pipeline cannot go on; its target is as the last batch left it
+    ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
     │   ├── IncompleteCommitError    a batch does not hold what was captured
     │   └── ChangesLostError         changes that the target needs were lost upstream
     └── ProgressError                a reader's marker cannot be resumed from
@@ -25,7 +25,7 @@
         ├── StreamChangedError       it belongs to another log, or to one since restored
         ├── AheadError               it is ahead of this log
         ├── MalformedProgressError   it is not a marker
-        └── GapError                 changes were lost, and the reader did not ask to be told in-band
+        └── GapError                 changes were lost, and the reader did not ask to be told so
 
 `code` is stable: metrics, wire status, exit codes and docs share it. The retry loop reads
 `transient`, never the message. A message says what happened, what is safe and what to do next.
