@@ -14,6 +14,9 @@ from penstock.errors import ConfigError
 JAVA_MIN = 17
 """Spark 4 runs on Java 17 and 21 (https://spark.apache.org/docs/latest/)."""
 
+WITHOUT_VECTOR = Path(__file__).parent / "java_home"
+"""A Java home that runs the Java named by PENSTOCK_JAVA without the module that Spark asks for."""
+
 _VERSION = re.compile(r'"?(?:1\.)?(\d+)')
 
 
@@ -34,6 +37,24 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
         f"Install one (apt-get install openjdk-17-jre-headless), or, without root, "
         f"pip install 'penstock[java]'."
     )
+
+
+def java_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment variables under which Spark's own scripts find that Java and can start it."""
+    home = find_java(environ)
+    if _lacks_vector(home):
+        return {"JAVA_HOME": str(WITHOUT_VECTOR), "PENSTOCK_JAVA": str(home)}
+    return {"JAVA_HOME": str(home)}
+
+
+def _lacks_vector(home: Path) -> bool:
+    """Whether this Java says what modules it has, and jdk.incubator.vector is not among them."""
+    try:
+        release = (home / "release").read_text()
+    except OSError:
+        return False
+    modules = next((line for line in release.splitlines() if line.startswith("MODULES=")), None)
+    return modules is not None and "jdk.incubator.vector" not in modules
 
 
 def java_version(home: Path) -> int | None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from penstock.spark.java import find_java
+from penstock.spark.java import java_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,12 +41,12 @@ def local_session(
 ) -> "SparkSession":
     """The running session, or a new one on this machine with SETTINGS; `settings` win over them.
 
-    Sets JAVA_HOME, and PYSPARK_PYTHON where it is not set, for this process and its children.
+    Sets what `java_environment` says, and PYSPARK_PYTHON where it is not set, for this process and its children.
     Raises ConfigError if there is no Java.
     """
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(find_java())
+    os.environ.update(java_environment())
     # Workers find what this process finds.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     cores = os.cpu_count() or 1
