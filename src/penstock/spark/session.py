@@ -41,7 +41,8 @@ def local_session(
 ) -> "SparkSession":
     """The running session, or a new one on this machine with SETTINGS; `settings` win over them.
 
-    Sets what `java_environment` says, and PYSPARK_PYTHON where it is not set, for this process and its children.
+    Sets what `java_environment` says, and PYSPARK_PYTHON where it is not set, for this process
+    and its children.
     Raises ConfigError if there is no Java.
     """
     from pyspark.sql import SparkSession
