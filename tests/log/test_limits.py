@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,18 +107,84 @@ async def test_a_full_map_refuses_whole_batches_and_goes_on_when_there_is_room(
     async with LmdbLog(config) as log:
         refused = await fill_until_refused(log)
         await require_nothing_lost(log, refused)
-        # One source's refusal is not another's: what fits is appended.
-        results = await asyncio.gather(
-            log.append([commit(refused, rows=400)]),
-            log.append([Commit(source="b", position="1")]),
-            return_exceptions=True,
-        )
-        assert isinstance(results[0], LogFullError)
-        assert results[1] is None
     async with LmdbLog(LogConfig(path=tmp_path, map_bytes=64 << 20, free_bytes_min=0)) as log:
         await require_nothing_lost(log, refused)
         await log.append([commit(refused)])
         assert await log.position("a") == str(refused)
+
+
+async def test_what_does_not_fit_is_not_another_source_s_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 8: three appends meet in one transaction, and one of them cannot be written."""
+    config = LogConfig(path=tmp_path, map_bytes=4 << 20, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        met = threading.Event()
+
+        def wait_at_the_door(_: kv.Env, bytes_min: int) -> None:
+            met.wait(60)
+
+        # Holds the writer's thread until all three are there.
+        monkeypatch.setattr(kv.Env, "require_space", wait_at_the_door)
+        held = asyncio.ensure_future(log.append([Commit(source="x", position="1")]))
+        three = [
+            asyncio.ensure_future(log.append([one]))
+            for one in (
+                Commit(source="b", position="1", events=changes("b", "1", 1)),
+                commit(1, rows=250),
+                Commit(source="c", position="1", events=changes("c", "1", 1)),
+            )
+        ]
+        for _ in range(20):
+            await asyncio.sleep(0)
+        met.set()
+        await held
+        results = await asyncio.gather(*three, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), LogFullError, type(None)]
+        assert await log.position("a") is None
+        assert (await log.bounds()).head == 2
+
+
+async def test_a_fragment_that_was_refused_can_be_sent_again(tmp_path: Path) -> None:
+    """P5: what was staged before it is as it was."""
+    config = LogConfig(path=tmp_path, map_bytes=8 << 20, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        await log.append([commit(number) for number in range(1, 31)])
+        rows = 0
+
+        async def stage_one() -> None:
+            nonlocal rows
+            part = changes("b", "1", 50, start=rows, bytes_=9_000)
+            await log.append([Fragment(source="b", events=part)])
+            rows += 50
+
+        async def stage_without_end() -> None:
+            for _ in range(1000):
+                await stage_one()
+
+        with pytest.raises(LogFullError):
+            await stage_without_end()
+        await log.trim(150)
+        for beat in range(20):
+            await log.append([Commit(source="beat", position=str(beat))])
+        await stage_one()
+        await log.append([Commit(source="b", position="1")])
+        entries = await read_all(log, after=150)
+        require_whole_commits(entries)
+        assert len(entries) == rows
+
+
+async def test_a_large_commit_is_staged_however_it_is_given(tmp_path: Path) -> None:
+    """S14: over 16 MiB, its blocks never stand in the way of another source's append."""
+    async with LmdbLog(LogConfig(path=tmp_path, free_bytes_min=0)) as log:
+        await log.append([commit(1, rows=800)])
+        assert blocks_stored(log)[1] == 0
+        await log.append([commit(2, rows=900)])
+        entries, extents = blocks_stored(log)
+        assert extents > 200
+        await log.append([commit(3, rows=1)])
+        assert blocks_stored(log) == (entries + 1, extents)
+        require_whole_commits(await read_all(log))
 
 
 async def test_a_full_log_takes_no_part_of_a_staged_commit(tmp_path: Path) -> None:

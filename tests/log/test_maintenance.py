@@ -5,7 +5,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from penstock.errors import ConfigError, LogFormatError, LogLockedError
+from penstock.errors import ConfigError, LogCorruptError, LogFormatError, LogLockedError
 from penstock.event import Commit, Fragment
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.layout import ENTRIES, EXTENTS, FORMAT, FORMAT_KEY, META, STATE_KEY, pack_u64
@@ -82,6 +82,10 @@ async def test_damage_is_found(tmp_path: Path, name: bytes, damage: str) -> None
     else:
         put(tmp_path, name, key, blocks[2][1])
     assert check(tmp_path).problems != []
+    if damage == "missing":
+        async with LmdbLogReader(tmp_path) as reader:
+            with pytest.raises(LogCorruptError, match="does not hold entry"):
+                await read_all(reader)
 
 
 async def test_a_log_of_a_newer_format_is_refused_unchanged(tmp_path: Path) -> None:

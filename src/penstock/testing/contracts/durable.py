@@ -87,14 +87,22 @@ class DurableLogContract:
                     assert _own(entries, source) == _expected(source, position)
 
     async def test_what_was_being_staged_is_dropped_and_sent_again(self, tmp_path: Path) -> None:
-        """S14: an unfinished commit leaves nothing behind."""
+        """S14: an unfinished commit leaves nothing behind, and takes nothing with it."""
+        rows = changes("a", "1", 300, bytes_=9_000)
         async with self.reopened(tmp_path) as log:
-            await log.append([Fragment(source="a", events=changes("a", "1", 90, bytes_=9000))])
-            await log.append([Commit(source="b", position="1", events=changes("b", "1", 1))])
+            await log.append([Fragment(source="b", events=changes("b", "1", 9, bytes_=9_000))])
+            await log.append([Fragment(source="a", events=rows)])
+            await log.append([Commit(source="b", position="1")])
         async with self.reopened(tmp_path) as log:
-            await log.append([Commit(source="a", position="1", events=changes("a", "1", 2))])
-            ids = [seen(entry).document_id for entry in await read_all(log)]
-            assert ids == ["b/1/0", "a/1/0", "a/1/1"]
+            for start in range(0, 300, 100):
+                await log.append([Fragment(source="a", events=rows[start : start + 100])])
+            await log.append([Commit(source="a", position="1")])
+            for beat in range(30):
+                await log.append([Commit(source="b", position=f"1.{beat}")])
+            entries = await read_all(log)
+            require_whole_commits(entries)
+            ids = [seen(entry).document_id for entry in entries]
+            assert ids == [f"b/1/{n}" for n in range(9)] + [f"a/1/{n}" for n in range(300)]
 
     async def test_a_log_closed_and_opened_again_is_the_same_log(self, tmp_path: Path) -> None:
         async with self.reopened(tmp_path) as log:
