@@ -20,7 +20,6 @@ from typing import Any
 
 import structlog
 from bson import ObjectId, Timestamp
-from pydantic import SecretStr
 from pymongo import MongoClient
 
 from penstock.capture.pump import PumpProgress, pump
@@ -65,7 +64,9 @@ def bare(uri: str, since: Timestamp) -> float:
 
 async def captured(uri: str) -> float:
     """Events a second from the same server, durable in a log."""
-    config = MongoSourceConfig(uri=SecretStr(uri), database="shop", start="beginning")
+    config = MongoSourceConfig.model_validate(
+        {"uri": uri, "database": "shop", "start": "beginning"}
+    )
     source = MongoSource("shop", config)
     with tempfile.TemporaryDirectory() as folder:
         async with LmdbLog(LogConfig(path=Path(folder))) as log:

@@ -1,13 +1,12 @@
 """What the tests of the MongoDB source share: a source on a real server, and its reader."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from bson import json_util
 from bson.codec_options import DatetimeConversion
-from pydantic import SecretStr
 
 from penstock.errors import PenstockError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
@@ -23,11 +22,11 @@ JSON_OPTIONS = json_util.JSONOptions(
 
 
 def config(uri: str, **options: Any) -> MongoSourceConfig:
-    return MongoSourceConfig(uri=SecretStr(uri), **{"heartbeat_seconds": 0.5, **options})
+    return MongoSourceConfig.model_validate({"uri": uri, "heartbeat_seconds": 0.5, **options})
 
 
 @asynccontextmanager
-async def source(uri: str, *, name: str = "shop", **options: Any) -> AsyncIterator[MongoSource]:
+async def source(uri: str, *, name: str = "shop", **options: Any) -> AsyncGenerator[MongoSource]:
     """A source that is closed at the end."""
     opened = MongoSource(name, config(uri, **options))
     try:
@@ -102,7 +101,7 @@ class Reading:
 @asynccontextmanager
 async def reading(
     uri: str, *, position: str | None = None, name: str = "shop", **options: Any
-) -> AsyncIterator[Reading]:
+) -> AsyncGenerator[Reading]:
     """A source that is being read, at its starting position."""
     async with source(uri, name=name, **options) as opened:
         read = Reading(opened, position=position)

@@ -4,8 +4,9 @@ from typing import Any
 
 from msgspec import Struct
 from pymongo import AsyncMongoClient
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
+from penstock.errors import ConfigError
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.positions import Server
 
@@ -32,14 +33,24 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return self.version >= (6, 0, 9)
 
 
-def connect(config: MongoSourceConfig) -> Client:
-    """A client; it connects at its first use, and belongs to the event loop of that use."""
-    return AsyncMongoClient(
-        config.uri.get_secret_value(),
-        appname="penstock",
-        serverSelectionTimeoutMS=int(config.deadline_seconds * 1000),
-        connectTimeoutMS=int(config.deadline_seconds * 1000),
-    )
+def connect(source: str, config: MongoSourceConfig) -> Client:
+    """A client; it connects at its first use, and belongs to the event loop of that use.
+
+    Raises ConfigError for a connection string that is none.
+    """
+    try:
+        return AsyncMongoClient(
+            config.uri.get_secret_value(),
+            appname="penstock",
+            serverSelectionTimeoutMS=int(config.deadline_seconds * 1000),
+            connectTimeoutMS=int(config.deadline_seconds * 1000),
+        )
+    except (PyMongoError, ValueError, TypeError) as error:
+        # Without its cause: the driver's message quotes the string, and that holds a password.
+        raise ConfigError(
+            f"{source}: the connection string is not usable ({type(error).__name__}). Nothing was "
+            f"started. Correct `uri`; a special character in the password is written as %XX."
+        ) from None
 
 
 async def describe(client: Client) -> Deployment:

@@ -44,9 +44,9 @@ async def doctor(
     """
     checks: list[Check] = []
     try:
-        client = connect(config)
-    except PyMongoError as error:
-        return [_connection(translated(name, error, grant=grant_command(config)))]
+        client = connect(name, config)
+    except PenstockError as error:
+        return [_connection(error)]
     try:
         await _examine(checks, name, config, client, position)
     except PyMongoError as error:
@@ -76,11 +76,13 @@ async def _examine(
     if not deployment.replicated:
         return
     checks.append(_version(deployment))
-    checks.append(await _privileges(name, config, client, deployment))
+    privileges = await _privileges(name, config, client, deployment)
+    checks.append(privileges)
     checks.append(_identity(config, deployment))
     if not deployment.sharded:
         checks.append(await _oplog(config, client, position))
-    checks.append(await _images(config, client, deployment))
+    if privileges.ok:
+        checks.append(await _images(config, client, deployment))
 
 
 def _replica_set(deployment: Deployment) -> Check:

@@ -7,11 +7,8 @@ reads specifications of its drivers.
 from datetime import UTC, datetime
 
 from pymongo.errors import (
-    AutoReconnect,
-    ConfigurationError,
     ConnectionFailure,
     ExecutionTimeout,
-    InvalidURI,
     OperationFailure,
     PyMongoError,
 )
@@ -69,11 +66,6 @@ def position_lost(
 
 def translated(source: str, error: PyMongoError, *, grant: str) -> Exception:
     """Our error for what the driver raised. `grant` is the command that grants what is needed."""
-    if isinstance(error, ConfigurationError | InvalidURI) and not isinstance(error, AutoReconnect):
-        return ConfigError(
-            f"{source}: the connection string is not usable ({type(error).__name__}). Nothing was "
-            f"started. Correct `uri`."
-        )
     if isinstance(error, ConnectionFailure | ExecutionTimeout):
         return SourceUnavailableError(
             f"{source}: MongoDB does not answer ({type(error).__name__}). Nothing was skipped; "

@@ -79,16 +79,16 @@ def _condition(field: str, database: str | None, collection: str) -> dict[str, A
 
 
 def _denied(field: str, database: str | None, collection: str) -> dict[str, Any]:
-    value = _value(collection)
-    other = {f"{field}.coll": {"$not": value} if isinstance(value, dict) else {"$ne": value}}
-    if database is None:
-        return other
-    value = _value(database)
-    elsewhere = {f"{field}.db": {"$not": value} if isinstance(value, dict) else {"$ne": value}}
-    return {"$or": [elsewhere, other]}
+    other = {f"{field}.coll": _not(collection)}
+    return other if database is None else {"$or": [{f"{field}.db": _not(database)}, other]}
 
 
-def _value(glob: str) -> Any:
+def _not(glob: str) -> dict[str, Any]:
+    value = _value(glob)
+    return {"$ne": value} if isinstance(value, str) else {"$not": value}
+
+
+def _value(glob: str) -> str | dict[str, str]:
     """An exact name where it is one: the server pushes that down to the oplog."""
     if not {"*", "?"}.intersection(glob):
         return glob

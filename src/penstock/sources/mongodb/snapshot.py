@@ -23,7 +23,7 @@ the stream was read past the last chunk's time, so that no rename is missed.
 import struct
 from typing import Any
 
-from bson import Int64, Timestamp
+from bson import Int64, MaxKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 
@@ -98,28 +98,34 @@ async def read_chunk(
         # Not a comparison in the filter: that would never leave the type of the key (5 → "a").
         find["min"] = RawBSONDocument(after)
     async with client.start_session(causal_consistency=False) as session:
-        reply = await client[database].command(find, codec_options=RAW, session=session)
+
+        async def run(command: dict[str, Any]) -> Any:
+            return await client[database].command(command, codec_options=RAW, session=session)
+
+        reply = await run(find)
         cursor = reply["cursor"]
         seen = [document.raw for document in cursor["firstBatch"]]
         rows = [row for row in seen if after is None or key_of(row) != after]
         while not rows and cursor["id"]:
-            more = {"getMore": Int64(cursor["id"]), "collection": collection, "batchSize": limit}
-            reply = await client[database].command(more, codec_options=RAW, session=session)
+            reply = await run({"getMore": Int64(cursor["id"]), "collection": collection})
             cursor = reply["cursor"]
             rows = [document.raw for document in cursor["nextBatch"]]
             seen += rows
         if cursor["id"]:
-            await client[database].command(
-                {"killCursors": collection, "cursors": [Int64(cursor["id"])]}, session=session
-            )
+            await run({"killCursors": collection, "cursors": [Int64(cursor["id"])]})
         time = reply["operationTime"]
+        last = not cursor["id"] and len(seen) <= limit
+        if last and after is not None:
+            # But in a clustered collection, `min` alone means up to, and without, the greatest key.
+            greatest = await run(
+                {"find": collection, "filter": {"_id": MaxKey()}, "readConcern": concern}
+            )
+            known = {after, *(key_of(row) for row in rows[-1:])}
+            found = [document.raw for document in greatest["cursor"]["firstBatch"]]
+            rows += [row for row in found if key_of(row) not in known]
+            last = len(rows) <= limit
     rows = rows[:limit]
-    return Chunk(
-        rows,
-        key_of(rows[-1]) if rows else after,
-        not cursor["id"] and len(seen) <= limit,
-        ClusterTime(time.time, time.inc),
-    )
+    return Chunk(rows, key_of(rows[-1]) if rows else after, last, ClusterTime(time.time, time.inc))
 
 
 def key_of(raw: bytes) -> bytes:

@@ -109,7 +109,7 @@ class MongoSource:
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            self._client, self._loop = connect(self.config), loop
+            self._client, self._loop = connect(self.name, self.config), loop
         return self._client
 
     def _session(self, client: Client, deployment: Deployment, position: MongoPosition) -> Session:

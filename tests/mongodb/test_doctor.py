@@ -1,0 +1,157 @@
+"""What is missing before a MongoDB can be captured is said with what to run."""
+
+import gc
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from tests.mongodb.support import config, reading, source
+
+from penstock.errors import ConfigError, SourceUnavailableError
+from penstock.sources.mongodb import Check, doctor
+from penstock.sources.mongodb.positions import MongoPosition, Server, Token
+from penstock.testing.servers import MongoReplicaSet, free_ports
+
+Client = MongoClient[dict[str, Any]]
+StartMongo = Callable[..., MongoReplicaSet]
+
+
+def by_name(checks: list[Check]) -> dict[str, Check]:
+    assert len({check.name for check in checks}) == len(checks)
+    return {check.name: check for check in checks}
+
+
+async def test_a_fit_server_passes_every_check(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    mongo_client[mongo_database].create_collection(
+        "orders", changeStreamPreAndPostImages={"enabled": True}
+    )
+    async with reading(mongo.uri, database=mongo_database) as read:
+        position = read.position
+    checks = await doctor("shop", config(mongo.uri, database=mongo_database), position=position)
+    assert [check.name for check in checks if not check.ok] == []
+    assert list(by_name(checks)) == [
+        "connection",
+        "replica set",
+        "version",
+        "privileges",
+        "identity",
+        "oplog",
+        "pre- and post-images",
+    ]
+    assert "hours of changes from loss" in by_name(checks)["oplog"].detail
+
+
+async def test_a_server_that_is_away_is_a_check_that_failed_and_an_error_to_retry() -> None:
+    (port,) = free_ports(1)
+    uri = f"mongodb://127.0.0.1:{port}/?replicaSet=rs0"
+    options: dict[str, Any] = {"heartbeat_seconds": 0.1}
+    (check,) = await doctor("shop", config(uri, **options))
+    assert (check.name, check.ok) == ("connection", False)
+    async with source(uri, **options) as opened:
+        with pytest.raises(SourceUnavailableError, match="does not answer"):
+            await anext(opened.changes(position=None))
+    with warnings.catch_warnings():
+        # The driver drops the socket of a connection that it was still trying to make.
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+
+
+async def test_a_connection_string_that_is_none_is_a_configuration_error() -> None:
+    async with source("mongodb://user:secret@:::/") as opened:
+        with pytest.raises(ConfigError, match="connection string") as error:
+            await anext(opened.changes(position=None))
+    assert "secret" not in str(error.value)
+
+
+async def test_a_position_older_than_the_oplog_is_told(
+    mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    old = MongoPosition(Server("rs0"), Token("8200000001000000012B0229296E04")).text()
+    checks = await doctor("shop", config(mongo.uri, database=mongo_database), position=old)
+    oplog = by_name(checks)["oplog"]
+    assert not oplog.ok
+    assert "replSetResizeOplog" in oplog.fix
+
+
+async def test_required_images_that_a_collection_does_not_store_are_told(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    mongo_client[mongo_database].create_collection("orders")
+    required = config(mongo.uri, database=mongo_database, full_document="required")
+    images = by_name(await doctor("shop", required))["pre- and post-images"]
+    assert not images.ok
+    assert 'collMod: "orders"' in images.fix
+    optional = config(mongo.uri, database=mongo_database)
+    assert by_name(await doctor("shop", optional))["pre- and post-images"].ok
+
+
+@pytest.fixture
+def guarded(start_mongo: StartMongo, tmp_path: Path) -> str:
+    """The address of a set that asks for passwords; `root` may do everything."""
+    key = tmp_path / "key"
+    key.write_text("c2VjcmV0c2VjcmV0")
+    key.chmod(0o600)
+    assert key.stat().st_uid == os.getuid()
+    mongo = start_mongo(extra_args=("--keyFile", str(key)))
+    address = mongo.uri.removeprefix("mongodb://")
+    with Client(mongo.uri) as client:
+        client["admin"].command("createUser", "root", pwd="r", roles=["root"])
+    return address
+
+
+async def test_a_grant_that_is_missing_is_named_and_granting_it_is_enough(guarded: str) -> None:
+    """Least privilege: what the fix grants, and nothing more."""
+
+    def uri(user: str) -> str:
+        return f"mongodb://{user}:{user[0]}@{guarded}&authSource=admin"
+
+    with Client(uri("root")) as root:
+        root["shop"]["orders"].insert_one({"_id": 1})
+        root["admin"].command("createUser", "nobody", pwd="n", roles=[])
+        root["admin"].command(
+            "createUser", "reader", pwd="r", roles=[{"role": "read", "db": "shop"}]
+        )
+
+        nobody = by_name(await doctor("shop", config(uri("nobody"), database="shop")))
+        assert not nobody["privileges"].ok
+        assert 'createUser({user: "penstock"' in nobody["privileges"].fix
+        async with source(uri("nobody"), database="shop") as opened:
+            with pytest.raises(ConfigError, match=r'Unauthorized \(13\).*role: "read", db: "shop"'):
+                await anext(opened.changes(position=None))
+        async with source(uri("other"), database="shop") as opened:
+            with pytest.raises(ConfigError, match=r"AuthenticationFailed \(18\)"):
+                await anext(opened.changes(position=None))
+
+        # `read` alone captures; what else the grant gives is for safety.
+        reader = by_name(await doctor("shop", config(uri("reader"), database="shop")))
+        assert {name for name, check in reader.items() if not check.ok} == {"identity", "oplog"}
+        async with reading(uri("reader"), database="shop", start="snapshot") as read:
+            await read.until(lambda r: bool(r.changes))
+            assert Server("rs0").is_other_than(Server("rs1"))
+
+        # As grant_command says it.
+        root["admin"].command(
+            "createRole",
+            "penstockCapture",
+            privileges=[
+                {"resource": {"cluster": True}, "actions": ["replSetGetConfig"]},
+                {"resource": {"db": "local", "collection": "oplog.rs"}, "actions": ["find"]},
+            ],
+            roles=[],
+        )
+        for user, role in (
+            ("penstock", {"role": "read", "db": "shop"}),
+            ("whole", {"role": "readAnyDatabase", "db": "admin"}),
+        ):
+            root["admin"].command("createUser", user, pwd=user[0], roles=[role, "penstockCapture"])
+    for user, database in (("penstock", "shop"), ("whole", None)):
+        checks = await doctor("shop", config(uri(user), database=database))
+        assert [check for check in checks if not check.ok] == []
+        async with reading(uri(user), database=database, start="beginning") as read:
+            await read.until(lambda r: bool(r.changes))
