@@ -296,7 +296,7 @@ def test_a_service_that_stays_away_is_an_error_that_says_so(serve: Serve) -> Non
 
 def test_reads_beyond_the_limit_are_refused_and_one_that_is_left_makes_room(serve: Serve) -> None:
     log = numbered([5] * 4000)
-    server = serve(log, reads_max=1)
+    server = serve(log, reads_max=1, wait_seconds=0)
     with LogClient(server.address) as one, LogClient(server.address, patience_seconds=0) as two:
         held = one.read(request(log, batch_bytes=1))
         next(held)
@@ -307,6 +307,21 @@ def test_reads_beyond_the_limit_are_refused_and_one_that_is_left_makes_room(serv
             assert read(log, patient).num_rows == log.head
     server.stop()
     assert REGISTRY.get_sample_value("penstock_readers", {"protocol": "flight"}) == 0
+
+
+def test_a_reader_that_takes_nothing_does_not_hold_the_stop(serve: Serve) -> None:
+    log = BlockLog(block_events=50)
+    document = {"text": "x" * 20_000}
+    log.append([[insert(n, document=document) for n in range(50)] for _ in range(60)])
+    server = serve(log)
+    with LogClient(server.address, patience_seconds=0) as client:
+        batches = client.read(request(log))
+        next(batches)
+        server.stop(grace_seconds=0.1)
+        with pytest.raises(ServiceUnavailableError):
+            list(batches)
+    # What could not be sent was not read.
+    assert log.reads < len(log.blocks)
 
 
 def test_a_read_asks_the_log_only_as_fast_as_it_is_taken() -> None:

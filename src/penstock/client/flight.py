@@ -87,7 +87,7 @@ class ReadRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     """Names of ARROW_SCHEMA; empty = all."""
     control_events: bool = True
     """False leaves out schema and system events; a gap then ends the read with GAP."""
-    batch_bytes: int = 4 << 20
+    batch_bytes: int = 2 << 20
     """Batches are gathered to about so many bytes."""
 
 

@@ -9,9 +9,11 @@ the log's sync methods; a read holds no transaction while it sends, and no more 
 # pyright: reportUnknownArgumentType=false
 
 import ipaddress
+import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -53,7 +55,8 @@ from penstock.wire import ARROW_SCHEMA, Block, to_arrow
 _SCAN_BYTES = 1 << 20
 _SILENT_BYTES_MAX = 64 << 20
 """A filter that matches nothing says how far it has come after so many bytes."""
-_BATCH_BYTES_MAX = 64 << 20
+_BATCH_BYTES_MAX = 16 << 20
+_GATHERS_MAX = 2
 
 _Request = TypeVar("_Request")
 
@@ -126,6 +129,9 @@ class _Gathering:
 
     def __init__(self, columns: Sequence[str]) -> None:
         self._columns = columns
+        self._clear()
+
+    def _clear(self) -> None:
         self._blocks: list[Block] = []
         self._rows: list[NDArray[np.intp]] = []
         self.held_bytes = self.selected_bytes = self.scanned_bytes = 0
@@ -139,12 +145,15 @@ class _Gathering:
             # What is left of a narrowed or filtered block, taking its entries as equally long.
             self.selected_bytes += block.nbytes * len(entries) // len(block.places)
 
-    def batch(self) -> pa.RecordBatch:
-        """The rows so far; empty if there are none."""
-        if not self._blocks:
+    def taken(self) -> pa.RecordBatch:
+        """The rows so far, empty if there are none. The blocks are let go before they are sent."""
+        if self._blocks:
+            batch = to_arrow(self._blocks, self._columns, self._rows)
+        else:
             fields = [ARROW_SCHEMA.field(name) for name in self._columns]
-            return pa.RecordBatch.from_pylist([], schema=pa.schema(fields))
-        return to_arrow(self._blocks, self._columns, self._rows)
+            batch = pa.RecordBatch.from_pylist([], schema=pa.schema(fields))
+        self._clear()
+        return batch
 
 
 def covered_batches(
@@ -181,10 +190,9 @@ def covered_batches(
                 or gathering.held_bytes >= 4 * request.batch_bytes
                 or gathering.scanned_bytes >= _SILENT_BYTES_MAX
             ):
-                yield gathering.batch(), covered
-                gathering = _Gathering(columns)
+                yield gathering.taken(), covered
     if gathering.scanned_bytes:
-        yield gathering.batch(), covered
+        yield gathering.taken(), covered
 
 
 def _before_gap(
@@ -194,7 +202,7 @@ def _before_gap(
     assert selection.gap is not None
     gathering.add(block, selection.entries)
     sequence = block.first_sequence + selection.gap
-    yield gathering.batch(), sequence - 1
+    yield gathering.taken(), sequence - 1
     raise GapError(
         after=block.progress(selection.gap),
         description=f"source {block.stream(selection.gap).source!r}, at sequence {sequence}",
@@ -236,11 +244,15 @@ class _Flight(fl.FlightServerBase):
         reader: SyncLogReader,
         on_report: Callable[[PipelineReport], None] | None,
         reads_max: int,
+        wait_seconds: float,
     ) -> None:
         self._reader = reader
         self._on_report = on_report
         self._reads_max = reads_max
+        self._wait_seconds = wait_seconds
         self._reads = threading.BoundedSemaphore(reads_max)
+        # Reads that only send hold one batch; making one takes three times that, so few do it.
+        self._gathers = threading.BoundedSemaphore(_GATHERS_MAX)
         self.stopping = threading.Event()
         super().__init__(location)
 
@@ -286,15 +298,21 @@ class _Flight(fl.FlightServerBase):
 
     def _stream(self, request: ReadRequest) -> Iterator[Any]:
         with _told():
-            if not self._reads.acquire(blocking=False):
+            if not self._reads.acquire(timeout=self._wait_seconds):
                 raise ServiceBusyError(readers_max=self._reads_max)
         READERS.labels("flight").inc()
         published = EVENTS_PUBLISHED.labels("flight")
         try:
             with _told():
-                for batch, covered in covered_batches(self._reader, request):
+                batches = covered_batches(self._reader, request)
+                while True:
+                    with self._gathers:
+                        made = next(batches, None)
+                    if made is None:
+                        return
                     if self.stopping.is_set():
                         raise fl.FlightUnavailableError("the service is stopping")
+                    batch, covered = made
                     yield batch, str(covered).encode()
                     published.inc(batch.num_rows)
         finally:
@@ -311,10 +329,12 @@ class FlightServer:
         address: str = "127.0.0.1:0",
         *,
         on_report: Callable[[PipelineReport], None] | None = None,
-        reads_max: int = 64,
+        reads_max: int = 16,
+        wait_seconds: float = 5.0,
     ) -> None:
         """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
-        thread. More than `reads_max` reads at once are refused, and clients try again.
+        thread. More than `reads_max` reads at once wait; after `wait_seconds` they are
+        refused, and clients try again.
 
         Raises ConfigError for an address that others could reach: this door has no access check.
         """
@@ -329,13 +349,16 @@ class FlightServer:
         self._reader = reader
         self._on_report = on_report
         self._reads_max = reads_max
+        self._wait_seconds = wait_seconds
         self._flight: _Flight | None = None
 
     def start(self) -> None:
         """Bind and serve; returns at once. Raises ConfigError if the address is taken."""
         try:
             # Constructing serves; `serve()` would only wait, and take over the signals.
-            self._flight = _Flight(self._location, self._reader, self._on_report, self._reads_max)
+            self._flight = _Flight(
+                self._location, self._reader, self._on_report, self._reads_max, self._wait_seconds
+            )
         except (OSError, pa.ArrowException) as error:
             raise ConfigError(
                 f"Flight cannot be served on {self._location}: {error}. Nothing was started."
@@ -347,12 +370,42 @@ class FlightServer:
         assert self._flight is not None, "not started"
         return f"{self._host}:{self._flight.port}"
 
-    def stop(self) -> None:
-        """End reads where they are (clients go on from there) and give the port back."""
-        if self._flight is not None:
-            self._flight.stopping.set()
-            self._flight.shutdown()
-            self._flight = None
+    def stop(self, *, grace_seconds: float = 2.0) -> None:
+        """End reads at their next batch (clients go on from there) and give the port back.
+
+        Blocks for little more than `grace_seconds`: whoever takes nothing for so long is hung up
+        on.
+        """
+        if self._flight is None:
+            return
+        flight, self._flight = self._flight, None
+        port = flight.port
+        flight.stopping.set()
+        closing = threading.Thread(target=flight.shutdown, name="penstock-flight-stop")
+        closing.start()
+        closing.join(grace_seconds)
+        if closing.is_alive():
+            _hang_up(port)
+            closing.join()
+
+
+def _hang_up(port: int) -> None:
+    """Break the connections that this process accepted on `port`.
+
+    Flight's shutdown waits for every call and knows no deadline, and a call waits for ever for a
+    client that takes nothing.
+    """
+    for descriptor in Path("/dev/fd").iterdir():
+        try:
+            connection = socket.socket(fileno=int(descriptor.name))
+        except OSError:
+            continue  # no socket, or closed meanwhile
+        # Whatever is closed meanwhile is closed, which is what was wanted.
+        with suppress(OSError):
+            address = connection.getsockname()
+            if isinstance(address, tuple) and address[1] == port:
+                connection.shutdown(socket.SHUT_RDWR)
+        connection.detach()  # gRPC closes what is its own
 
 
 def _is_loopback(host: str) -> bool:

