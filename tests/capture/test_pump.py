@@ -266,5 +266,9 @@ async def test_a_session_of_the_source_is_closed_whatever_ends_the_pump() -> Non
         raise LogFullError("no space")
 
     with pytest.raises(LogFullError):
-        await pump(ClosingSource([commit(1), commit(2)]), TellingLog(on_append=full))
+        await pump(
+            ClosingSource([commit(n) for n in range(1, 9)]),
+            TellingLog(on_append=full),
+            limits=PumpLimits(batch_events_max=1),
+        )
     assert closed == ["closed"]

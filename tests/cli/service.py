@@ -58,6 +58,12 @@ def penstock(capsys: pytest.CaptureFixture[str], *arguments: str) -> Done:
     return Done(code if isinstance(code, int) else 0, out, err)
 
 
+def spawn(*arguments: str) -> Done:
+    """Run one command in a process of its own: Spark's session is one to a process."""
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
 class Service:
     """A running `penstock run`; stopped, or killed with its children, at the end of the block."""
 

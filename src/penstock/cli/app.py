@@ -5,7 +5,7 @@ import sys
 import typer
 
 from penstock import __version__
-from penstock.cli import check, doctor, log, output, run, status, tail
+from penstock.cli import check, doctor, log, output, pipeline, quickstart, run, status, tail
 from penstock.errors import PenstockError
 
 app = typer.Typer(
@@ -42,6 +42,8 @@ app.command("status")(status.command)
 app.command("doctor")(doctor.command)
 app.add_typer(check.app, name="config")
 app.add_typer(log.app, name="log")
+app.add_typer(pipeline.app, name="pipeline")
+app.command("quickstart")(quickstart.command)
 
 
 def main() -> None:

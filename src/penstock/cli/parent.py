@@ -39,7 +39,7 @@ class ChildFailedError(PenstockError):
 
 
 def die_with_parent() -> None:
-    """In a child: be killed when the parent dies, or exit now if it is gone already."""
+    """Where a parent named itself: be killed when it dies, or exit now if it is gone already."""
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is None or sys.platform != "linux":
         return

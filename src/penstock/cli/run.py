@@ -39,8 +39,7 @@ def command(
 
     Capture and serve are two processes; one that dies is started again, and that is said.
     """
-    if role is not None:
-        die_with_parent()
+    die_with_parent()
     logs.configure(as_json=as_json, process=role or "penstock")
     settings = load(config, listen={"grpc": grpc, "flight": flight})
     if role == "capture":
