@@ -54,7 +54,10 @@ def test_without_java_the_package_serves(tmp_path: Path) -> None:
 def test_without_any_the_error_says_what_was_found_and_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda _: None)
+    def nothing(_: str) -> None:
+        return None
+
+    monkeypatch.setattr(java, "find_spec", nothing)
     old = fake_java(tmp_path / "old", "11.0.2")
     with pytest.raises(ConfigError, match=r"Java 11.*apt-get install.*penstock\[java\]"):
         find_java({"JAVA_HOME": str(old), "PATH": ""})

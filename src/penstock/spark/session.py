@@ -41,12 +41,16 @@ def local_session(
 ) -> "SparkSession":
     """The running session, or a new one on this machine with SETTINGS; `settings` win over them.
 
-    Sets what `java_environment` says, and PYSPARK_PYTHON where it is not set, for this process
-    and its children.
-    Raises ConfigError if there is no Java.
+    A running session keeps what it was started with, but for `settings`. A new one sets what
+    `java_environment` says, and PYSPARK_PYTHON where it is not set, for this process and its
+    children. Raises ConfigError if there is no Java.
     """
     from pyspark.sql import SparkSession
 
+    if (running := SparkSession.getActiveSession()) is not None:
+        for name, value in (settings or {}).items():
+            running.conf.set(name, value)
+        return running
     os.environ.update(java_environment())
     # Workers find what this process finds.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
