@@ -46,7 +46,7 @@ SCALARS: st.SearchStrategy[Any] = st.one_of(
     INT32,
     INT64.map(Int64),
     st.sampled_from([0, 5, -5, 1 << 31, -(1 << 31) - 1]).map(Int64),
-    st.floats(),
+    st.floats(allow_nan=False),
     st.sampled_from([3.0, -0.0, math.nan, math.inf, -math.inf, 5e-324, 1e308, 1e16, 0.1]),
     TEXT,
     st.binary(min_size=12, max_size=12).map(ObjectId),

@@ -27,6 +27,7 @@ COPYING = st.builds(
     after=st.none() | st.binary(max_size=20),
     copies=st.integers(0, 5),
     documents=st.integers(0, 1 << 40),
+    read_at=st.tuples(st.integers(0, 9), st.integers(0, 9)),
 )
 
 

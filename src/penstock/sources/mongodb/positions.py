@@ -76,6 +76,9 @@ class Copying(Struct, frozen=True, omit_defaults=True):
     copies: int = 0
     """How many collections were finished before: a renamed one may be copied again."""
     documents: int = 0
+    read_at: tuple[int, int] = (0, 0)
+    """When the last chunk was read; nothing more is copied, nor called complete, before the stream
+    was read past it."""
 
 
 class MongoPosition(Struct, frozen=True, omit_defaults=True):

@@ -1,6 +1,7 @@
 """One reading of the stream from a position on, with the copying of a snapshot woven in."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from pymongo.errors import OperationFailure
 from penstock.errors import SourceUnavailableError, UndecodableError
 from penstock.event import (
     ChangeEvent,
+    ClusterTime,
     Commit,
     Fragment,
     SchemaEvent,
@@ -53,7 +55,6 @@ class Session:
         self._token = position.token
         self._seen = position.token
         self._writer = PositionWriter(position.server, position.copying)
-        self._copied_until = position.token.time
         self._events_max = config.batch_events_max
         self._begin()
 
@@ -181,8 +182,10 @@ class Session:
 
     def _may_copy(self, reply: Reply) -> bool:
         """Whether the stream was read past the last chunk, and no transaction is under way."""
-        copying = self._writer.copying is not None
-        return copying and self._settled and reply.token.time >= self._copied_until
+        copying = self._writer.copying
+        if copying is None or not self._settled:
+            return False
+        return reply.token.time >= ClusterTime(*copying.read_at)
 
     async def _copy(self) -> Commit:
         """The next step of the snapshot: said to start, a chunk, or said to be complete."""
@@ -202,7 +205,6 @@ class Session:
             limit=self._config.snapshot_chunk_documents,
             not_before=self._token.time,
         )
-        self._copied_until = chunk.at
         events: list[ChangeEvent] = []
         started = Token(copying.snapshot).time
         for number, raw in enumerate(chunk.documents):
@@ -217,6 +219,7 @@ class Session:
                 after=None if chunk.last else chunk.after,
                 copies=copying.copies + chunk.last,
                 documents=copying.documents + len(events),
+                read_at=(chunk.at.t, chunk.at.i),
             )
         )
         place = self._place(self._token)
@@ -278,12 +281,9 @@ class Session:
         pipeline.append({"$project": {"operationType": 1, "ns": 1, "documentKey": 1}})
         try:
             await cursor.open(pipeline)
-            reply = await cursor.more(await_ms=BUSY_AWAIT_MS, events_max=1)
+            event = await self._named(cursor, error)
         finally:
             await cursor.close()
-        if not reply.events:
-            raise error
-        event = decode(reply.events[0])
         key = bytes(self._normaliser.encode(event.get("documentKey", {}))).decode()
         version = ".".join(map(str, self._deployment.version))
         raise UndecodableError(
@@ -293,6 +293,18 @@ class Session:
             f"can; without pre- and post-images it may fit)",
             position=event["_id"]["_data"],
         ) from None
+
+    async def _named(self, cursor: ChangeCursor, error: OperationFailure) -> dict[str, Any]:
+        """The event that the server could not send; its message begins with the event's token."""
+        found = re.search(r'_data: "([0-9A-F]+)"', str((error.details or {}).get("errmsg")))
+        while True:
+            reply = await cursor.more(await_ms=BUSY_AWAIT_MS)
+            if not reply.events:
+                raise error
+            for raw in reply.events:
+                event = decode(raw)
+                if found is None or event["_id"]["_data"] == found[1]:
+                    return event
 
 
 def system_event(
