@@ -252,6 +252,20 @@ async def test_a_marker_that_cannot_resume_is_raised_as_its_own_error_and_not_re
                 assert (await anext(changes)).sequence == 11
 
 
+async def test_the_start_is_known_even_from_a_server_that_sends_no_heartbeats_p15(
+    log: Log, serve: Serve
+) -> None:
+    await log.append(one_each(1, 5))
+    server = await serve(log, heartbeat_interval=0)
+    store = MemoryProgress()
+    async with follow(server.address, store=store) as changes:
+        waiting = asyncio.ensure_future(anext(changes))
+        await until(lambda: store.marker != "")
+        waiting.cancel()
+        await asyncio.wait({waiting})
+    assert parse_progress(store.marker).sequence == 5
+
+
 # --- over the wire ------------------------------------------------------------------------------
 
 

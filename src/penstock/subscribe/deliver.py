@@ -98,15 +98,23 @@ def batches(
     """
     pending: list[bytes] = []
     pending_bytes = 0
-    last: tuple[Block, int] | None = None
+    before: tuple[Block, int] | None = None
     for block, entries in delivery.slices:
-        for i, message in zip(entries, messages(block, entries), strict=True):
+        made = list(messages(block, entries))
+        made_bytes = sum(map(len, made))
+        if len(pending) + len(made) <= events_max and pending_bytes + made_bytes <= bytes_max:
+            # The whole slice fits: nothing to decide entry by entry.
+            pending += made
+            pending_bytes += made_bytes
+            before = block, entries[-1]
+            continue
+        for i, message in zip(entries, made, strict=True):
             full = len(pending) >= events_max or pending_bytes + len(message) > bytes_max
-            if last is not None and full:
-                yield Batch(pending, last[0].progress(last[1]))
+            if before is not None and pending and full:
+                yield Batch(pending, before[0].progress(before[1]))
                 pending, pending_bytes = [], 0
             pending.append(message)
             pending_bytes += len(message)
-            last = block, i
+            before = block, i
     if pending:
         yield Batch(pending, str(delivery.progress))

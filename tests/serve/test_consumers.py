@@ -1,0 +1,87 @@
+"""What `penstock status` may know of readers, and from which process."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import grpc.aio
+import pytest
+from tests.serve.calls import subscribe, take, until
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import one_each
+
+from penstock.errors import LogFullError
+from penstock.serve.consumers import Consumers, ConsumersStatus, published, read_status
+from penstock.subscribe.resume import oldest
+
+
+async def test_a_reader_is_listed_with_its_place_and_count_while_it_is_connected(
+    log: Log, serve: Serve, connect: Callable[[str], grpc.aio.Channel]
+) -> None:
+    await log.append([*one_each(1, 5), *one_each(6, 9, collection="lines")])
+    consumers = Consumers()
+    server = await serve(log, consumers)
+    call = subscribe(
+        connect(server.address),
+        after=str(oldest(await log.bounds())),
+        consumer_id="indexer",
+        collections=["orders"],
+    )
+    await take(call, 5)
+    await until(lambda: consumers.status().readers[0].events == 5)
+    (reader,) = consumers.status().readers
+    # What was filtered out behind the last event counts as passed.
+    assert (reader.consumer_id, reader.protocol, reader.sequence) == ("indexer", "grpc", 9)
+    call.cancel()
+    await until(lambda: not consumers.status().readers)
+
+
+async def test_status_is_read_by_another_handle_and_reports_survive_a_restart(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "consumers"
+    assert read_status(path) is None
+    async with published(path, interval_seconds=0.01) as consumers:
+        with consumers.connected("indexer", "grpc", sequence=7) as reader:
+            reader.moved(sequence=9, events=2)
+            # Flight reports from threads of its own.
+            reporter = Thread(target=consumers.report, args=("orders", "pipeline", 5))
+            reporter.start()
+            reporter.join()
+
+            def written() -> ConsumersStatus:
+                return read_status(path) or ConsumersStatus(written_at=0)
+
+            await until(lambda: bool(written().readers and written().reported))
+            assert written().readers[0].sequence == 9
+            assert written().reported[0].name == "orders"
+    assert written().readers == ()
+    async with published(path) as consumers:
+        assert consumers.status().reported[0].sequence == 5
+
+
+async def test_a_full_disk_ends_no_stream_and_status_is_written_again_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "consumers"
+    refusals = 3
+    written = asyncio.Event()
+    from penstock.serve import consumers as module
+
+    real = module._write  # pyright: ignore[reportPrivateUsage]
+    loop = asyncio.get_running_loop()
+
+    def full(*arguments: object) -> None:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise LogFullError("no space")
+        real(*arguments)  # type: ignore[arg-type]
+        loop.call_soon_threadsafe(written.set)
+
+    monkeypatch.setattr(module, "_write", full)
+    async with published(path, interval_seconds=0.001) as consumers:
+        consumers.report("orders", "pipeline", 5)
+        await written.wait()
+        assert read_status(path) is not None
