@@ -114,10 +114,10 @@ class TellingLog(MemoryLog):
         return await super().position(source)
 
 
-async def entries(log: ChangeLog) -> list[Entry]:
-    """Everything that a log holds."""
+async def entries(log: ChangeLog, *, after: int = 0) -> list[Entry]:
+    """Everything that a log holds beyond `after`."""
     found: list[Entry] = []
-    while blocks := await log.read(after=found[-1].sequence if found else 0):
+    while blocks := await log.read(after=found[-1].sequence if found else after):
         for block in blocks:
             found.extend(block.entries())
     return found
@@ -140,15 +140,24 @@ class ManualClock:
         self._sleepers.append((self.seconds + seconds, waker))
         await waker
 
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody sleeps."""
+        return any(not waker.done() for _, waker in self._sleepers)
+
+    def wake(self) -> None:
+        """Let the next sleeper's time come."""
+        self._sleepers = [pair for pair in self._sleepers if not pair[1].done()]
+        assert self._sleepers, "nobody sleeps, and the condition does not hold"
+        self._sleepers.sort(key=lambda pair: pair[0])
+        due, waker = self._sleepers.pop(0)
+        self.seconds = max(self.seconds, due)
+        waker.set_result(None)
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Let time pass, from one sleeper's waking to the next, until `condition` holds."""
         while not await self._settled(condition):
-            self._sleepers = [pair for pair in self._sleepers if not pair[1].done()]
-            assert self._sleepers, "nobody sleeps, and the condition does not hold"
-            self._sleepers.sort(key=lambda pair: pair[0])
-            due, waker = self._sleepers.pop(0)
-            self.seconds = max(self.seconds, due)
-            waker.set_result(None)
+            self.wake()
 
     @staticmethod
     async def _settled(condition: Callable[[], bool]) -> bool:

@@ -1,0 +1,53 @@
+"""P5 on the real log: when there is no space left, capture waits, says so, and loses nothing."""
+
+import asyncio
+import random
+from pathlib import Path
+
+from tests.capture.doubles import ManualClock, entries
+
+from penstock.capture import PumpLimits, Supervised, Supervisor
+from penstock.capture.supervise import LOG_FULL_WAIT_SECONDS, State
+from penstock.log import LmdbLog, LogConfig
+from penstock.sources.script import ScriptSource, ScriptSourceConfig
+
+TRANSACTIONS = 3_000
+
+
+async def test_capture_goes_on_by_itself_once_the_full_log_has_space_again(tmp_path: Path) -> None:
+    source = ScriptSource(
+        "shop", ScriptSourceConfig(transactions=TRANSACTIONS, events_per_second=0)
+    )
+    clock = ManualClock()
+    config = LogConfig(path=tmp_path / "log", map_bytes=2 << 20, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        supervisor = Supervisor(
+            log,
+            [Supervised(source=source, silence_seconds_max=1e9)],
+            clock=clock,
+            rng=random.Random(1),
+            limits=PumpLimits(batch_events_max=200),
+        )
+        running = asyncio.ensure_future(supervisor.run())
+        seen: list[str] = []
+        waited = 0
+        while not running.done():
+            if clock.waiting and clock.slept[-1] == LOG_FULL_WAIT_SECONDS:
+                waited += 1
+                (status,) = supervisor.status()
+                assert status.state is State.LOG_FULL
+                assert status.code == "log.full"
+                held = await entries(log, after=len(seen))
+                if held:  # else what was trimmed last is still on its way back to the map
+                    assert await log.position("shop") == held[-1].event.position
+                    seen += [entry.event.event_id for entry in held]
+                    await log.trim(held[-1].sequence)
+                clock.wake()
+            # Everything else is done by the log's own threads.
+            await asyncio.wait([running], timeout=0.01)
+        await running
+        seen += [entry.event.event_id for entry in await entries(log, after=len(seen))]
+        assert supervisor.status()[0].state is State.FINISHED
+    assert waited >= 1
+    told = (source.shop.transaction(n) for n in range(1, TRANSACTIONS + 1))
+    assert seen == [event.event_id for commit in told for event in commit.events]
