@@ -35,6 +35,8 @@ else:
 MAP_BYTES: Final = 1 << 40
 """Address space, not disk: the file is sparse and grows as it is written."""
 READERS_MAX: Final = 1024
+_LOCK_BYTES: Final = (READERS_MAX + 2) * 64
+"""A reader's slot is a cache line; two lines come first (MDB_txninfo in LMDB's mdb.c)."""
 _DATABASES_MAX: Final = 16
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _NETWORK: Final = frozenset(
@@ -336,6 +338,8 @@ def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool) -> Env:
             elif not exists(path):
                 raise LogError(f"there is no log at {path}")
             refuse_network_filesystem(path)
+            if env is None:
+                _reserve_reader_slots(path)
             env = Env(path, map_bytes=map_bytes)
             _registry[path] = env
         env.holders += 1
@@ -345,6 +349,25 @@ def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool) -> Env:
         env.close()
         raise
     return env
+
+
+def _reserve_reader_slots(path: Path) -> None:
+    """Give the lock file its blocks now. LMDB maps it with holes, and touching a hole on a full
+    disk kills the process with SIGBUS.
+
+    Called only while this process has no environment at `path`: closing a descriptor of the lock
+    file gives up the locks that LMDB holds on it.
+    """
+    descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
+    except OSError as error:
+        raise LogFullError(
+            f"there is no room to open {path} ({error.strerror}). Nothing was changed and "
+            f"everything acknowledged before is safe. Make space, and try again."
+        ) from error
+    finally:
+        os.close(descriptor)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

@@ -87,6 +87,35 @@ async def test_a_full_disk_refuses_whole_batches_and_goes_on_when_there_is_room(
         assert await log.bounds() == before
 
 
+_READERS_ON_A_FULL_DISK = """
+import asyncio, sys
+from contextlib import ExitStack
+from pathlib import Path
+from penstock import kv
+from penstock.log import LmdbLog, LogConfig
+
+async def main(disk: Path) -> None:
+    async with LmdbLog(LogConfig(path=disk / "log", free_bytes_min=0)) as log:
+        with (disk / "ballast").open("wb", buffering=0) as ballast:
+            try:
+                while True:
+                    ballast.write(b"x" * 4096)
+            except OSError:
+                pass
+        with ExitStack() as readers, kv.open_env(log.path, create=False) as env:
+            for _ in range(kv.READERS_MAX - 2):
+                readers.enter_context(env.read())
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+async def test_readers_come_and_go_on_a_full_disk(small_disk: Path) -> None:
+    """A hole in LMDB's lock file would kill the process with SIGBUS."""
+    run = [sys.executable, "-c", _READERS_ON_A_FULL_DISK, str(small_disk)]
+    await asyncio.to_thread(subprocess.run, run, check=True, cwd=_ROOT)
+
+
 async def test_the_floor_of_free_space_refuses_before_the_disk_does(small_disk: Path) -> None:
     """P5: LMDB itself would only say EIO."""
     config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20)
@@ -154,9 +183,13 @@ async def test_a_fragment_that_was_refused_can_be_sent_again(tmp_path: Path) -> 
 
         async def stage_one() -> None:
             nonlocal rows
-            part = changes("b", "1", 50, start=rows, bytes_=9_000)
-            await log.append([Fragment(source="b", events=part)])
-            rows += 50
+            # Several in one append, so that the first of them fit.
+            parts = [
+                changes("b", "1", 10, start=start, bytes_=9_000)
+                for start in range(rows, rows + 100, 10)
+            ]
+            await log.append([Fragment(source="b", events=part) for part in parts])
+            rows += 100
 
         async def stage_without_end() -> None:
             for _ in range(1000):
