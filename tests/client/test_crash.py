@@ -97,21 +97,21 @@ async def _crash_and_compare(made: list[list[Commit]], crashes: list[tuple[int, 
         store = MemoryProgress(str(oldest(bounds)))
         state: State = {}
         processed: set[int] = set()
-        for count, ending in [*crashes, (10**6, "closed")]:
+        for until_crash, ending in [*crashes, (10**6, "closed")]:
             resumed_at = parse_progress(store.marker).sequence
             # Never past a change that was not processed.
             assert processed.issuperset(range(1, resumed_at + 1))
             if resumed_at == bounds.head:
                 break
-            interval = 0 if count % 2 else 3600
+            interval = 0 if until_crash % 2 else 3600
             changes = follow_log(log, store=store, save_interval_seconds=interval, bytes_max=1)
+            crash_at = resumed_at + until_crash
             async for one in changes:
                 resumed_at += 1
                 assert one.sequence == resumed_at
                 apply(state, one)
                 processed.add(one.sequence)
-                count -= 1
-                if count == 0 or one.sequence == bounds.head:
+                if one.sequence in (crash_at, bounds.head):
                     if ending != "asking":
                         await one.done()
                     if ending == "closed":
