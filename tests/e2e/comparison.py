@@ -1,0 +1,179 @@
+"""What the collection, the consumer and the table each say, in one form that can be compared.
+
+The oracle is MongoDB's own canonical Extended JSON (`bson.json_util`), not our encoder: it names
+the type of every number.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from bson import Decimal128, json_util
+from deltalake import DeltaTable
+from pymongo.collection import Collection
+
+Document = dict[str, Any]
+OWN_COLUMNS = {"_key", "_source", "_database", "_sequence", "_rejected_sequence"}
+"""What the table says beside the document."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+# --- the collection ---------------------------------------------------------------------------
+
+
+def canonical_of(value: Any) -> str:
+    """The canonical text of what the driver read."""
+    return json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS)
+
+
+def stored_collection(collection: Collection[Document]) -> dict[str, str]:
+    """Every document by its `_id`, both in canonical text."""
+    return {canonical_of(document["_id"]): canonical_of(document) for document in collection.find()}
+
+
+# --- the consumer -----------------------------------------------------------------------------
+
+
+def canonical(value: Any) -> Any:
+    """Our Extended JSON, parsed, as canonical: every number with its type."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return {"$numberInt" if -(1 << 31) <= value < 1 << 31 else "$numberLong": str(value)}
+    if isinstance(value, float):
+        return {"$numberDouble": repr(value)}
+    if isinstance(value, list):
+        return [canonical(item) for item in cast("list[Any]", value)]
+    if set(value) == {"$date"} and isinstance(value["$date"], str):
+        moment = datetime.fromisoformat(value["$date"])
+        milliseconds = round((moment - _EPOCH).total_seconds() * 1000)
+        return {"$date": {"$numberLong": str(milliseconds)}}
+    if any(key.startswith("$") for key in value):
+        return value
+    return {key: canonical(item) for key, item in value.items()}
+
+
+def canonical_text(value: Any) -> str:
+    return json.dumps(canonical(value), ensure_ascii=True)
+
+
+class Fold:
+    """The consumer's changes, each sequence once, and the documents that they add up to."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        self.by_sequence: dict[int, Document] = {}
+        for line in lines:
+            change = json.loads(line)
+            known = self.by_sequence.setdefault(change["sequence"], change)
+            assert known["eventId"] == change["eventId"], "a repeat is another event"
+        self._documents: dict[str, dict[str, str]] = {}
+        for _, change in sorted(self.by_sequence.items()):
+            if change["kind"] == "data":
+                self._apply(change)
+
+    def _apply(self, change: Document) -> None:
+        documents = self._documents.setdefault(change["collection"], {})
+        key = canonical_text(change["key"]["_id"])
+        if change["operationType"] == "delete":
+            documents.pop(key, None)
+        elif "fullDocument" in change:
+            documents[key] = canonical_text(change["fullDocument"])
+
+    def documents(self, collection: str) -> dict[str, str]:
+        return self._documents.get(collection, {})
+
+    def last_sequence_of(self, *collections: str) -> int:
+        return max(
+            s for s, change in self.by_sequence.items() if change["collection"] in collections
+        )
+
+    def check_order(self) -> None:
+        """Dense sequences, unique event ids, whole commits in order (invariant 3)."""
+        sequences = sorted(self.by_sequence)
+        assert sequences == list(range(1, len(sequences) + 1)), "a sequence is missing"
+        changes = [self.by_sequence[sequence] for sequence in sequences]
+        assert len({change["eventId"] for change in changes}) == len(changes)
+        expected_commit, ordinal = 1, 0
+        for change in changes:
+            assert (change["commit"], change["ordinal"]) == (expected_commit, ordinal)
+            ordinal += 1
+            assert change["endsCommit"] == (ordinal == change["commitRows"])
+            if change["endsCommit"]:
+                expected_commit, ordinal = expected_commit + 1, 0
+        assert ordinal == 0, "the last commit was seen in part"
+
+
+def folded(path: Path) -> Fold:
+    """What the consumer has filed so far; a line being written does not count."""
+    data = path.read_bytes()
+    return Fold(line for line in data[: data.rfind(b"\n") + 1].splitlines())
+
+
+# --- the table --------------------------------------------------------------------------------
+
+
+def _cell(value: Any) -> str:
+    """One value of a document or a cell, as text that tells every difference apart."""
+    if isinstance(value, Decimal128):
+        value = value.to_decimal()
+    if isinstance(value, Decimal):
+        # A column has one scale, so 1.10 and 1.1 are one value; nothing else may differ.
+        return f"decimal {value.normalize():f}"
+    if isinstance(value, datetime):
+        return f"instant {value.astimezone(UTC).isoformat()}"
+    if isinstance(value, float):
+        return f"double {'nan' if math.isnan(value) else value.hex()}"
+    if isinstance(value, bool):
+        return f"bool {value}"
+    if isinstance(value, int):
+        return f"int {int(value)}"
+    if isinstance(value, bytes):
+        return f"binary {bytes(value).hex()}"
+    if isinstance(value, list | dict):
+        return json.dumps(json.loads(canonical_of(value)), sort_keys=True)
+    return f"text {value}"
+
+
+def collection_rows(collection: Collection[Document]) -> dict[str, dict[str, str]]:
+    """Every document as the row it should be; null and absent are the same."""
+    return {
+        _cell(document["_id"]): {
+            name: _cell(value) for name, value in document.items() if value is not None
+        }
+        for document in collection.find()
+    }
+
+
+def table_rows(path: Path) -> dict[str, dict[str, str]]:
+    """Every row of the table, its cells in the same form; our own columns left out."""
+    table: pa.Table = DeltaTable(path).to_pyarrow_table()
+    rows: dict[str, dict[str, str]] = {}
+    for row in table.to_pylist():
+        key = _cell(row["_id"])
+        assert key not in rows, f"two rows for {key}"
+        rows[key] = {
+            name: _nested(value) if name in {"lines", "address"} else _cell(value)
+            for name, value in row.items()
+            if value is not None and name not in OWN_COLUMNS
+        }
+    return rows
+
+
+def _nested(text: str) -> str:
+    return json.dumps(canonical(json.loads(text)), sort_keys=True)
+
+
+def balances_of_every_version(path: Path) -> Iterator[int]:
+    """The sum of all balances in each version of the accounts table that holds any."""
+    newest = DeltaTable(path)
+    for version in range(newest.version() + 1):
+        newest.load_as_version(version)
+        table: pa.Table = newest.to_pyarrow_table()
+        if "balance" in table.column_names:
+            balances: list[int] = [row["balance"] for row in table.select(["balance"]).to_pylist()]
+            yield sum(balances)
