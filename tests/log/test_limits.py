@@ -8,7 +8,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import lmdb
 import pytest
+from pydantic import ValidationError
 
 from penstock import kv
 from penstock.errors import ConfigError, LogFullError
@@ -242,6 +244,31 @@ async def test_a_full_log_takes_no_part_of_a_staged_commit(tmp_path: Path) -> No
             await log.append([Commit(source="beat", position=str(beat))])
         await log.append([commit(2, rows=20)])
         assert (await log.bounds()).head == 25
+
+
+async def test_a_log_goes_on_after_lmdb_asks_for_a_new_start(tmp_path: Path) -> None:
+    """P5: MDB_PANIC, when not even the meta page could be restored; readers here go on too."""
+    config = LogConfig(path=tmp_path, free_bytes_min=0)
+    async with LmdbLog(config) as log, LmdbLogReader(tmp_path) as reader:
+        await log.append([commit(1)])
+        env = kv.open_env(log.path, create=False)
+        with pytest.raises(LogFullError), env.write():
+            raise lmdb.PanicError("the meta page")
+        env.close()
+        await log.append([commit(2)])
+        assert await read_all(reader) == await read_all(log)
+        assert (await log.bounds()).head == 10
+
+
+def test_limits_can_be_turned_off_and_mistyped_ones_are_errors() -> None:
+    """P23."""
+    off = LogConfig.model_validate({"retention": "none", "retention_bytes": "none"})
+    assert (off.retention, off.retention_bytes, off.retention_events) == (None, None, None)
+    said = LogConfig.model_validate({"retention": "36h", "retention_bytes": "10G"})
+    assert (said.retention, said.retention_bytes) == (36 * 3600, 10 << 30)
+    for wrong in ({"retention": "7 weeks"}, {"retention_bytes": "10Q"}, {"retentoin": "1d"}):
+        with pytest.raises(ValidationError):
+            LogConfig.model_validate(wrong)
 
 
 def test_network_file_systems_are_refused() -> None:

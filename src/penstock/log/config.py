@@ -1,15 +1,19 @@
 """How the log is configured."""
 
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from penstock.config import Bytes, Config, Seconds
 from penstock.kv import MAP_BYTES
 
 
 class LogConfig(Config):
-    """The durable log. Retention trims by age, bytes and count, whichever comes first."""
+    """The durable log. Retention trims by age, bytes and count, whichever comes first.
+
+    "none" turns a limit off: TOML has no other word for it.
+    """
 
     path: Path = Field(
         default=Path("data/log"), description="Directory of the log, on a local disk."
@@ -36,3 +40,8 @@ class LogConfig(Config):
     cache_bytes: Bytes = Field(
         default=32 << 20, ge=0, description="Decoded blocks that readers of a process share."
     )
+
+    @field_validator("retention", "retention_bytes", "retention_events", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if value == "none" else value
