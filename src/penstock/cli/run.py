@@ -10,7 +10,7 @@ import typer
 from msgspec import to_builtins
 
 from penstock.cli import logs, output
-from penstock.cli.capture_process import capture
+from penstock.cli.capture_process import capture, relax_collector
 from penstock.cli.config import Settings, load
 from penstock.cli.parent import ChildFailedError, die_with_parent, ready_fact, supervise_processes
 from penstock.cli.serve_process import Addresses, serve
@@ -83,6 +83,7 @@ def _run(
 
 
 async def _capture(settings: Settings, stop: asyncio.Event) -> None:
+    relax_collector()
     async with LmdbLog(settings.log) as log:
         output.emit({"pid": os.getpid()})
         await capture(settings, log, stop=stop)

@@ -81,8 +81,12 @@ class Shop:
         self.salt = _mix(seed + 1)
         self.starts_at = int(starts_at.timestamp())
         self.note = f'"note":"{"." * note_bytes}",' if note_bytes else ""
-        self._plan: list[tuple[_Step, int]] = []
+        self._plan: list[tuple[_Step, int, bool]] = []
         self._plan_cycle = -1
+        self.second = 0
+        """Unix seconds of the cycle that is told."""
+        self.now = ""
+        """How an instant of that second begins."""
 
     def position(self, n: int) -> str:
         """Where transaction `n` (the first is 1) leaves the source; 0 is before the first."""
@@ -93,8 +97,10 @@ class Shop:
         cycle, place = divmod(n - 1, CYCLE)
         if cycle != self._plan_cycle:
             self._plan, self._plan_cycle = self._plan_of(cycle), cycle
-        step, k = self._plan[place]
-        telling = _Transaction(self, n, cycle, many=step in _MANY)
+            self.second = self.starts_at + cycle
+            self.now = f'{{"$date":"{_instant(self.second)}.'
+        step, k, many = self._plan[place]
+        telling = _Transaction(self, n, cycle, place, many)
         step(telling, k)
         return Commit(source=self.source, position=telling.position, events=tuple(telling.events))
 
@@ -110,9 +116,9 @@ class Shop:
                         tables[event.collection][event.document_id] = bytes(event.full_document)
         return tables
 
-    def _plan_of(self, cycle: int) -> list[tuple["_Step", int]]:
+    def _plan_of(self, cycle: int) -> list[tuple["_Step", int, bool]]:
         """What each transaction of a cycle does: always the same steps, in an order of its own."""
-        steps = [(step, k) for step, count in _STEPS for k in range(count)]
+        steps = [(step, k, step in _MANY) for step, count in _STEPS for k in range(count)]
         if cycle == 0:
             # In its steps' own order, so that everything a step touches is there.
             return steps
@@ -124,17 +130,16 @@ class Shop:
 class _Transaction:
     """One transaction being told: the events so far, and what they share."""
 
-    def __init__(self, shop: Shop, n: int, cycle: int, *, many: bool) -> None:
+    def __init__(self, shop: Shop, n: int, cycle: int, place: int, many: bool) -> None:
         self._shop = shop
         self._cycle = cycle
         self._h = _mix(n ^ shop.salt)
-        second, place = shop.starts_at + cycle, (n - 1) % CYCLE
-        self._now = f'{{"$date":"{_instant(second)}.{_HUNDREDTHS[place]}0Z"}}'
-        self._timestamp = second * 1000 + place * 10
-        self._cluster_time = ClusterTime(second, place + 1)
-        self._name = f"{shop.seed}:{n}" if many else None
+        self._now = f'{shop.now}{_HUNDREDTHS[place]}0Z"}}'
+        self._timestamp = shop.second * 1000 + place * 10
+        self._cluster_time = ClusterTime(shop.second, place + 1)
+        self.position = position = f"{shop.seed}:{n}"
+        self._name = position if many else None
         self._number = n if many else None
-        self.position = shop.position(n)
         self.events: list[AnyEvent] = []
 
     # --- what can happen ----------------------------------------------------------------------
@@ -254,17 +259,22 @@ class _Transaction:
 
     def _lines(self, operation: Operation, order: int) -> None:
         """All lines of an order. Their amounts, in cents, add up to the order's total."""
-        base = _mix(order * 2 + 1 ^ self._shop.salt)
+        shop, h, now = self._shop, self._h, self._now
+        base = _mix(order * 2 + 1 ^ shop.salt)
         oid, count, left = _order_id(order), base % _LINES_MAX + 1, _total(base)
         for line in range(1, count + 1):
-            share = left if line == count else (self._h >> 9 * line & 0xFF) * left // 512
+            share = left if line == count else (h >> 9 * line & 0xFF) * left // 512
             left -= share
             document_id, key = _line_key(oid, line)
-            changing = f'"amount":{share},"pricedAt":{self._now}'
             product = _PRODUCTS[base >> 3 * line & 7]
-            document = f'{key[:-1]},"product":"{product}",{self._shop.note}{changing}}}'
-            update = f"{{{changing}}}" if operation is _UPDATE else None
-            self._change(operation, "order_lines", document_id, key, document, update)
+            self._change(
+                operation,
+                "order_lines",
+                document_id,
+                key,
+                f'{key[:-1]},"product":"{product}",{shop.note}"amount":{share},"pricedAt":{now}}}',
+                f'{{"amount":{share},"pricedAt":{now}}}' if operation is _UPDATE else None,
+            )
 
     # --- events -------------------------------------------------------------------------------
 
@@ -277,27 +287,24 @@ class _Transaction:
         document: str | None = None,
         updated: str | None = None,
     ) -> None:
-        shop, ordinal = self._shop, len(self.events)
-        self.events.append(
+        shop, position, events = self._shop, self.position, self.events
+        source, database = shop.source, shop.database
+        events.append(
             ChangeEvent(
-                event_id=event_id(shop.source, self.position, ordinal),
-                source=shop.source,
-                database=shop.database,
-                tenant=shop.database,
+                event_id=event_id(source, position, len(events)),
+                source=source,
+                database=database,
+                tenant=database,
                 collection=collection,
                 cluster_time=self._cluster_time,
                 timestamp=self._timestamp,
-                position=self.position,
+                position=position,
                 transaction=self._name,
                 document_id=document_id,
                 key=Raw(key.encode()),
                 operation=operation,
                 full_document=None if document is None else Raw(document.encode()),
-                update_description=None
-                if updated is None
-                else Raw(
-                    f'{{"updatedFields":{updated},"removedFields":[],"truncatedArrays":[]}}'.encode()
-                ),
+                update_description=None if updated is None else _update(updated),
                 txn_number=self._number,
                 full_document_as_of_event=document is not None,
             )
@@ -319,6 +326,10 @@ class _Transaction:
                 description=Raw(description),
             )
         )
+
+
+def _update(updated: str) -> Raw:
+    return Raw(f'{{"updatedFields":{updated},"removedFields":[],"truncatedArrays":[]}}'.encode())
 
 
 def _skip(index: int, fate: int) -> int:
