@@ -8,7 +8,7 @@ dropped. Messages are bytes that were encoded at capture; here they are only sli
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,6 +33,7 @@ from penstock.ports import LogReader
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
+from penstock.serve.shared import SharedMessages
 from penstock.subscribe import Criteria, Delivery, Subscription, batches, follow, start
 from penstock.telemetry import EVENTS_PUBLISHED, READERS
 from penstock.wire import Block, batch_message, heartbeat_message
@@ -92,6 +93,7 @@ class PullerServicer:
         self._log = log
         self._config = config
         self._consumers = consumers
+        self._shared = SharedMessages()
         self._streams: set[_Stream] = set()
         self._stopping = asyncio.Event()
 
@@ -112,15 +114,15 @@ class PullerServicer:
 
     async def subscribe(self, request: bytes, context: Context) -> None:
         """`penstock.v1.PullerService/Subscribe`: one Event a message."""
-        await self._serve(request, context, _event_sender(context, Block.messages))
+        await self._serve(request, context, _event_sender(context, self._shared.messages))
 
     async def subscribe_seed(self, request: bytes, context: Context) -> None:
         """`PullerService/Subscribe`: the same events with the seed's plain numbers."""
-        await self._serve(request, context, _event_sender(context, _seed_messages))
+        await self._serve(request, context, _event_sender(context, Block.seed_messages))
 
     async def subscribe_batch(self, request: bytes, context: Context) -> None:
         """`penstock.v1.PullerService/SubscribeBatch`: many Events a message."""
-        await self._serve(request, context, _batch_sender(context, self._config))
+        await self._serve(request, context, _batch_sender(context, self._config, self._shared))
 
     def interrupt(self) -> None:
         """Let every stream end with a status that says so, at the next place where it can."""
@@ -217,12 +219,8 @@ def _parse(request: bytes) -> pb.SubscribeRequest:
     return parsed
 
 
-def _seed_messages(block: Block, entries: Iterable[int]) -> Iterator[bytes]:
-    return map(block.seed_message, entries)
-
-
 def _event_sender(
-    context: Context, messages: Callable[[Block, Iterable[int]], Iterator[bytes]]
+    context: Context, messages: Callable[[Block, Sequence[int]], Iterable[bytes]]
 ) -> Send:
     """Send a delivery as single Events. What was filtered out shows in the next heartbeat."""
 
@@ -239,13 +237,16 @@ def _event_sender(
     return send
 
 
-def _batch_sender(context: Context, config: ServeConfig) -> Send:
+def _batch_sender(context: Context, config: ServeConfig, shared: SharedMessages) -> Send:
     """Send a delivery as EventBatches; a heartbeat is one without events."""
 
     async def send(delivery: Delivery) -> int:
         count = 0
         for batch in batches(
-            delivery, events_max=config.batch_events_max, bytes_max=config.batch_bytes_max
+            delivery,
+            events_max=config.batch_events_max,
+            bytes_max=config.batch_bytes_max,
+            messages=shared.messages,
         ):
             await context.write(batch_message(batch.messages, batch.progress))
             count += len(batch.messages)

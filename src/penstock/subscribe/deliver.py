@@ -89,7 +89,7 @@ def batches(
     *,
     events_max: int,
     bytes_max: int,
-    messages: Callable[[Block, Iterable[int]], Iterator[bytes]] = Block.messages,
+    messages: Callable[[Block, Sequence[int]], Iterable[bytes]] = Block.messages,
 ) -> Iterator[Batch]:
     """The slices of `delivery` as batches within both limits, lazily; none if nothing goes out.
 
