@@ -133,9 +133,11 @@ class DurableLogContract:
         assert child.stdout is not None
         acknowledged: Counter[str] = Counter()
         with child.stdout:
-            for _ in range(random_.randrange(1, 60)):
-                self._note(child.stdout.readline(), acknowledged)
-            child.send_signal(signal.SIGKILL)
+            try:
+                for _ in range(random_.randrange(1, 60)):
+                    self._note(child.stdout.readline(), acknowledged)
+            finally:
+                child.send_signal(signal.SIGKILL)
             # What was said before the kill counts too.
             for line in child.stdout:
                 self._note(line, acknowledged)
