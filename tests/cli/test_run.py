@@ -59,6 +59,18 @@ def test_both_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None
             assert after.stop(signal.SIGINT) == 0
 
 
+def test_a_service_whose_output_nobody_reads_any_more_goes_on(tmp_path: Path) -> None:
+    """`penstock run --json | head -1` must not end capture at the next restart."""
+    with Service(configure(tmp_path)) as service:
+        assert service.process.stdout is not None
+        service.process.stdout.close()
+        os.kill(service.ready["pids"]["capture"], signal.SIGKILL)
+        with follow_sync(service.ready["grpc"], control_events=True) as changes:
+            sequences = [change.sequence for change, _ in zip(changes, range(100), strict=False)]
+        assert sequences[-1] - sequences[0] == 99
+        assert service.stop() == 0
+
+
 def test_one_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
     with Service(configure(tmp_path), "--one-process") as service:
         with follow_sync(service.ready["grpc"]) as changes:

@@ -47,7 +47,7 @@ def command(
     elif role == "serve":
         _run(lambda stop: _serve(settings, stop), interruptible=False)
     else:
-        tell = output.emit if as_json else _say
+        tell = _while_heard(output.emit if as_json else _say)
         options = ["--json"] if as_json else []
         try:
             _run(
@@ -113,6 +113,21 @@ async def one_process_service(settings: Settings, *, stop: asyncio.Event, tell: 
             group.create_task(serve(settings, log, stop=stop, ready=ready))
     except* PenstockError as errors:
         raise errors.exceptions[0] from None
+
+
+def _while_heard(tell: Tell) -> Tell:
+    """`tell`, until nobody reads our output any more: the service does not end for that."""
+
+    def tell_or_go_on(fact: dict[str, Any]) -> None:
+        try:
+            tell(fact)
+        except BrokenPipeError:
+            # What is still buffered, and all that follows, goes nowhere.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
+
+    return tell_or_go_on
 
 
 def _say(fact: dict[str, Any]) -> None:
