@@ -175,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=200_000, help="backlog of a batch reader")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--consumers", type=int, nargs="+", default=[1, 4, 16])
     arguments = parser.parse_args()
     table = Table(title=f"gRPC fan-out, 1 KB events, {os.cpu_count()} cores, median")
     for column in ("method", "consumers", "events/s each", "events/s in all", "x Subscribe"):
@@ -183,7 +184,7 @@ def main() -> None:
         path = Path(folder) / "log"
         after = asyncio.run(fill(path, arguments.events))
         with serving(path) as address:
-            for consumers in (1, 4, 16):
+            for consumers in arguments.consumers:
                 base = 0.0
                 for method in READERS:
                     # One message an event is slow: a tenth of the backlog says as much.
