@@ -152,7 +152,7 @@ def measure(method: str, consumers: int, *, address: str, after: str, events: in
         line.recv()
     for line in lines:
         line.send("go")
-    slowest = max(line.recv() for line in lines)
+    slowest: float = max(line.recv() for line in lines)
     for process in processes:
         process.join()
     return events / slowest

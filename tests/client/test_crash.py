@@ -3,15 +3,13 @@
 import asyncio
 import os
 import random
-import subprocess
-import sys
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.client.processes import first_line, running
 from tests.subscribe.events import change, commit
 
 from penstock.client import Change, MemoryProgress, follow_log
@@ -122,26 +120,6 @@ async def _crash_and_compare(made: list[list[Commit]], crashes: list[tuple[int, 
 
 
 # --- real processes, real kills ------------------------------------------------------------------
-
-
-@contextmanager
-def running(script: str, *arguments: object) -> "Generator[subprocess.Popen[str]]":
-    """A process of ours, killed at the end if it still runs."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"tests.client.{script}", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def first_line(process: "subprocess.Popen[str]") -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def seen(effects: Path) -> int:

@@ -1,19 +1,17 @@
 """The server's memory does not grow with what its readers leave unread (P18, invariant 6)."""
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
+from tests.client.processes import first_line, running
+from tests.serve.calls import subscribe, subscribe_batch
+from tests.subscribe.events import change, commit
 
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.subscribe.resume import oldest
-from tests.serve.calls import subscribe, subscribe_batch
-from tests.subscribe.events import change, commit
 
 STALLED = 10
 EVENTS = 24_000
@@ -33,34 +31,24 @@ async def test_stalled_readers_of_100_mb_cost_the_server_a_bounded_outbox_each_p
 ) -> None:
     async with LmdbLog(LogConfig(path=tmp_path / "log")) as log:
         after = str(oldest(await log.bounds()))
-        command = [sys.executable, "-m", "tests.client.server_process", str(tmp_path / "log")]
-        with subprocess.Popen(
-            [*command, "127.0.0.1:0"],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "MALLOC_ARENA_MAX": "2"},
-        ) as server:
-            try:
-                assert server.stdout is not None
-                address = (await asyncio.to_thread(server.stdout.readline)).strip()
-                stalled = [
-                    subscribe(connect(address), after=after, consumer_id="stalled")
-                    for _ in range(STALLED)
-                ]
-                for call in stalled:
-                    await call.initial_metadata()
-                before = anonymous_bytes(server.pid)
-                for first in range(1, EVENTS + 1, 500):
-                    await log.append(
-                        [commit(change(n, document=DOCUMENT)) for n in range(first, first + 500)]
-                    )
-                reading = subscribe_batch(connect(address), after=after)
-                count = 0
-                while count < EVENTS:
-                    count += len((await reading.read()).events)
-                grown = anonymous_bytes(server.pid) - before
-                # Each holds one read of the log (1 MiB) and what gRPC buffers; the cache, 32 MiB.
-                assert grown < (STALLED * 4 + 32 + 32) << 20
-                assert (await stalled[0].read()).sequence == 1
-            finally:
-                server.kill()
+        with running("server_process", tmp_path / "log", "127.0.0.1:0") as server:
+            address = await asyncio.to_thread(first_line, server)
+            stalled = [
+                subscribe(connect(address), after=after, consumer_id="stalled")
+                for _ in range(STALLED)
+            ]
+            for call in stalled:
+                await call.initial_metadata()
+            before = anonymous_bytes(server.pid)
+            for first in range(1, EVENTS + 1, 500):
+                await log.append(
+                    [commit(change(n, document=DOCUMENT)) for n in range(first, first + 500)]
+                )
+            reading = subscribe_batch(connect(address), after=after)
+            count = 0
+            while count < EVENTS:
+                count += len((await reading.read()).events)
+            grown = anonymous_bytes(server.pid) - before
+            # Each holds one read of the log (1 MiB) and what gRPC buffers; the cache, 32 MiB.
+            assert grown < (STALLED * 4 + 32 + 32) << 20
+            assert (await stalled[0].read()).sequence == 1
