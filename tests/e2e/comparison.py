@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from bson import Decimal128, json_util
@@ -48,7 +48,8 @@ def canonical(value: Any) -> Any:
     if isinstance(value, float):
         return {"$numberDouble": repr(value)}
     if isinstance(value, list):
-        return [canonical(item) for item in cast("list[Any]", value)]
+        items: list[Any] = value
+        return [canonical(item) for item in items]
     if set(value) == {"$date"} and isinstance(value["$date"], str):
         moment = datetime.fromisoformat(value["$date"])
         milliseconds = round((moment - _EPOCH).total_seconds() * 1000)

@@ -60,6 +60,10 @@ def test_an_old_java_is_passed_over_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "release").write_text('JAVA_VERSION="11.0.2"\n')
-    monkeypatch.setattr("penstock.spark.java.find_spec", lambda name: None)
+
+    def no_package(name: str) -> None:
+        return None
+
+    monkeypatch.setattr("penstock.spark.java.find_spec", no_package)
     with pytest.raises(ConfigError, match="Java 11"):
         find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)})
