@@ -47,9 +47,9 @@ def canonical(value: Any) -> Any:
         return {"$numberInt" if -(1 << 31) <= value < 1 << 31 else "$numberLong": str(value)}
     if isinstance(value, float):
         return {"$numberDouble": repr(value)}
-    if isinstance(value, list):
-        items: list[Any] = value
-        return [canonical(item) for item in items]
+    kind = type(value)
+    if kind is list:
+        return [canonical(item) for item in value]
     if set(value) == {"$date"} and isinstance(value["$date"], str):
         moment = datetime.fromisoformat(value["$date"])
         milliseconds = round((moment - _EPOCH).total_seconds() * 1000)
