@@ -9,7 +9,8 @@ Equal values in another encoding are not told apart: NaN is one value whatever i
 Decimal128 is its canonical number, and the keys of an array are its order.
 """
 
-from collections.abc import Callable, Mapping
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import bson
@@ -68,6 +69,27 @@ def decode(raw: bytes) -> dict[str, Any]:
     except (BSONError, ValueError):
         pass  # the exact reader says which value it is, and where
     return read_document(raw)
+
+
+TOGETHER_MAX = 64
+"""So many events are decoded with one call of the decoder: about half a millisecond of work."""
+_HEADS = tuple(b"\x03%d\0" % number for number in range(TOGETHER_MAX))
+
+
+def decode_together(raws: Sequence[bytes]) -> Sequence[dict[str, Any] | None]:
+    """The documents of up to TOGETHER_MAX of BSON bytes, in order.
+
+    All None if one of them is not decoded exactly: then each needs a look of its own, by `decode`.
+    """
+    body = b"".join(part for pair in zip(_HEADS, raws, strict=False) for part in pair)
+    whole = b"%b%b\0" % (struct.pack("<i", len(body) + 5), body)
+    try:
+        documents = bson.decode(whole, OPTIONS)  # pyright: ignore[reportUnknownMemberType]
+        if bson.encode(documents, codec_options=OPTIONS) == whole:
+            return list(documents.values())
+    except (BSONError, ValueError):
+        pass  # looked at one by one, the culprit is found
+    return [None] * len(raws)
 
 
 class BsonEncoder:

@@ -79,15 +79,18 @@ class Normaliser:
         """Whether the next raw event is a fragment of the one before."""
         return bool(self._fragments)
 
-    def change(self, raw: bytes) -> Change | None:
+    def change(self, raw: bytes, document: dict[str, Any] | None = None) -> Change | None:
         """The change of one raw event; None for a fragment that is not the event's last.
+
+        `document` is the event as decoded already, exactly.
 
         Raises UndecodableError, naming the type, for what cannot be represented exactly.
         """
-        try:
-            document = decode(raw)
-        except InexactError as error:
-            raise self._undecodable(str(error), raw) from error
+        if document is None:
+            try:
+                document = decode(raw)
+            except InexactError as error:
+                raise self._undecodable(str(error), raw) from error
         size = len(raw)
         if "splitEvent" in document or self._fragments:
             document, size = self._joined(document, size)
