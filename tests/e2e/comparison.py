@@ -39,28 +39,25 @@ def stored_collection(collection: Collection[Document]) -> dict[str, str]:
 # --- the consumer -----------------------------------------------------------------------------
 
 
-def canonical(value: Any) -> Any:
+def canonical(text: bytes | str) -> Any:
     """Our Extended JSON, parsed, as canonical: every number with its type."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int):
-        return {"$numberInt" if -(1 << 31) <= value < 1 << 31 else "$numberLong": str(value)}
-    if isinstance(value, float):
-        return {"$numberDouble": repr(value)}
-    kind = type(value)
-    if kind is list:
-        return [canonical(item) for item in value]
-    if set(value) == {"$date"} and isinstance(value["$date"], str):
-        moment = datetime.fromisoformat(value["$date"])
-        milliseconds = round((moment - _EPOCH).total_seconds() * 1000)
-        return {"$date": {"$numberLong": str(milliseconds)}}
-    if any(key.startswith("$") for key in value):
-        return value
-    return {key: canonical(item) for key, item in value.items()}
+    return json.loads(text, parse_int=_integer, parse_float=_double, object_hook=_dated)
 
 
-def canonical_text(value: Any) -> str:
-    return json.dumps(canonical(value), ensure_ascii=True)
+def _integer(digits: str) -> Document:
+    return {"$numberInt" if -(1 << 31) <= int(digits) < 1 << 31 else "$numberLong": digits}
+
+
+def _double(digits: str) -> Document:
+    return {"$numberDouble": repr(float(digits))}
+
+
+def _dated(value: Document) -> Document:
+    if set(value) != {"$date"} or not isinstance(value["$date"], str):
+        return value
+    moment = datetime.fromisoformat(value["$date"])
+    milliseconds = round((moment - _EPOCH).total_seconds() * 1000)
+    return {"$date": {"$numberLong": str(milliseconds)}}
 
 
 class Fold:
@@ -68,22 +65,24 @@ class Fold:
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self.by_sequence: dict[int, Document] = {}
+        self._lines: dict[int, bytes] = {}
+        self._documents: dict[str, dict[str, str]] = {}
         for line in lines:
             change = json.loads(line)
             known = self.by_sequence.setdefault(change["sequence"], change)
             assert known["eventId"] == change["eventId"], "a repeat is another event"
-        self._documents: dict[str, dict[str, str]] = {}
-        for _, change in sorted(self.by_sequence.items()):
+            self._lines[change["sequence"]] = line
+        for sequence, change in sorted(self.by_sequence.items()):
             if change["kind"] == "data":
-                self._apply(change)
+                self._apply(change, canonical(self._lines[sequence]))
 
-    def _apply(self, change: Document) -> None:
+    def _apply(self, change: Document, typed: Document) -> None:
         documents = self._documents.setdefault(change["collection"], {})
-        key = canonical_text(change["key"]["_id"])
+        key = json.dumps(typed["key"]["_id"])
         if change["operationType"] == "delete":
             documents.pop(key, None)
         elif "fullDocument" in change:
-            documents[key] = canonical_text(change["fullDocument"])
+            documents[key] = json.dumps(typed["fullDocument"])
 
     def documents(self, collection: str) -> dict[str, str]:
         return self._documents.get(collection, {})
@@ -166,7 +165,7 @@ def table_rows(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _nested(text: str) -> str:
-    return json.dumps(canonical(json.loads(text)), sort_keys=True)
+    return json.dumps(canonical(text), sort_keys=True)
 
 
 def balances_of_every_version(path: Path) -> Iterator[int]:

@@ -15,7 +15,6 @@ from typing import Any, Self
 from bson import Binary, Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from pymongo.errors import OperationFailure
 
 Document = dict[str, Any]
 ORDERS = "orders"
@@ -161,12 +160,10 @@ def _transfer(
     return body
 
 
-def prepare(client: MongoClient[Document], database: str, rng: random.Random) -> None:
+def prepare(
+    client: MongoClient[Document], database: str, rng: random.Random, *, images: bool
+) -> None:
     """Create the collections, so that no transaction has to, and orders for a snapshot to copy."""
     for name in (ORDERS, ACCOUNTS):
-        try:
-            client[database].create_collection(name)
-        except OperationFailure as error:
-            if error.code != 48:  # NamespaceExists
-                raise
+        client[database].create_collection(name, changeStreamPreAndPostImages={"enabled": images})
     client[database][ORDERS].insert_many([order(rng, key) for key in range(0, ORDER_KEYS, 2)])
