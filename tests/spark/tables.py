@@ -1,5 +1,6 @@
 """What the tests of tables share: a log of entries in memory, its fold, and a table's rows."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,11 +21,12 @@ from penstock.event import (
 )
 from penstock.extjson import encode
 from penstock.spark.apply import table_states
+from penstock.spark.arrow import compute
 from penstock.spark.batch import CUTTING, BatchResult, BatchWriter
 from penstock.spark.chunk import (
     INPUT_COLUMNS,
     Collected,
-    from_chunk,
+    from_chunks,
     join,
     to_chunks,
 )
@@ -149,27 +151,28 @@ def apply(
     name: str = "p",
     log_id: int = LOG_ID,
     parts: int = 1,
+    scratch: str | None = None,
 ) -> BatchResult:
     """Apply one batch as Spark would, in `parts` partitions, in this process."""
     rows = entries.num_rows
     edges = [rows * part // parts for part in range(parts + 1)]
-    ranges = [entries.slice(a, b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    ranges = [entries.slice(a, b - a) for a, b in itertools.pairwise(edges)]
 
     def collect(cuts: Sequence[int]) -> Collected:
-        chunks = [
+        table = pa.Table.from_batches(
             chunk
             for part in ranges
             if part.num_rows
-            for chunk in to_chunks(part.select(INPUT_COLUMNS).to_batches(), cuts=cuts)
-        ]
-        opened = [
-            from_chunk({name: chunk[name][0].as_buffer() for name in ("rows", "cells", "commits")})
-            for chunk in chunks
-        ]
+            for chunk in to_chunks(
+                part.select(INPUT_COLUMNS).to_batches(), cuts=cuts, scratch=scratch
+            )
+        )
+        opened = from_chunks(table)
+        first: int = compute.min(table["first"]).as_py()
         verify_commits(pa.concat_tables([sums for _, sums in opened]), whole=True)
         return Collected(
             chunk=join([chunk for chunk, _ in opened], cuts=cuts),
-            after=min(chunk["first"][0].as_py() for chunk in chunks) - 1,
+            after=first - 1,
             entries=rows,
         )
 
@@ -183,7 +186,7 @@ def apply(
         log_id=log_id,
         batch_id=batch_id,
         entries_at=lambda wanted: entries.filter(
-            pa.compute.is_in(entries["sequence"], pa.array(wanted))  # pyright: ignore
+            compute.is_in(entries["sequence"], pa.array(wanted))
         ),
     )
     return writer.apply(collected)

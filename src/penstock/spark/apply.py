@@ -1,13 +1,18 @@
 """From a chunk to what is written: rows, columns and rejects of one table. Pure."""
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct, structs
 
+from penstock.spark.arrow import Column, arrow, compute
 from penstock.spark.chunk import ROW_SCHEMA, Chunk, concat_cells
 from penstock.spark.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.kinds import Kind, document_field, kind_of_column
@@ -45,7 +50,7 @@ def relative_keys(chunk: Chunk) -> list[str]:
     codes, relative = codes_of(chunk.rows), chunk.roles == RELATIVE
     firsts = np.unique(codes, return_index=True)[1]
     places = firsts[relative[firsts]]
-    keys: list[str] = pc.unique(chunk.rows["key"].take(pa.array(places))).to_pylist()
+    keys: list[str] = compute.unique(chunk.rows["key"].take(arrow.array(places))).to_pylist()
     return keys
 
 
@@ -63,10 +68,10 @@ def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
     operations = [int(role) for role in simple.roles] + [row.operation for row in folded]
     rejected = [None] * count + [row.rejected for row in folded]
     identities = [
-        pa.concat_arrays(
+        arrow.concat_arrays(
             [
                 simple.rows[name].combine_chunks(),
-                pa.array([row.own[at] for row in folded], pa.string()),
+                arrow.array([row.own[at] for row in folded], pa.string()),
             ]
         )
         for at, name in enumerate(("key", "source", "database"))
@@ -88,20 +93,20 @@ def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
 
 
 def _changes(
-    identities: list[pa.Array],
+    identities: list[Column],
     sequences: np.ndarray[tuple[int], np.dtype[np.int64]],
     rejected: Sequence[int | None],
     operations: Sequence[int],
     placement: Placement,
 ) -> pa.Table:
-    schema = pa.schema([*OWN_COLUMNS, *placement.schema, pa.field(OPERATION, pa.int8())])
-    return pa.Table.from_arrays(
+    schema = arrow.schema([*OWN_COLUMNS, *placement.schema, arrow.field(OPERATION, pa.int8())])
+    return arrow.Table.from_arrays(
         [
             *identities,
-            pa.array(sequences),
-            pa.array(rejected, pa.int64()),
+            arrow.array(sequences),
+            arrow.array(rejected, pa.int64()),
             *placement.columns,
-            pa.array(operations, pa.int8()),
+            arrow.array(operations, pa.int8()),
         ],
         schema=schema,
     )
@@ -176,8 +181,8 @@ def table_states(base: pa.Table) -> dict[Identity, State]:
     """The rows of a table as states to fold onto."""
     owns = zip(*(base[name].to_pylist() for name in (KEY, SOURCE, DATABASE)), strict=True)
     documents = documents_of(table_cells(base), range(base.num_rows))
-    sequences = base[SEQUENCE].to_pylist()
-    marks = base[REJECTED].to_pylist()
+    sequences: list[Any] = base[SEQUENCE].to_pylist()
+    marks: list[Any] = base[REJECTED].to_pylist()
     return {
         own: State(document=document, sequence=sequence, rejected_sequence=mark)
         for own, document, sequence, mark in zip(owns, documents, sequences, marks, strict=True)
@@ -193,15 +198,15 @@ def prepare_move(
     """
     count = rows.num_rows
     columns: dict[str, Any] = {
-        "sequence": pa.array([sequence] * count, pa.int64()),
-        "role": pa.array([PUT] * count, pa.int8()),
+        "sequence": arrow.array([sequence] * count, pa.int64()),
+        "role": arrow.array([PUT] * count, pa.int8()),
         "source": rows[SOURCE],
-        "database": pa.array([database] * count, pa.string()),
-        "collection": pa.array([collection] * count, pa.string()),
+        "database": arrow.array([database] * count, pa.string()),
+        "collection": arrow.array([collection] * count, pa.string()),
         "key": rows[KEY],
     }
-    arrays = [columns.get(field.name, pa.nulls(count, field.type)) for field in ROW_SCHEMA]
-    chunk = Chunk(rows=pa.table(arrays, schema=ROW_SCHEMA), cells=table_cells(rows))
+    arrays = [columns.get(field.name, arrow.nulls(count, field.type)) for field in ROW_SCHEMA]
+    chunk = Chunk(rows=arrow.table(arrays, schema=ROW_SCHEMA), cells=table_cells(rows))
     write = prepare(chunk, schema=schema, base=OWN_COLUMNS.empty_table())
     misfits = np.flatnonzero(write.changes[OPERATION].to_numpy() == STALE).tolist()
     documents = documents_of(chunk.cells, misfits)
@@ -209,7 +214,8 @@ def prepare_move(
         structs.replace(reject, key=rows[KEY][at].as_py(), document=document)
         for reject, at, document in zip(write.rejects, misfits, documents, strict=True)
     ]
-    marks = pc.coalesce(write.changes[REJECTED].combine_chunks(), rows[REJECTED].combine_chunks())
+    rejected = write.changes[REJECTED].combine_chunks()
+    marks = compute.coalesce(rejected, rows[REJECTED].combine_chunks())
     column = write.changes.schema.get_field_index(REJECTED)
     changes = write.changes.set_column(column, OWN_COLUMNS.field(REJECTED), marks)
     return TableWrite(changes=changes, widened=write.widened, rejects=rejects)

@@ -21,16 +21,20 @@ its own.
 | create, modify, indexes, invalidate, system events | is as it was |
 """
 
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.errors import ChangesLostError
 from penstock.event import Kind
 from penstock.spark.apply import TableWrite, prepare, prepare_move, relative_keys
+from penstock.spark.arrow import compute
 from penstock.spark.chunk import Chunk, Collected, Control
 from penstock.spark.config import PipelineConfig
 from penstock.spark.delta import Stamp, Table, of_stream, secrets, tables_below, text
@@ -122,9 +126,9 @@ class BatchWriter:
             return
         chunk = chunk.take(np.flatnonzero(here))
         writes: list[tuple[Table, TableWrite]] = []
-        for collection in pc.unique(chunk.rows["collection"]).to_pylist():
+        for collection in compute.unique(chunk.rows["collection"]).to_pylist():
             table = self._table(collection)
-            own = pc.equal(chunk.rows["collection"], collection).to_numpy()
+            own = compute.equal(chunk.rows["collection"], collection).to_numpy()
             part = chunk.take(np.flatnonzero(own & (chunk.sequences > self._applied(table))))
             if part.rows.num_rows:
                 base = table.rows(relative_keys(part))

@@ -4,17 +4,25 @@ Workers turn entries into chunks: the entries that still matter, their documents
 field and kind. The driver joins chunks and reduces again; nothing is lost or decided on the way.
 """
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.event import Kind as Event
+from penstock.spark.arrow import arrow, compute
 from penstock.spark.decode import Cells, decode_documents, parse_documents
 from penstock.spark.kinds import Kind
 from penstock.spark.reduce import (
@@ -45,7 +53,7 @@ INPUT_COLUMNS: Final = (
 )
 """What a table needs of an entry; readers need not fetch more."""
 
-ROW_SCHEMA: Final = pa.schema(
+ROW_SCHEMA: Final = arrow.schema(
     [
         ("sequence", pa.int64()),
         ("role", pa.int8()),
@@ -62,16 +70,20 @@ ROW_SCHEMA: Final = pa.schema(
 )
 """Rows of a chunk. The texts are there for RELATIVE and CONTROL only: a PUT's are its cells."""
 
-CHUNK_SCHEMA: Final = pa.schema(
+_TOLD_COLUMNS: Final = frozenset({"full_document", "update_description", "unchanged"})
+
+CHUNK_SCHEMA: Final = arrow.schema(
     [
         ("rows", pa.binary()),
         ("cells", pa.binary()),
+        ("file", pa.string()),
         ("commits", pa.binary()),
         ("first", pa.int64()),
         ("entries", pa.int64()),
-        ("bytes", pa.int64()),
     ]
 )
+"""A chunk: its rows and cells inline or in a file, and what is left of its commits to verify."""
+
 PIECE_BYTES: Final = 32 << 20
 """Workers decode about so many bytes of entries at once."""
 
@@ -104,7 +116,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
         """Some of the rows. Fields of which none has a value are left out."""
         if len(places) == self.rows.num_rows and bool((places == np.arange(len(places))).all()):
             return self
-        indices = pa.array(places)
+        indices = arrow.array(places)
         cells: Cells = {}
         for field, columns in self.cells.items():
             taken = {kind: column.take(indices) for kind, column in columns.items()}
@@ -138,7 +150,7 @@ class Collected(Struct, frozen=True, kw_only=True):
     @property
     def controls(self) -> list[Control]:
         """Its control events, in order."""
-        rows = self.chunk.rows.filter(pa.array(self.chunk.roles == CONTROL))
+        rows = self.chunk.rows.filter(arrow.array(self.chunk.roles == CONTROL))
         return [_control(row) for row in rows.to_pylist()]
 
 
@@ -160,21 +172,24 @@ def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = ()) -> Chunk:
     roles = roles_of(entries)
     sequences = entries["sequence"].to_numpy()
     kept = surviving(codes_of(entries), sequences, roles, cuts=cuts)
-    entries, roles = entries.take(pa.array(kept)), roles[kept]
-    puts = roles == PUT
-    texts = pa.array((roles == RELATIVE) | (roles == CONTROL))
-    columns: dict[str, Any] = {"role": pa.array(roles)}
+    roles = roles[kept]
+    told = (roles == RELATIVE) | (roles == CONTROL)
+    indices, told_only = arrow.array(kept), arrow.array(kept, mask=~told)
+    columns: dict[str, Any] = {"role": arrow.array(roles)}
     for field in ROW_SCHEMA:
-        if field.name == "role":
-            continue
-        column = entries[field.name].combine_chunks()
-        if field.name in {"full_document", "update_description", "unchanged"}:
-            column = pc.if_else(texts, column, pa.scalar(None, column.type))
-        columns[field.name] = column.cast(field.type)
-    parsed = iter(parse_documents(entries["full_document"].combine_chunks().filter(pa.array(puts))))
-    documents = [next(parsed) if put else {} for put in puts.tolist()]
+        if field.name in _TOLD_COLUMNS and not told.any():
+            columns[field.name] = arrow.nulls(len(kept), field.type)
+        elif field.name != "role":
+            wanted = told_only if field.name in _TOLD_COLUMNS else indices
+            columns[field.name] = entries[field.name].combine_chunks().take(wanted).cast(field.type)
+    puts = roles == PUT
+    texts = entries["full_document"].combine_chunks().take(arrow.array(kept[puts]))
+    documents = parse_documents(texts)
+    if not puts.all():
+        parsed = iter(documents)
+        documents = [next(parsed) if put else {} for put in puts.tolist()]
     return Chunk(
-        rows=pa.table([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA),
+        rows=arrow.table([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA),
         cells=decode_documents(documents),
     )
 
@@ -185,66 +200,97 @@ def join(chunks: Sequence[Chunk], *, cuts: Sequence[int] = ()) -> Chunk:
         return Chunk(rows=ROW_SCHEMA.empty_table(), cells={})
     if len(chunks) == 1:
         return chunks[0]
-    rows = pa.concat_tables([chunk.rows for chunk in chunks])
+    rows = arrow.concat_tables([chunk.rows for chunk in chunks])
+    sequences, roles = rows["sequence"].to_numpy(), rows["role"].to_numpy()
+    kept = surviving(codes_of(rows), sequences, roles, cuts=cuts)
+    edges = np.cumsum([0, *(chunk.rows.num_rows for chunk in chunks)])
+    lasting = np.sort(kept)
+    # Each chunk lets go of its own rows first: copying all only to choose would be the larger part.
+    left = [
+        chunk.take(lasting[(lasting >= start) & (lasting < stop)] - start)
+        for chunk, (start, stop) in zip(chunks, itertools.pairwise(edges), strict=True)
+    ]
     whole = Chunk(
-        rows=rows, cells=concat_cells(*((chunk.cells, chunk.rows.num_rows) for chunk in chunks))
+        rows=arrow.concat_tables([chunk.rows for chunk in left]).combine_chunks(),
+        cells=concat_cells(*((chunk.cells, chunk.rows.num_rows) for chunk in left)),
     )
-    return whole.take(surviving(codes_of(rows), whole.sequences, whole.roles, cuts=cuts))
+    return whole.take(np.searchsorted(lasting, kept))
 
 
 def concat_cells(*parts: tuple[Cells, int]) -> Cells:
     """The cells of many parts, each with its number of rows, as one."""
     tables = [_flat(cells, count) for cells, count in parts]
-    return _nested(pa.concat_tables(tables, promote_options="default"))
+    return _nested(arrow.concat_tables(tables, promote_options="default"))
 
 
-# --- for the wire -------------------------------------------------------------------------------
+# --- for the way --------------------------------------------------------------------------------
 
 
 def to_chunks(
-    batches: Iterable[pa.RecordBatch], *, cuts: Sequence[int]
+    batches: Iterable[pa.RecordBatch], *, cuts: Sequence[int], scratch: str | None
 ) -> Iterator[pa.RecordBatch]:
-    """CHUNK_SCHEMA batches of one row each from a partition's entries; bounded in memory."""
+    """CHUNK_SCHEMA batches of one row each from a partition's entries; bounded in memory.
+
+    With `scratch`, a folder that the driver sees too, the bulk goes there as files that it maps;
+    that spares three copies through Spark. Without, it goes inline.
+    """
     piece: list[pa.RecordBatch] = []
     held = 0
     for batch in batches:
         piece.append(batch)
         held += batch.nbytes
         if held >= PIECE_BYTES:
-            yield _to_chunk(piece, held, cuts)
+            yield _to_chunk(piece, cuts, scratch)
             piece, held = [], 0
-    if piece:
-        yield _to_chunk(piece, held, cuts)
+    if held:
+        yield _to_chunk(piece, cuts, scratch)
 
 
-def _to_chunk(piece: list[pa.RecordBatch], held: int, cuts: Sequence[int]) -> pa.RecordBatch:
-    entries = pa.Table.from_batches(piece)
+def _to_chunk(
+    piece: list[pa.RecordBatch], cuts: Sequence[int], scratch: str | None
+) -> pa.RecordBatch:
+    entries = arrow.Table.from_batches(piece)
     chunk = reduce_entries(entries, cuts=cuts)
-    columns = [
-        [_ipc(chunk.rows)],
-        [_ipc(_flat(chunk.cells, chunk.rows.num_rows))],
-        [_ipc(sum_commits(entries))],
-        [pc.min(entries["sequence"]).as_py()],
-        [entries.num_rows],
-        [held],
-    ]
-    return pa.RecordBatch.from_arrays(
-        [pa.array(value, field.type) for value, field in zip(columns, CHUNK_SCHEMA, strict=True)],
-        schema=CHUNK_SCHEMA,
-    )
+    rows, cells = chunk.rows, _flat(chunk.cells, chunk.rows.num_rows)
+    file = None
+    if scratch is not None:
+        file = f"{scratch}/{uuid4().hex}"
+        with Path(file).open("wb") as bulk:
+            _write(bulk, rows)
+            _write(bulk, cells)
+    values = {
+        "rows": None if file else _ipc(rows),
+        "cells": None if file else _ipc(cells),
+        "file": file,
+        "commits": _ipc(sum_commits(entries)),
+        "first": compute.min(entries["sequence"]).as_py(),
+        "entries": entries.num_rows,
+    }
+    return arrow.RecordBatch.from_pylist([values], schema=CHUNK_SCHEMA)
 
 
-def from_chunk(row: dict[str, Any]) -> tuple[Chunk, pa.Table]:
-    """A chunk and the sums of its commits (see `verify_commits`) from a row of CHUNK_SCHEMA."""
-    chunk = Chunk(rows=_open(row["rows"]), cells=_nested(_open(row["cells"])))
-    return chunk, _open(row["commits"])
+def from_chunks(table: pa.Table) -> list[tuple[Chunk, pa.Table]]:
+    """Chunks, and the sums of their commits (see `verify_commits`), from CHUNK_SCHEMA rows."""
+    return [_from_chunk(batch, at) for batch in table.to_batches() for at in range(batch.num_rows)]
+
+
+def _from_chunk(batch: pa.RecordBatch, at: int) -> tuple[Chunk, pa.Table]:
+    file = batch["file"][at].as_py()
+    if file is None:
+        rows = _open(batch["rows"][at].as_buffer())
+        cells = _open(batch["cells"][at].as_buffer())
+    else:
+        with arrow.memory_map(file) as bulk:
+            rows, cells = _open(bulk), _open(bulk)
+    chunk = Chunk(rows=rows, cells=_nested(cells))
+    return chunk, _open(batch["commits"][at].as_buffer())
 
 
 def _flat(cells: Cells, count: int) -> pa.Table:
     names = [f"{kind}:{field}" for field, columns in cells.items() for kind in columns]
     arrays = [column for columns in cells.values() for column in columns.values()]
     # The row number keeps the height of a table without fields.
-    return pa.table([pa.array(np.arange(count)), *arrays], names=["", *names])
+    return arrow.table([arrow.array(np.arange(count)), *arrays], names=["", *names])
 
 
 def _nested(flat: pa.Table) -> Cells:
@@ -257,13 +303,17 @@ def _nested(flat: pa.Table) -> Cells:
     return cells
 
 
-def _ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+def _write(sink: Any, table: pa.Table) -> None:
+    with arrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = arrow.BufferOutputStream()
+    _write(sink, table)
     return bytes(sink.getvalue().to_pybytes())
 
 
 def _open(data: Any) -> pa.Table:
-    with pa.ipc.open_stream(data) as reader:
+    with arrow.ipc.open_stream(data) as reader:
         return reader.read_all()

@@ -4,6 +4,11 @@ A field whose values are of several kinds has several columns, each null where t
 another kind. Nothing is decided here about what a table can hold (see `penstock.spark.plan`).
 """
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 import base64
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,14 +18,14 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.extjson import binary as binary_wrapper
 from penstock.extjson import date as date_wrapper
 from penstock.extjson import long as long_wrapper
+from penstock.spark.arrow import Column, arrow, compute
 from penstock.spark.kinds import ARROW_TYPES, DECIMAL_SCALE, Kind
 
-Cells = dict[str, dict[Kind, pa.Array]]
+Cells = dict[str, dict[Kind, Column]]
 """Per field, in the order of first appearance, a column for each kind that occurs."""
 
 Document = dict[str, Any]
@@ -42,9 +47,10 @@ _WRAPPERS: Final = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_documents(texts: pa.Array) -> list[Document]:
+def parse_documents(texts: Column) -> list[Document]:
     """The documents of a string array without nulls, decoded in one call."""
-    documents: list[Document] = msgspec.json.decode(f"[{','.join(texts.to_pylist())}]")
+    joined: list[Any] = texts.to_pylist()
+    documents: list[Document] = msgspec.json.decode(f"[{','.join(joined)}]")
     return documents
 
 
@@ -53,54 +59,56 @@ def decode_documents(documents: Sequence[Document]) -> Cells:
     fields = dict.fromkeys(chain.from_iterable(documents))
     cells: Cells = {}
     for field in fields:
-        columns: dict[Kind, pa.Array] = {}
+        columns: dict[Kind, Column] = {}
         for kind, column in _columns([document.get(field) for document in documents]):
             known = columns.get(kind)
-            columns[kind] = column if known is None else pc.coalesce(known, column)
+            columns[kind] = column if known is None else compute.coalesce(known, column)
         if columns:
             cells[field] = columns
     return cells
 
 
-def _columns(values: list[Any]) -> Iterable[tuple[Kind, pa.Array]]:
+def _columns(values: list[Any]) -> Iterable[tuple[Kind, Column]]:
     types = set(map(type, values))
     types.discard(type(None))
     for of_type in types:
-        part = (
+        part: list[Any] = (
             values
             if len(types) == 1
             else [value if type(value) is of_type else None for value in values]
         )
         if of_type is str:
-            yield Kind.STRING, pa.array(part, pa.string())
+            yield Kind.STRING, arrow.array(part, pa.string())
         elif of_type is int:
             yield from _integers(part)
         elif of_type is float:
-            yield Kind.DOUBLE, pa.array(part, pa.float64())
+            yield Kind.DOUBLE, arrow.array(part, pa.float64())
         elif of_type is bool:
-            yield Kind.BOOL, pa.array(part, pa.bool_())
+            yield Kind.BOOL, arrow.array(part, pa.bool_())
         elif of_type is dict:
             yield from _objects(part)
         else:
             yield Kind.JSON, _texts(part)
 
 
-def _texts(values: list[Any]) -> pa.Array:
+def _texts(values: list[Any]) -> Column:
     encode = msgspec.json.Encoder().encode
-    return pa.array([None if value is None else encode(value) for value in values], pa.string())
+    texts = [None if value is None else encode(value) for value in values]
+    column: Column = arrow.array(texts, pa.string())
+    return column
 
 
-def _integers(values: list[int | None]) -> Iterable[tuple[Kind, pa.Array]]:
+def _integers(values: list[int | None]) -> Iterable[tuple[Kind, Column]]:
     present = [value for value in values if value is not None]
     low, high = min(present), max(present)
     if low >= _INT32_MIN and high <= _INT32_MAX:
-        yield Kind.INT32, pa.array(values, pa.int32())
+        yield Kind.INT32, arrow.array(values, pa.int32())
         return
 
     def between(low: int, high: int) -> list[int | None]:
         return [value if value is not None and low <= value <= high else None for value in values]
 
-    small = pa.array(between(_INT32_MIN, _INT32_MAX), pa.int32())
+    small = arrow.array(between(_INT32_MIN, _INT32_MAX), pa.int32())
     if small.null_count < len(small):
         yield Kind.INT32, small
     large = [
@@ -112,7 +120,7 @@ def _integers(values: list[int | None]) -> Iterable[tuple[Kind, pa.Array]]:
         for value in values
     ]
     if any(value is not None for value in large):
-        yield Kind.INT64, pa.array(large, pa.int64())
+        yield Kind.INT64, arrow.array(large, pa.int64())
     if low < _INT64_MIN or high > _INT64_MAX:
         beyond = [
             None if value is None or _INT64_MIN <= value <= _INT64_MAX else str(value)
@@ -121,7 +129,7 @@ def _integers(values: list[int | None]) -> Iterable[tuple[Kind, pa.Array]]:
         yield from _decimals(beyond)
 
 
-def _objects(values: list[Document | None]) -> Iterable[tuple[Kind, pa.Array]]:
+def _objects(values: list[Document | None]) -> Iterable[tuple[Kind, Column]]:
     names = [None if value is None else next(iter(value), "") for value in values]
     distinct = dict.fromkeys(name for name in names if name is not None)
     plain = [name for name in distinct if name not in _WRAPPERS]
@@ -145,7 +153,7 @@ def _objects(values: list[Document | None]) -> Iterable[tuple[Kind, pa.Array]]:
         )
 
 
-def _unwrapped(name: str, values: list[Any]) -> Iterable[tuple[Kind, pa.Array]]:
+def _unwrapped(name: str, values: list[Any]) -> Iterable[tuple[Kind, Column]]:
     kind = _WRAPPERS[name]
     if kind is Kind.TIMESTAMP:
         yield from _instants(values)
@@ -153,19 +161,22 @@ def _unwrapped(name: str, values: list[Any]) -> Iterable[tuple[Kind, pa.Array]]:
         yield from _decimals(values)
     elif kind is Kind.BINARY:
         decoded = [None if one is None else base64.b64decode(one["base64"]) for one in values]
-        yield kind, pa.array(decoded, pa.binary())
+        yield kind, arrow.array(decoded, pa.binary())
     elif kind is Kind.DOUBLE:
-        yield kind, pa.array([None if one is None else float(one) for one in values], pa.float64())
+        yield (
+            kind,
+            arrow.array([None if one is None else float(one) for one in values], pa.float64()),
+        )
     elif kind is Kind.OBJECT_ID:
-        yield kind, pa.array(values, pa.string())
+        yield kind, arrow.array(values, pa.string())
     else:
         integers = [None if one is None else int(one) for one in values]
-        yield kind, pa.array(integers, ARROW_TYPES[kind])
+        yield kind, arrow.array(integers, ARROW_TYPES[kind])
 
 
-def _instants(values: list[Any]) -> Iterable[tuple[Kind, pa.Array]]:
+def _instants(values: list[Any]) -> Iterable[tuple[Kind, Column]]:
     if all(value is None or type(value) is str for value in values):
-        text = pa.array(values, pa.string())
+        text = arrow.array(values, pa.string())
         yield Kind.TIMESTAMP, text.cast(ARROW_TYPES[Kind.TIMESTAMP])
         return
     micros: list[int | None] = []
@@ -176,9 +187,9 @@ def _instants(values: list[Any]) -> Iterable[tuple[Kind, pa.Array]]:
         is_unfit = value is not None and at is None
         unfit.append(msgspec.json.encode({"$date": value}).decode() if is_unfit else None)
     if any(at is not None for at in micros):
-        yield Kind.TIMESTAMP, pa.array(micros, pa.int64()).cast(ARROW_TYPES[Kind.TIMESTAMP])
+        yield Kind.TIMESTAMP, arrow.array(micros, pa.int64()).cast(ARROW_TYPES[Kind.TIMESTAMP])
     if any(text is not None for text in unfit):
-        yield Kind.UNFIT, pa.array(unfit, pa.string())
+        yield Kind.UNFIT, arrow.array(unfit, pa.string())
 
 
 def _micros(value: Any) -> int | None:
@@ -190,10 +201,10 @@ def _micros(value: Any) -> int | None:
     return millis * 1000 if _DATE_MIN_MS <= millis <= _DATE_MAX_MS else None
 
 
-def _decimals(values: list[str | None]) -> Iterable[tuple[Kind, pa.Array]]:
-    arrow = ARROW_TYPES[Kind.DECIMAL]
+def _decimals(values: list[str | None]) -> Iterable[tuple[Kind, Column]]:
+    target = ARROW_TYPES[Kind.DECIMAL]
     try:
-        yield Kind.DECIMAL, pa.array(values, pa.string()).cast(arrow)
+        yield Kind.DECIMAL, arrow.array(values, pa.string()).cast(target)
         return
     except pa.ArrowInvalid:
         pass  # one of them has no exact place in the column type: sort them one by one
@@ -205,9 +216,9 @@ def _decimals(values: list[str | None]) -> Iterable[tuple[Kind, pa.Array]]:
         is_unfit = value is not None and exact is None
         unfit.append(f'{{"$numberDecimal":"{value}"}}' if is_unfit else None)
     if any(value is not None for value in fitting):
-        yield Kind.DECIMAL, pa.array(fitting, arrow)
+        yield Kind.DECIMAL, arrow.array(fitting, target)
     if any(value is not None for value in unfit):
-        yield Kind.UNFIT, pa.array(unfit, pa.string())
+        yield Kind.UNFIT, arrow.array(unfit, pa.string())
 
 
 def _exact_decimal(text: str) -> Decimal | None:
@@ -261,7 +272,7 @@ def _instant(micros: int) -> dict[str, Any]:
     return {"$date": moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"}
 
 
-def python_values(kind: Kind, column: pa.Array) -> list[Any]:
+def python_values(kind: Kind, column: Column) -> list[Any]:
     """A column as `extended_json` takes its values."""
     if kind is Kind.TIMESTAMP:
         column = column.cast(pa.int64())
@@ -271,7 +282,7 @@ def python_values(kind: Kind, column: pa.Array) -> list[Any]:
 
 def documents_of(cells: Cells, rows: Sequence[int]) -> list[Document]:
     """The documents of some rows, put together again from their cells; nulls are left out."""
-    indices = pa.array(rows, pa.int64())
+    indices = arrow.array(rows, pa.int64())
     documents: list[Document] = [{} for _ in rows]
     for field, columns in cells.items():
         for kind, column in columns.items():

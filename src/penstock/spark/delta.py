@@ -7,12 +7,16 @@ pipeline's name, so neither Spark's checkpoint nor its query id matters.
 Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
 """
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
@@ -21,6 +25,7 @@ from pyarrow import fs
 
 from penstock.errors import StreamChangedError
 from penstock.spark.ahead import Ahead
+from penstock.spark.arrow import Column, arrow, compute
 from penstock.spark.plan import (
     DATABASE,
     KEY,
@@ -117,8 +122,8 @@ class Table:
     def schema(self) -> pa.Schema:
         """The documents' columns, without OWN_COLUMNS; empty before the first commit."""
         if self._delta is None:
-            return pa.schema([])
-        return pa.schema(
+            return arrow.schema([])
+        return arrow.schema(
             [column for column in self._arrow_schema if column.name not in OWN_COLUMNS.names]
         )
 
@@ -128,15 +133,15 @@ class Table:
             return OWN_COLUMNS.empty_table()
         few = len(keys) <= _LITERALS_MAX
         literals = f"`{KEY}` IN ({', '.join(text(key) for key in keys)})" if few else None
-        wanted = pa.array(keys, pa.string())
-        found = [batch.filter(pc.is_in(batch[KEY], wanted)) for batch in self.scan(literals)]
-        return pa.Table.from_batches(found, self._arrow_schema)
+        wanted = arrow.array(keys, pa.string())
+        found = [batch.filter(compute.is_in(batch[KEY], wanted)) for batch in self.scan(literals)]
+        return arrow.Table.from_batches(found, self._arrow_schema)
 
     def stream(self, source: str, database: str) -> pa.Table:
         """All rows of one database of a source."""
         if self._delta is None:
             return OWN_COLUMNS.empty_table()
-        return pa.Table.from_batches(
+        return arrow.Table.from_batches(
             self.scan(of_stream(source, database)), schema=self._arrow_schema
         )
 
@@ -146,15 +151,15 @@ class Table:
             return
         schema = self._arrow_schema
         for batch in self._delta.scan(predicate=predicate):
-            rows = pa.record_batch(batch)
-            yield pa.RecordBatch.from_arrays(
+            rows = arrow.record_batch(batch)
+            yield arrow.RecordBatch.from_arrays(
                 [rows[field.name].cast(field.type) for field in schema], schema=schema
             )
 
     @property
     def _arrow_schema(self) -> pa.Schema:
         assert self._delta is not None
-        return pa.schema(self._delta.schema().to_arrow())
+        return arrow.schema(self._delta.schema().to_arrow())
 
     def merge(self, changes: pa.Table, stamp: Stamp) -> None:
         """Apply `changes` in one commit: OWN_COLUMNS, the documents' columns, and OPERATION.
@@ -194,12 +199,12 @@ class Table:
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider: every file is written anew."""
         assert self._delta is not None
-        schema = pa.schema([field for field in changes.schema if field.name != OPERATION])
+        schema = arrow.schema([field for field in changes.schema if field.name != OPERATION])
         # The writer pulls batches on a thread of its runtime, where the table cannot be read.
         with Ahead(_rewritten(self.scan(), changes, schema)) as batches:
             write_deltalake(
                 self._delta,
-                pa.RecordBatchReader.from_batches(schema, batches),
+                arrow.RecordBatchReader.from_batches(schema, batches),
                 mode="overwrite",
                 schema_mode="overwrite",
                 writer_properties=_WRITER,
@@ -257,7 +262,7 @@ class Table:
         columns = [field for field in schema if field.name != OPERATION]
         self._delta = DeltaTable.create(
             self.path,
-            schema=pa.schema(columns),
+            schema=arrow.schema(columns),
             mode="ignore",
             storage_options=self._storage or None,
         )
@@ -284,26 +289,26 @@ def _rewritten(
                     marks.get(identity, old)
                     for identity, old in zip(own, batch[REJECTED].to_pylist(), strict=True)
                 ]
-                columns.append(pa.array(marked, pa.int64()))
+                columns.append(arrow.array(marked, pa.int64()))
             elif field.name in batch.schema.names:
                 column = batch[field.name]
                 columns.append(_wider(column, field.type))
             else:
-                columns.append(pa.nulls(batch.num_rows, field.type))
-        whole = pa.RecordBatch.from_arrays(columns, schema=schema)
-        yield whole.filter(pa.array(kept, pa.bool_()))
+                columns.append(arrow.nulls(batch.num_rows, field.type))
+        whole = arrow.RecordBatch.from_arrays(columns, schema=schema)
+        yield whole.filter(arrow.array(kept, pa.bool_()))
     yield from _fresh(changes).cast(schema).to_batches()
 
 
 def _fresh(changes: pa.Table) -> pa.Table:
     """The whole rows among `changes`."""
-    return changes.filter(pc.equal(changes[OPERATION], PUT)).drop_columns(OPERATION)
+    return changes.filter(compute.equal(changes[OPERATION], PUT)).drop_columns(OPERATION)
 
 
-def _wider(column: pa.Array, target: pa.DataType) -> pa.Array:
+def _wider(column: Column, target: pa.DataType) -> Column:
     if column.type == target:
         return column
-    if pa.types.is_decimal(target):
+    if arrow.types.is_decimal(target):
         column = column.cast(pa.decimal128(19, 0))
     return column.cast(target)
 
@@ -312,7 +317,7 @@ def tables_below(path: str, storage_options: Mapping[str, str]) -> list[str]:
     """The Delta tables in the folders right below `path`."""
     if "://" not in path and not Path(path).is_dir():
         return []
-    files = fs.PyFileSystem(DeltaStorageHandler(path, dict(storage_options)))
+    files = fs.PyFileSystem(cast("Any", DeltaStorageHandler(path, dict(storage_options))))
     below = files.get_file_info(fs.FileSelector("", recursive=False))
     folders = (f"{path.rstrip('/')}/{one.base_name}" for one in below if not one.is_file)
     return [one for one in folders if DeltaTable.is_deltatable(one, dict(storage_options) or None)]

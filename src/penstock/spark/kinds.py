@@ -9,10 +9,17 @@ is rejected. Never is a value rounded, cut or made null.
     objectId ◀─▶ string, both text       any value ──▶ a column that is JSON text already
 """
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from enum import StrEnum
 from typing import Final
 
 import pyarrow as pa
+
+from penstock.spark.arrow import Field, arrow
 
 
 class Kind(StrEnum):
@@ -74,13 +81,13 @@ def wider(column: Kind, value: Kind) -> Kind | None:
     return column if column is value else _WIDER.get((column, value))
 
 
-def column_field(name: str, kind: Kind, *, field: str) -> pa.Field:
+def column_field(name: str, kind: Kind, *, field: str) -> Field:
     """The column for a document's `field`; its kind and the field's own name go with it."""
     metadata = {_METADATA: kind.value.encode(), _FIELD: field.encode()}
-    return pa.field(name, ARROW_TYPES[kind], metadata=metadata)
+    return arrow.field(name, ARROW_TYPES[kind], metadata=metadata)
 
 
-def kind_of_column(column: pa.Field) -> Kind | None:
+def kind_of_column(column: Field) -> Kind | None:
     """What a table's column holds; None for a type that Penstock does not write."""
     stored = (column.metadata or {}).get(_METADATA)
     if stored is not None and ARROW_TYPES[Kind(stored.decode())] == column.type:
@@ -88,7 +95,7 @@ def kind_of_column(column: pa.Field) -> Kind | None:
     return _BY_TYPE.get(column.type)
 
 
-def document_field(column: pa.Field) -> str:
+def document_field(column: Field) -> str:
     """The name that the column's field has in the documents."""
     stored = (column.metadata or {}).get(_FIELD)
     return stored.decode() if stored is not None else str(column.name)

@@ -12,6 +12,10 @@ a drop, or a rename) of it follows in the log (P25). Until then the row is at wo
 such a state never existed. Only a whole document or a delete makes the row right again.
 """
 
+# A document's values may be anything, and isinstance says no more than "a dict".
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
@@ -92,9 +96,9 @@ def apply_update(document: Document, update: dict[str, Any]) -> Document:
     """
     result = deepcopy(document)
     for cut in update.get("truncatedArrays") or ():
-        array = _get(result, cut["field"])
-        size = cut["newSize"]
-        size = int(size["$numberLong"]) if isinstance(size, dict) else size
+        array: Any = _get(result, cut["field"])
+        said: Any = cut["newSize"]
+        size = int(said["$numberLong"]) if isinstance(said, dict) else int(said)
         if not isinstance(array, list) or len(array) < size:
             raise InexactError(f"the array {cut['field']} is not as it was before the update")
         del array[size:]

@@ -1,14 +1,19 @@
 """Where the values of a batch go in a table: columns, new columns, wider columns, rejects. Pure."""
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from penstock.spark.arrow import Column, Field, arrow, compute
 from penstock.spark.decode import Cells, json_text, python_values
 from penstock.spark.kinds import (
     ARROW_TYPES,
@@ -25,13 +30,13 @@ DATABASE: Final = "_database"
 SOURCE: Final = "_source"
 REJECTED: Final = "_rejected_sequence"
 
-OWN_COLUMNS: Final = pa.schema(
+OWN_COLUMNS: Final = arrow.schema(
     [
-        pa.field(KEY, pa.string(), nullable=False),
-        pa.field(SOURCE, pa.string(), nullable=False),
-        pa.field(DATABASE, pa.string(), nullable=False),
-        pa.field(SEQUENCE, pa.int64(), nullable=False),
-        pa.field(REJECTED, pa.int64()),
+        arrow.field(KEY, pa.string(), nullable=False),
+        arrow.field(SOURCE, pa.string(), nullable=False),
+        arrow.field(DATABASE, pa.string(), nullable=False),
+        arrow.field(SEQUENCE, pa.int64(), nullable=False),
+        arrow.field(REJECTED, pa.int64()),
     ]
 )
 """The columns of every table beside the documents' own.
@@ -67,7 +72,7 @@ class Placement(Struct, frozen=True, kw_only=True):
 
     schema: pa.Schema
     """The documents' columns as they are after the batch: the old ones, then the new."""
-    columns: list[pa.Array]
+    columns: list[Column]
     """One per field of `schema`, of all rows; meaningless for rows in `misfits`."""
     widened: bool
     """An existing column changes its type: the table must be written anew."""
@@ -81,7 +86,7 @@ def place(existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64]) -> Pl
     `existing` are the documents' columns of the table now (without OWN_COLUMNS). The first value
     of a field, by sequence, decides the kind of its new column.
     """
-    columns: dict[str, tuple[pa.Field, pa.Array]] = {}
+    columns: dict[str, tuple[Field, Column]] = {}
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
     taken = {name.lower() for name in (*OWN_COLUMNS.names, *existing.names)}
@@ -109,16 +114,16 @@ def place(existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64]) -> Pl
         columns[name] = (column, stored)
     fields, arrays = [], []
     for old in existing:
-        new = columns.pop(old.name, None) or (old, pa.nulls(nothing, old.type))
+        new = columns.pop(old.name, None) or (old, arrow.nulls(nothing, old.type))
         fields.append(new[0])
         arrays.append(new[1])
     for new in columns.values():
         fields.append(new[0])
         arrays.append(new[1])
-    return Placement(schema=pa.schema(fields), columns=arrays, widened=widened, misfits=misfits)
+    return Placement(schema=arrow.schema(fields), columns=arrays, widened=widened, misfits=misfits)
 
 
-def _first_kind(values: Mapping[Kind, pa.Array], sequences: NDArray[np.int64]) -> Kind | None:
+def _first_kind(values: Mapping[Kind, Column], sequences: NDArray[np.int64]) -> Kind | None:
     """The kind of the earliest value; None if there are only values that fit no column."""
     earliest = {
         kind: int(sequences[_present(column)].min())
@@ -141,17 +146,17 @@ def _refusal(name: str, field: str, taken: set[str], kind: Kind | None) -> str |
 
 
 def _settle(
-    kind: Kind, values: Mapping[Kind, pa.Array], field: str, misfits: dict[int, Misfit]
-) -> tuple[Kind, pa.Array]:
+    kind: Kind, values: Mapping[Kind, Column], field: str, misfits: dict[int, Misfit]
+) -> tuple[Kind, Column]:
     """The column's kind and its values; `kind` grows while that makes values fit."""
     while True:
-        stored: pa.Array | None = None
+        stored: Column | None = None
         left: list[tuple[Kind, NDArray[np.bool_]]] = []
         for own, column in values.items():
             converted, unfit = _fit(kind, own, column)
             if unfit is not None and unfit.any():
                 left.append((own, unfit))
-            stored = converted if stored is None else pc.coalesce(stored, converted)
+            stored = converted if stored is None else compute.coalesce(stored, converted)
         grown = next((w for own, _ in left if (w := wider(kind, own)) not in {None, kind}), None)
         if grown is None:
             break
@@ -165,18 +170,18 @@ def _settle(
     return kind, stored
 
 
-def _reject(misfits: dict[int, Misfit], values: Mapping[Kind, pa.Array], why: Misfit) -> None:
+def _reject(misfits: dict[int, Misfit], values: Mapping[Kind, Column], why: Misfit) -> None:
     for column in values.values():
         for row in np.flatnonzero(_present(column)):
             misfits.setdefault(int(row), why)
 
 
-def _present(column: pa.Array) -> NDArray[np.bool_]:
-    present: NDArray[np.bool_] = pc.is_valid(column).to_numpy(zero_copy_only=False)
+def _present(column: Column) -> NDArray[np.bool_]:
+    present: NDArray[np.bool_] = compute.is_valid(column).to_numpy(zero_copy_only=False)
     return present
 
 
-def _fit(kind: Kind, own: Kind, column: pa.Array) -> tuple[pa.Array, NDArray[np.bool_] | None]:
+def _fit(kind: Kind, own: Kind, column: Column) -> tuple[Column, NDArray[np.bool_] | None]:
     """`column`, of kind `own`, as a column of `kind`, and which values it cannot hold exactly."""
     if kind is own or (kind in _TEXT and own in _TEXT):
         return column, None
@@ -184,18 +189,18 @@ def _fit(kind: Kind, own: Kind, column: pa.Array) -> tuple[pa.Array, NDArray[np.
         texts = [
             None if value is None else json_text(own, value) for value in python_values(own, column)
         ]
-        return pa.array(texts, pa.string()), None
+        return arrow.array(texts, pa.string()), None
     target = ARROW_TYPES[kind]
     exact = _exact(kind, own, column)
     if exact is None:
-        return pa.nulls(len(column), target), _present(column)
-    kept = pc.if_else(pa.array(exact), column, pa.scalar(None, column.type))
+        return arrow.nulls(len(column), target), _present(column)
+    kept = compute.if_else(arrow.array(exact), column, arrow.scalar(None, column.type))
     if kind is Kind.DECIMAL:
         kept = kept.cast(pa.decimal128(19, 0))  # the way from integers to a scale
     return kept.cast(target), _present(column) & ~exact
 
 
-def _exact(kind: Kind, own: Kind, column: pa.Array) -> NDArray[np.bool_] | None:
+def _exact(kind: Kind, own: Kind, column: Column) -> NDArray[np.bool_] | None:
     """Which values a numeric column of `kind` holds exactly; None: none of them."""
     everything = np.ones(len(column), bool)
     match own, kind:
@@ -203,11 +208,11 @@ def _exact(kind: Kind, own: Kind, column: pa.Array) -> NDArray[np.bool_] | None:
             return everything
         case Kind.INT64, Kind.INT32 | Kind.DOUBLE:
             limit = (1 << 31) - 1 if kind is Kind.INT32 else _EXACT_DOUBLE
-            integers = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+            integers = compute.fill_null(column, 0).to_numpy(zero_copy_only=False)
             return (integers >= -limit) & (integers <= limit)
         case Kind.DOUBLE, Kind.INT32 | Kind.INT64:
             limit = (1 << 31) - 1 if kind is Kind.INT32 else _EXACT_DOUBLE
-            doubles = pc.fill_null(column, 0.0).to_numpy(zero_copy_only=False)
+            doubles = compute.fill_null(column, 0.0).to_numpy(zero_copy_only=False)
             whole = np.floor(doubles) == doubles
             negative_zero = (doubles == 0) & np.signbit(doubles)
             return whole & (np.abs(doubles) <= limit) & ~negative_zero

@@ -1,15 +1,20 @@
 """Which entries of a batch still matter, and whether its commits came whole. Pure, by column."""
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.errors import IncompleteCommitError
 from penstock.event import Kind
+from penstock.spark.arrow import arrow, compute
 
 IDENTITY: Final = ("source", "database", "collection", "key")
 """What makes two entries changes of the same row. `key` is text with its types: 5 is not "5"."""
@@ -30,7 +35,7 @@ def codes_of(entries: pa.Table) -> NDArray[np.int64]:
     """One number per row, equal exactly where the identities are equal."""
     codes = np.zeros(entries.num_rows, np.int64)
     for name in IDENTITY:
-        column = pc.fill_null(entries[name].combine_chunks(), "")
+        column = compute.fill_null(entries[name].combine_chunks(), "")
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         encoded = column.dictionary_encode()
@@ -46,9 +51,9 @@ def codes_of(entries: pa.Table) -> NDArray[np.int64]:
 def roles_of(entries: pa.Table) -> NDArray[np.int8]:
     """PUT, DELETE, RELATIVE or CONTROL for each entry."""
     data = _numpy(entries["kind"]) == Kind.DATA
-    deletes = _numpy(pc.fill_null(pc.equal(entries["operation_type"], "delete"), False))
-    documents = _numpy(pc.is_valid(entries["full_document"]))
-    listed = pc.fill_null(pc.list_value_length(entries["unchanged"]), 0)
+    deletes = _numpy(compute.fill_null(compute.equal(entries["operation_type"], "delete"), False))
+    documents = _numpy(compute.is_valid(entries["full_document"]))
+    listed = compute.fill_null(compute.list_value_length(entries["unchanged"]), 0)
     whole = documents & (_numpy(listed) == 0)
     roles = np.full(entries.num_rows, RELATIVE, np.int8)
     roles[whole] = PUT
@@ -94,7 +99,7 @@ def sum_commits(entries: pa.Table) -> pa.Table:
 
     COMMIT_COLUMNS; what remains is for `merge_commits`, which sees the other parts too.
     """
-    entries = entries.filter(pc.is_valid(entries["commit"]))
+    entries = entries.filter(compute.is_valid(entries["commit"]))
     commits = _numpy(entries["commit"])
     order = np.argsort(commits, kind="stable")
     starts = np.flatnonzero(np.diff(commits[order], prepend=-1))
@@ -106,7 +111,7 @@ def sum_commits(entries: pa.Table) -> pa.Table:
     stated = _unsigned(entries["commit_digest"])[firsts]
     rest = (rows != expected) | (digests != stated)
     columns = (commits[firsts], expected, stated, rows.astype(np.int64), digests)
-    return pa.table(
+    return arrow.table(
         {name: column[rest] for name, column in zip(COMMIT_COLUMNS, columns, strict=True)}
     )
 

@@ -1,24 +1,31 @@
 """The rows of the rejects table: every change that a table could not take, whole, and why. Pure."""
 
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-REJECTS_SCHEMA: Final = pa.schema(
+from penstock.spark.arrow import arrow
+
+REJECTS_SCHEMA: Final = arrow.schema(
     [
-        pa.field("pipeline", pa.string(), nullable=False),
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("source", pa.string()),
-        pa.field("database", pa.string()),
-        pa.field("collection", pa.string()),
-        pa.field("key", pa.string()),
-        pa.field("operation_type", pa.string()),
-        pa.field("field", pa.string()),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("full_document", pa.string()),
-        pa.field("update_description", pa.string()),
+        arrow.field("pipeline", pa.string(), nullable=False),
+        arrow.field("sequence", pa.int64(), nullable=False),
+        arrow.field("source", pa.string()),
+        arrow.field("database", pa.string()),
+        arrow.field("collection", pa.string()),
+        arrow.field("key", pa.string()),
+        arrow.field("operation_type", pa.string()),
+        arrow.field("field", pa.string()),
+        arrow.field("reason", pa.string(), nullable=False),
+        arrow.field("full_document", pa.string()),
+        arrow.field("update_description", pa.string()),
     ]
 )
 """One row per rejected change. `field` is null where the change as a whole was the reason; the
@@ -70,4 +77,4 @@ def rejects_table(pipeline: str, rejects: list[Reject], entries: pa.Table) -> pa
         }
         for reject in sorted(rejects, key=lambda reject: reject.sequence)
     ]
-    return pa.Table.from_pylist(rows, schema=REJECTS_SCHEMA)
+    return arrow.Table.from_pylist(rows, schema=REJECTS_SCHEMA)

@@ -13,7 +13,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,17 +29,18 @@ from penstock.spark.batch import BatchResult, reached
 from penstock.spark.chunk import INPUT_COLUMNS
 from penstock.spark.config import PipelineConfig
 from penstock.spark.session import local_session
-from penstock.spark.tables import merge_into_delta
+from penstock.spark.tables import merge_into_delta, sweep_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 log = structlog.get_logger()
 
 _LOOK_SECONDS: Final = 0.2
 _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
+_SAID_MAX: Final = 500
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
 
 
@@ -84,6 +85,7 @@ def run_pipeline(
     """
     with _told_to_stop(stop) as stopping:
         session = spark or local_session(app_name=f"penstock {name}")
+        sweep_scratch()
         runner = _Runner(name, config, endpoint, session, stopping, on_progress)
         try:
             runner.run(once=once or config.trigger == "availableNow")
@@ -109,7 +111,7 @@ class _Runner:
         self._endpoint = endpoint
         self._spark = spark
         self._stopping = stopping
-        self._on_progress = on_progress or (lambda _: None)
+        self._on_progress = on_progress or _ignore
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
@@ -218,6 +220,10 @@ class _Runner:
         return own_error(error, pipeline=self._name)
 
 
+def _ignore(_: PipelineProgress) -> None:
+    """Nobody wants to know."""
+
+
 class _Stopped(Exception):  # noqa: N818 - no error: it ends a batch that was not begun
     """The pipeline was told to stop before this batch."""
 
@@ -241,8 +247,9 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
             found = kind.__new__(kind)
             Exception.__init__(found, sentence)
             return found
+    said = (str(error).splitlines() or [""])[0][:_SAID_MAX]
     return PipelineError(
-        f"pipeline {pipeline}: {type(error).__name__}: {error}. The tables are as the last whole "
+        f"pipeline {pipeline}: {type(error).__name__}: {said}. The tables are as the last whole "
         f"batch left them; the batch will be applied again when the pipeline is started."
     )
 
@@ -260,7 +267,7 @@ def _progress(name: str, result: BatchResult, seconds: float) -> PipelineProgres
 
 
 @contextmanager
-def _told_to_stop(stop: threading.Event | None) -> Iterator[threading.Event]:
+def _told_to_stop(stop: threading.Event | None) -> Generator[threading.Event]:
     """The event that stops the pipeline; without one, signals do, where they can be caught."""
     stopping = stop or threading.Event()
     if stop is not None or threading.current_thread() is not threading.main_thread():

@@ -4,22 +4,33 @@ Workers reduce and decode (`penstock.spark.chunk`), this process joins and write
 (`penstock.spark.batch`); what a batch does to a table is described there.
 """
 
-from collections.abc import Iterator, Sequence
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.spark.arrow import arrow
 from penstock.spark.batch import CUTTING, BatchResult, BatchWriter
-from penstock.spark.chunk import CHUNK_SCHEMA, INPUT_COLUMNS, Collected, from_chunk, join, to_chunks
+from penstock.spark.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
 from penstock.spark.config import PipelineConfig
-from penstock.spark.reduce import verify_commits
+from penstock.spark.reduce import IDENTITY, verify_commits
 from penstock.spark.rejects import ENTRY_COLUMNS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
-_CHUNK_DDL = "rows binary, cells binary, commits binary, first long, entries long, bytes long"
+_SCRATCH = "penstock-batch-"
+_CHUNK_DDL = "rows binary, cells binary, file string, commits binary, first long, entries long"
 
 
 def merge_into_delta(
@@ -61,20 +72,40 @@ def merge_into_delta(
 
 def _collect(frame: "DataFrame", *, whole: bool, cuts: Sequence[int] = ()) -> Collected:
     """The batch, reduced and decoded by the workers, joined and verified here."""
-    work = partial(to_chunks, cuts=tuple(cuts))
-    table = frame.select(*INPUT_COLUMNS).mapInArrow(work, _CHUNK_DDL).toArrow()
-    parts = [from_chunk(row) for row in _rows(table)]
+    entries = frame.select(*INPUT_COLUMNS)
+    if entries.rdd.getNumPartitions() > 1:
+        # A large batch: with a key's changes in one place, only its last ones are decoded.
+        cores = frame.sparkSession.sparkContext.defaultParallelism
+        entries = entries.repartition(cores, *IDENTITY)
+    with _scratch(frame.sparkSession) as scratch:
+        work = partial(to_chunks, cuts=tuple(cuts), scratch=scratch)
+        table = entries.mapInArrow(work, _CHUNK_DDL).toArrow()
+        parts = from_chunks(table)
     if parts:
-        verify_commits(pa.concat_tables([commits for _, commits in parts]), whole=whole)
+        verify_commits(arrow.concat_tables([commits for _, commits in parts]), whole=whole)
+    firsts: list[Any] = table["first"].to_pylist()
+    entries_read: list[Any] = table["entries"].to_pylist()
     return Collected(
         chunk=join([one for one, _ in parts], cuts=cuts),
-        after=min(table["first"].to_pylist(), default=1) - 1,
-        entries=sum(table["entries"].to_pylist()),
+        after=min(firsts, default=1) - 1,
+        entries=sum(entries_read),
     )
 
 
-def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    names = CHUNK_SCHEMA.names[:3]
-    for batch in table.to_batches():
-        for at in range(batch.num_rows):
-            yield {name: batch[name][at].as_buffer() for name in names}
+@contextmanager
+def _scratch(spark: "SparkSession") -> Generator[str | None]:
+    """A folder that workers and driver share; None where they are not on one machine."""
+    if not str(spark.sparkContext.master).startswith("local"):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-") as folder:
+        # What is mapped when the folder goes stays readable until it is let go.
+        yield folder
+
+
+def sweep_scratch() -> None:
+    """Remove what drivers that were killed have left in the folder for temporary files."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        pid = folder.name.removeprefix(_SCRATCH).partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            shutil.rmtree(folder, ignore_errors=True)

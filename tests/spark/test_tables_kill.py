@@ -1,0 +1,115 @@
+"""Killed at any moment, a pipeline's tables end as the fold of the log."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tests.flight.blocks import BlockLog
+from tests.spark.tables import apply, change, fold, pipeline, put, rejects_of, rows_of
+
+from penstock.event import ChangeEvent
+from penstock.serve.flight import FlightServer
+
+_KILLS = 3
+_ROOT = Path(__file__).parents[2]
+
+
+def history(dice: random.Random) -> list[list[ChangeEvent]]:
+    """Commits over two collections, some of whose changes fit no column."""
+    commits: list[list[ChangeEvent]] = []
+    live: set[tuple[str, int]] = set()
+    for _ in range(120):
+        events: list[ChangeEvent] = []
+        for _ in range(dice.randrange(1, 5)):
+            collection, key = dice.choice(["orders", "lines"]), dice.randrange(30)
+            own = (collection, key)
+            if own in live and dice.random() < 0.2:
+                events.append(change(key, "delete", collection=collection))
+                live.discard(own)
+            elif own in live and dice.random() < 0.3:
+                update = {"updatedFields": {"n": dice.randrange(1000)}}
+                events.append(change(key, "update", update=update, collection=collection))
+            else:
+                document = {"_id": key, "n": dice.randrange(1000), "name": f"name {key}"}
+                events.append(change(key, "replace", document, collection=collection))
+                live.add(own)
+        commits.append(events)
+    return commits
+
+
+@pytest.mark.spark
+def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path) -> None:
+    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"PENSTOCK_SEED={seed}")
+    dice = random.Random(seed)
+    log = BlockLog(block_events=11)
+    log.append(history(dice))
+    log.append([[put(1, n="not a number"), put(99, n=1)]])
+    server = FlightServer(log)
+    server.start()
+    command = [sys.executable, "-m", "tests.spark.driver", server.address, str(tmp_path / "lake")]
+    # A test runner's own settings are not the driver's.
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    try:
+        for kill in range(_KILLS + 1):
+            with subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            ) as driver:
+                assert driver.stdout is not None
+                if kill < _KILLS:
+                    # Once a batch has said that it is done, so in the midst of the next.
+                    driver.stdout.readline()
+                    try:
+                        driver.wait(dice.uniform(0.0, 0.5))
+                    except subprocess.TimeoutExpired:
+                        os.killpg(driver.pid, signal.SIGKILL)
+                driver.communicate()
+            assert driver.returncode == 0 or kill < _KILLS
+    finally:
+        server.stop()
+    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    rejected = whole.num_rows - 1
+    for collection in ("orders", "lines"):
+        own = [name == collection for name in whole["collection"].to_pylist()]
+        entries = whole.filter(pa.array(own))
+        expected = fold(
+            entries.filter(pa.array([s != rejected for s in entries["sequence"].to_pylist()]))
+        )
+        assert rows_of(tmp_path / "lake" / collection) == expected
+    assert [row["sequence"] for row in rejects_of(tmp_path / "lake")] == [rejected]
+
+
+def test_a_crash_between_the_rejects_and_the_table_ends_as_if_there_was_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each commit is idempotent on its own, and the rejects come first."""
+    from tests.spark.tables import Entries
+
+    from penstock.spark.delta import Table
+
+    entries, config = Entries(), pipeline(tmp_path / "t")
+    entries.commit(put(1, n=1), put(2, n="x"))
+
+    def power_cut(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "merge", power_cut)
+        with pytest.raises(KeyboardInterrupt):
+            apply(entries.table(), config)
+    assert [row["sequence"] for row in rejects_of(tmp_path / "t")] == [2]
+    assert not DeltaTable.is_deltatable(str(tmp_path / "t"))
+    apply(entries.table(), config)
+    assert [row["sequence"] for row in rejects_of(tmp_path / "t")] == [2]
+    assert list(rows_of(tmp_path / "t")) == [("db", '{"_id":1}')]
