@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from penstock.log.layout import on_disk
 from penstock.ports import SourceState
 from penstock.wire import (
     BLOCK_BYTES,
@@ -89,6 +90,8 @@ class Staging(NamedTuple):
     digest: int = 0
     """Of all rows, those held back too."""
     bytes: int = 0
+    disk_bytes: int = 0
+    """What the finished blocks take up in whole pages."""
     held: tuple[EncodedEvent, ...] = ()
     last_timestamp: int = 0
 
@@ -104,7 +107,7 @@ def stage(staging: Staging, part: EncodedCommit) -> tuple[list[Packed], Staging]
     events = (*staging.held, *part.events)
     packed: list[Packed] = []
     placed: list[Placed] = []
-    rows, size, total = staging.rows, 0, staging.bytes
+    rows, size, total, disk_bytes = staging.rows, 0, staging.bytes, staging.disk_bytes
     for event in events[:-1]:
         placed.append(Placed(event, 0, rows + len(placed), False))
         size += len(event.message) + len(event.index)
@@ -113,12 +116,14 @@ def stage(staging: Staging, part: EncodedCommit) -> tuple[list[Packed], Staging]
             data = build_block(placed, _UNKNOWN, ingested_at=0)
             packed.append(Packed(rows, len(placed), data))
             total += len(data)
+            disk_bytes += on_disk(len(data))
             placed, size = [], 0
     return packed, Staging(
         extent=staging.extent,
         rows=rows,
         digest=(staging.digest + part.digest) & _U64,
         bytes=total,
+        disk_bytes=disk_bytes,
         held=(*(one.event for one in placed), events[-1]),
         last_timestamp=part.last_timestamp or staging.last_timestamp,
     )

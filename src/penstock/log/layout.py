@@ -47,6 +47,11 @@ def unpack_u64(value: bytes) -> int:
     return number
 
 
+def on_disk(size: int) -> int:
+    """About what a value takes up: LMDB gives one of more than half a page pages of its own."""
+    return size + 24 if size < 2000 else -(-(size + 16) // 4096) * 4096
+
+
 def entry_key(last_sequence: int, rows: int) -> bytes:
     return _ENTRY_KEY.pack(last_sequence, rows)
 

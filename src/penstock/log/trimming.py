@@ -17,6 +17,7 @@ from penstock.log.layout import (
     Pointer,
     entry_key,
     extent_key,
+    on_disk,
     place_of,
     pointer_of,
     row_key,
@@ -85,6 +86,9 @@ class Trimmer:
         """Up to where retention wants to trim now."""
         held = self._held(txn, draft)
         self.bytes = held.bytes
+        if draft.dropped:
+            # Their pages are counted until they are removed, and must not push out the log's.
+            held = held._replace(bytes=0)
         if not self._over(held, draft) and not self._age_due():
             return None
         self._age_checked = self._clock.steady_seconds()
@@ -142,7 +146,7 @@ class Trimmer:
             psize = stat["psize"]
             pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
         # What is being staged is not yet the log's, and must not push out what is.
-        staged = sum(staging.bytes for staging in draft.stagings.values())
+        staged = sum(staging.disk_bytes for staging in draft.stagings.values())
         return Holdings(draft.state.head, max(0, pages * psize - staged))
 
     def _candidates(self, txn: Transaction, draft: "Draft", blocks_max: int) -> Iterator[Old]:
@@ -155,13 +159,13 @@ class Trimmer:
                 place, value = place_of(cursor.key()), cursor.value()
                 pointer = pointer_of(value)
                 if pointer is not None:
-                    gone += _on_disk(pointer.stored_bytes)
+                    gone += on_disk(pointer.stored_bytes)
                     check = self._row_check(txn, pointer, pointer.rows)
                     yield Old(place.last, check, pointer.ingested_at, gone)
                     found_any = True
                 else:
                     block = Block(value, log_id=0, first_sequence=place.first)
-                    size = _on_disk(len(value))
+                    size = on_disk(len(value))
                     for old in ends(block, trimmed=trimmed, gone=gone, bytes_=size):
                         yield old
                         found_any = True
@@ -240,11 +244,6 @@ class Trimmer:
                 blocks += 1
                 found = cursor.set_range(row_key(extent, rows.last + 1, 0))
         return _Removed(blocks, more=False)
-
-
-def _on_disk(size: int) -> int:
-    """About what a value takes up: LMDB gives one of more than half a page pages of its own."""
-    return size + 24 if size < 2000 else -(-(size + 16) // 4096) * 4096
 
 
 def unfinished_extents(txn: Transaction, env: Env) -> tuple[list[int], int]:
