@@ -1,16 +1,18 @@
 """What the tests of the MongoDB source share: a source on a real server, and its reader."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from bson import json_util
 from bson.codec_options import DatetimeConversion
 
 from penstock.errors import PenstockError
-from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
-from penstock.sources.mongodb import MongoSource, MongoSourceConfig
+from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation, SchemaEvent
+from penstock.sources.mongodb import MongoSource, MongoSourceConfig, session, snapshot
 
 Item = Commit | Fragment
 JSON_OPTIONS = json_util.JSONOptions(
@@ -119,9 +121,15 @@ def loaded(stored: Any) -> Any:
 
 
 def folded(events: list[AnyEvent]) -> dict[str, Any]:
-    """The rows that applying `events` in their order ends with, by collection and key."""
+    """The rows that applying `events` in their order ends with, by collection and key.
+
+    A rename takes its rows away, as a drop does: what it brings to the new name must be copied.
+    """
     rows: dict[str, Any] = {}
     for event in events:
+        if isinstance(event, SchemaEvent) and event.operation in {"drop", "rename"}:
+            gone = f"{event.collection}/"
+            rows = {key: row for key, row in rows.items() if not key.startswith(gone)}
         if not isinstance(event, ChangeEvent):
             continue
         key = f"{event.collection}/{bytes(event.key).decode()}"
@@ -139,3 +147,16 @@ def stored_rows(database: Any, collections: list[str]) -> dict[str, Any]:
         for name in collections
         for row in database[name].find()
     }
+
+
+def before_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Any]) -> None:
+    """Call `act` with 0, 1, ... right before each read of a chunk: after the stream was asked."""
+    count = 0
+
+    async def acted(*arguments: Any, **options: Any) -> snapshot.Chunk:
+        nonlocal count
+        number, count = count, count + 1
+        await asyncio.to_thread(act, number)
+        return await snapshot.read_chunk(*arguments, **options)
+
+    monkeypatch.setattr(session, "read_chunk", acted)

@@ -17,6 +17,7 @@ from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.errors import PyMongoError
 
 from penstock.errors import SourceUnavailableError
+from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.deployment import Client, Deployment
 from penstock.sources.mongodb.positions import Token
@@ -80,10 +81,24 @@ class ChangeCursor:
         self._session: AsyncClientSession = client.start_session(causal_consistency=False)
         self._id = 0
 
-    async def open(self, pipeline: list[dict[str, Any]]) -> Token:
-        """Open the stream; nothing is read yet. Returns where it stands."""
+    async def open(
+        self, pipeline: list[dict[str, Any]], *, not_before: ClusterTime | None = None
+    ) -> Token:
+        """Open the stream; nothing is read yet. Returns where it stands.
+
+        Waits until the server has all that a majority committed up to `not_before`, a time that
+        a server of the deployment gave: a new primary may take a moment to know it.
+        """
+        concern: dict[str, Any] = {"level": "majority"}
+        if not_before is not None and not_before.t:
+            concern["afterClusterTime"] = Timestamp(not_before.t, not_before.i)
         cursor = await self._command(
-            {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 0}}
+            {
+                "aggregate": 1,
+                "pipeline": pipeline,
+                "cursor": {"batchSize": 0},
+                "readConcern": concern,
+            }
         )
         return Token.of(cursor["postBatchResumeToken"])
 

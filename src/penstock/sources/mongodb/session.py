@@ -54,6 +54,7 @@ class Session:
         self._seen = position.token
         self._writer = PositionWriter(position.server, position.copying)
         self._events_max = config.batch_events_max
+        self._asked_since_chunk = True
         self._begin()
 
     def _begin(self) -> None:
@@ -77,8 +78,13 @@ class Session:
             cursor = self._cursor()
             reading: asyncio.Task[Reply] | None = None
             try:
-                await cursor.open(self._pipeline())
+                copying = self._writer.copying
+                await cursor.open(
+                    self._pipeline(),
+                    not_before=None if copying is None else ClusterTime(*copying.read_at),
+                )
                 reading = self._read(cursor, BUSY_AWAIT_MS)
+                self._asked_since_chunk = True
                 while True:
                     while not await self._answered(reading):
                         yield self._heartbeat(self._token)
@@ -95,7 +101,9 @@ class Session:
                         yield item
                     if reading is None:
                         break
-                    if self._may_copy(reply):
+                    # What is being read while a chunk is, was asked for before it.
+                    self._asked_since_chunk = not self._may_copy(reply)
+                    if not self._asked_since_chunk:
                         yield await self._copy()
             except OperationFailure as error:
                 if not is_too_large(error):
@@ -181,11 +189,19 @@ class Session:
     # --- the copying of what is there already ---------------------------------------------------
 
     def _may_copy(self, reply: Reply) -> bool:
-        """Whether the stream was read past the last chunk, and no transaction is under way."""
+        """Whether the stream was read past the last chunk, and no transaction is under way.
+
+        A token that is no event's sorts before the events of its own time. So at the chunk's own
+        time it tells that there are none only if it was asked for after the chunk was read; to
+        wait for a later one always could take the ten seconds between an idle server's no-ops.
+        """
         copying = self._writer.copying
         if copying is None or not self._settled:
             return False
-        return reply.token.time >= ClusterTime(*copying.read_at)
+        read_at = ClusterTime(*copying.read_at)
+        return reply.token.time > read_at or (
+            reply.token.time == read_at and self._asked_since_chunk
+        )
 
     async def _copy(self) -> Commit:
         """The next step of the snapshot: said to start, a chunk, or said to be complete."""

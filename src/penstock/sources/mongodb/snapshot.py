@@ -16,8 +16,11 @@ stream and copy alternate, the position never falls behind by more than one chun
 the copy takes.
 
 A collection that is created meanwhile is wholly in the stream. One that is renamed takes documents
-along that were not copied, so the new name is copied too; and the snapshot is completed only after
-the stream was read past the last chunk's time, so that no rename is missed.
+along that were not copied, so the new name is copied too; and no chunk is read, nor the snapshot
+completed, before the stream was read past the last chunk's time, so that no rename is missed. Past
+means: up to a later time, or, in a reply that was asked for after the chunk was read, up to that
+very time. A stream that was opened "now" stands at the time that the next write will get, and
+such a position sorts before that write: in a reply that was under way already, it says nothing.
 """
 
 import struct

@@ -1,0 +1,70 @@
+"""What happens to a collection while it is copied: renamed, dropped, or its database dropped."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from tests.mongodb.support import Reading, before_chunk, folded, reading, stored_rows
+
+from penstock.testing.servers import MongoReplicaSet
+
+Client = MongoClient[dict[str, Any]]
+
+
+def completed(read: Reading) -> bool:
+    return any(event.operation == "snapshot_completed" for event in read.events)
+
+
+async def test_a_rename_that_is_the_first_write_after_the_stream_was_opened_is_not_missed(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gets the very time at which the stream already stands; its documents are still copied."""
+    database = mongo_client[mongo_database]
+    for attempt in range(4):
+        # A no-op of the server's own may come in between, seldom: hence more than one attempt.
+        database["b"].drop()
+        database["c"].drop()
+        database["b"].insert_many({"_id": n, "attempt": attempt} for n in range(3))
+
+        def rename(number: int) -> None:
+            if number == 0:
+                database["b"].rename("c")
+
+        before_chunk(monkeypatch, rename)
+        async with reading(mongo.uri, database=mongo_database, start="snapshot") as read:
+            # So that the reply that is under way comes before the rename.
+            await read.until(lambda r: bool(r.events))
+            await asyncio.sleep(0.05)
+            await read.until(completed)
+        assert "rename" in [event.operation for event in read.events]
+        assert folded(read.events) == stored_rows(database, ["b", "c"])
+
+
+async def test_a_restart_does_not_forget_how_far_the_stream_must_be_read(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rename is several replies behind the position that the last chunk left."""
+    database = mongo_client[mongo_database]
+    database["b"].insert_many({"_id": n} for n in range(3))
+
+    def rename(number: int) -> None:
+        if number == 0:
+            for n in range(6):
+                database["b"].update_one({"_id": 0}, {"$set": {"n": n}})
+            database["b"].rename("c")
+
+    before_chunk(monkeypatch, rename)
+    options: dict[str, Any] = {"start": "snapshot", "batch_events_max": 1}
+    async with reading(mongo.uri, database=mongo_database, **options) as read:
+        await read.until(lambda r: bool(r.events))
+        await read.next()
+        await read.stop()
+        await read.until(completed)
+    assert folded(read.events) == stored_rows(database, ["c"])
