@@ -12,7 +12,7 @@ from bson.codec_options import DatetimeConversion
 
 from penstock.errors import PenstockError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation, SchemaEvent
-from penstock.sources.mongodb import MongoSource, MongoSourceConfig, session, snapshot
+from penstock.sources.mongodb import MongoSource, MongoSourceConfig, cursor, session, snapshot
 
 Item = Commit | Fragment
 JSON_OPTIONS = json_util.JSONOptions(
@@ -150,13 +150,30 @@ def stored_rows(database: Any, collections: list[str]) -> dict[str, Any]:
 
 
 def before_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Any]) -> None:
-    """Call `act` with 0, 1, ... right before each read of a chunk: after the stream was asked."""
-    count = 0
+    """Call `act` with 0, 1, ... before each read of a chunk, once the stream has nothing to answer.
+
+    So the reply that capture looks at after the chunk was given before `act` did anything.
+    """
+    count = under_way = 0
+    more = cursor.ChangeCursor.more
+
+    async def counted(*arguments: Any, **options: Any) -> cursor.Reply:
+        nonlocal under_way
+        under_way += 1
+        try:
+            return await more(*arguments, **options)
+        finally:
+            under_way -= 1
 
     async def acted(*arguments: Any, **options: Any) -> snapshot.Chunk:
         nonlocal count
         number, count = count, count + 1
+        # A task that was only just made has not begun.
+        await asyncio.sleep(0)
+        while under_way:
+            await asyncio.sleep(0)
         await asyncio.to_thread(act, number)
         return await snapshot.read_chunk(*arguments, **options)
 
+    monkeypatch.setattr(cursor.ChangeCursor, "more", counted)
     monkeypatch.setattr(session, "read_chunk", acted)
