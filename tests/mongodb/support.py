@@ -155,23 +155,27 @@ def before_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Any]) -> 
     So the reply that capture looks at after the chunk was given before `act` did anything.
     """
     count = under_way = 0
+    answered = asyncio.Event()
+    answered.set()
     more = cursor.ChangeCursor.more
 
     async def counted(*arguments: Any, **options: Any) -> cursor.Reply:
         nonlocal under_way
         under_way += 1
+        answered.clear()
         try:
             return await more(*arguments, **options)
         finally:
             under_way -= 1
+            if under_way == 0:
+                answered.set()
 
     async def acted(*arguments: Any, **options: Any) -> snapshot.Chunk:
         nonlocal count
         number, count = count, count + 1
         # A task that was only just made has not begun.
         await asyncio.sleep(0)
-        while under_way:
-            await asyncio.sleep(0)
+        await answered.wait()
         await asyncio.to_thread(act, number)
         return await snapshot.read_chunk(*arguments, **options)
 

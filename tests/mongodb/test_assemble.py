@@ -69,14 +69,14 @@ def test_replies_that_cut_a_transaction_do_not_cut_its_commit(
         for one in reply:
             items += group.add(one)
         at_end = not left or left[0].token.time != reply[-1].token.time
-        done = group.reply_ended(token=reply[-1].token, empty=False, sharded=False)
+        done = group.reply_ended(token=reply[-1].token, empty=False)
         assert done is None, "the last event's own token tells nothing of what follows"
         if at_end and empties[turn % len(empties)]:
-            done = group.reply_ended(token=reply[-1].token, empty=True, sharded=False)
+            done = group.reply_ended(token=reply[-1].token, empty=True)
             items += [done] if done else []
             assert not group.open
         turn += 1
-    done = group.reply_ended(token=token(len(sizes) + 1), empty=True, sharded=False)
+    done = group.reply_ended(token=token(len(sizes) + 1), empty=True)
     items += [done] if done else []
 
     assert ids(items) == [
@@ -89,30 +89,6 @@ def test_replies_that_cut_a_transaction_do_not_cut_its_commit(
     ]
 
 
-def test_through_mongos_an_empty_reply_does_not_end_a_transaction() -> None:
-    group = assembler()
-    group.add(change(5, 0, transaction=True))
-    assert group.reply_ended(token=token(5), empty=True, sharded=True) is None
-    ended = group.reply_ended(token=token(6), empty=True, sharded=True)
-    assert ended is not None
-    assert ended.position == token(5).data
-
-
-def test_what_another_shard_did_at_that_very_time_stays_in_the_commit() -> None:
-    group = assembler()
-    items = [
-        item
-        for one in (
-            change(5, 0, transaction=True),
-            change(5, 1, transaction=False),
-            change(5, 2, transaction=True),
-            change(6, 0, transaction=False),
-        )
-        for item in group.add(one)
-    ]
-    assert ids(items) == [["5:0", "5:1", "5:2"], ["6:0"]]
-
-
 def test_a_large_transaction_is_handed_on_in_fragments_and_ends_with_a_commit() -> None:
     """S14: what is held stays bounded, and no position lies inside."""
     group, items = assembler(), list[Commit | Fragment]()
@@ -121,7 +97,7 @@ def test_a_large_transaction_is_handed_on_in_fragments_and_ends_with_a_commit() 
     assert group.fragmented
     assert all(isinstance(item, Fragment) for item in items)
     assert max(len(item.events) for item in items) == 3
-    ended = group.reply_ended(token=token(6), empty=True, sharded=False)
+    ended = group.reply_ended(token=token(6), empty=True)
     assert ended is not None
     assert ended.events
     assert ids([*items, ended]) == [[f"5:{place}" for place in range(10)]]

@@ -1,6 +1,7 @@
 """What is missing before a MongoDB can be captured is said with what to run."""
 
 import gc
+import importlib
 import os
 import warnings
 from collections.abc import Callable
@@ -13,9 +14,12 @@ from tests.mongodb.support import config, reading, source
 
 from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mongodb import Check, doctor
+from penstock.sources.mongodb.deployment import Deployment
 from penstock.sources.mongodb.positions import MongoPosition, Server, Token
 from penstock.testing.servers import MongoReplicaSet, free_ports
 
+source_module = importlib.import_module("penstock.sources.mongodb.source")
+doctor_module = importlib.import_module("penstock.sources.mongodb.doctor")
 Client = MongoClient[dict[str, Any]]
 StartMongo = Callable[..., MongoReplicaSet]
 
@@ -89,6 +93,29 @@ async def test_required_images_that_a_collection_does_not_store_are_told(
     assert 'collMod: "orders"' in images.fix
     optional = config(mongo.uri, database=mongo_database)
     assert by_name(await doctor("shop", optional))["pre- and post-images"].ok
+
+
+@pytest.mark.parametrize(
+    ("sharded", "match"),
+    [(True, "mongos.*not supported yet"), (False, r"standalone server.*--replSet")],
+)
+async def test_what_has_no_usable_change_streams_is_refused_with_what_to_do(
+    mongo: MongoReplicaSet, monkeypatch: pytest.MonkeyPatch, sharded: bool, match: str
+) -> None:
+    """No mongos can be started here, so only what the server says of itself is made up."""
+    made_up = Deployment(server=Server("x"), version=(6, 0, 5), replicated=False, sharded=sharded)
+
+    async def describe(_client: object) -> Deployment:
+        return made_up
+
+    monkeypatch.setattr(source_module, "describe", describe)
+    monkeypatch.setattr(doctor_module, "describe", describe)
+    async with source(mongo.uri) as opened:
+        with pytest.raises(ConfigError, match=match):
+            await anext(opened.changes(position=None))
+    _, check = await doctor("shop", config(mongo.uri))
+    assert not check.ok
+    assert check.fix
 
 
 @pytest.fixture

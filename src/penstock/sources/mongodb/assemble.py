@@ -5,12 +5,9 @@ over several replies. Where a transaction ends is not said, so it is known only 
 
 - an event of another cluster time;
 - a reply whose postBatchResumeToken is past that time: the server has looked beyond it;
-- an empty reply, on a replica set: the server reads a transaction's operations as one and gives
-  them out without waiting, so when it has nothing to give, it has given them all. Through mongos,
-  a shard's share may still be under way, so there only the first two count.
-
-Everything of an open transaction's cluster time is one commit: through mongos, what another shard
-did at that very time may stand between its events, and a position must never be inside of it.
+- an empty reply: a replica set's server reads a transaction's operations as one and gives them out
+  without waiting, so when it has nothing to give, it has given them all. (Through mongos that is
+  not so: a shard's share may still be under way. Sharded clusters are refused.)
 """
 
 from collections.abc import Callable, Sequence
@@ -59,11 +56,11 @@ class Assembler:
         self._held_bytes += change.bytes
         return done
 
-    def reply_ended(self, *, token: Token, empty: bool, sharded: bool) -> Commit | None:
+    def reply_ended(self, *, token: Token, empty: bool) -> Commit | None:
         """Say that a reply ended at `token`. Returns the transaction if that was its end."""
         if self._time is None:
             return None
-        if token.time > self._time or (empty and not sharded):
+        if token.time > self._time or empty:
             return self._close()
         return None
 

@@ -19,8 +19,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
     server: Server
     version: tuple[int, ...]
     replicated: bool
-    """False for a standalone server, which has no change streams."""
+    """False for a standalone server, which has no change streams, and for mongos."""
     sharded: bool
+    """Whether mongos answers."""
 
     @property
     def has_images(self) -> bool:
@@ -58,16 +59,34 @@ async def describe(client: Client) -> Deployment:
     hello = await client.admin.command("hello")
     build = await client.admin.command("buildInfo")
     sharded = hello.get("msg") == "isdbgrid"
-    if sharded:
-        server = Server("sharded", await _cluster_id(client))
-    else:
-        server = Server(hello.get("setName", "standalone"), await _replica_set_id(client))
+    name = "sharded cluster" if sharded else hello.get("setName", "standalone server")
     return Deployment(
-        server=server,
+        server=Server(name, None if sharded else await _replica_set_id(client)),
         version=tuple(build["versionArray"][:3]),
-        replicated=sharded or "setName" in hello,
+        replicated="setName" in hello,
         sharded=sharded,
     )
+
+
+def obstacle(deployment: Deployment) -> tuple[str, str] | None:
+    """Why a deployment cannot be captured, and what to do; None if it can."""
+    if deployment.sharded:
+        return (
+            (
+                "this is mongos, and sharded clusters are not supported yet: their keys and the ends "
+                "of their transactions are told in ways that were never tested here"
+            ),
+            "capture a replica set that is not a part of a sharded cluster",
+        )
+    if not deployment.replicated:
+        return (
+            "this MongoDB is a standalone server, which has no change streams",
+            (
+                "make it a replica set of one: start mongod with --replSet and run rs.initiate() in "
+                "mongosh"
+            ),
+        )
+    return None
 
 
 async def _replica_set_id(client: Client) -> str | None:
@@ -78,15 +97,6 @@ async def _replica_set_id(client: Client) -> str | None:
         return None
     found = reply["config"].get("settings", {}).get("replicaSetId")
     return None if found is None else str(found)
-
-
-async def _cluster_id(client: Client) -> str | None:
-    """The id of a sharded cluster; None without the right to read config.version."""
-    try:
-        found = await client["config"]["version"].find_one({}, {"clusterId": 1})
-    except OperationFailure:
-        return None
-    return None if found is None or "clusterId" not in found else str(found["clusterId"])
 
 
 def grant_command(config: MongoSourceConfig) -> str:

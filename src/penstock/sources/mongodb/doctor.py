@@ -16,6 +16,7 @@ from penstock.sources.mongodb.deployment import (
     connect,
     describe,
     grant_command,
+    obstacle,
 )
 from penstock.sources.mongodb.failures import code_name, translated
 from penstock.sources.mongodb.positions import parse_position
@@ -73,27 +74,23 @@ async def _examine(
     deployment = await describe(client)
     checks.append(Check(name="connection", ok=True, detail=f"reached {deployment.server.name}"))
     checks.append(_replica_set(deployment))
-    if not deployment.replicated:
+    if not checks[-1].ok:
         return
     checks.append(_version(deployment))
     privileges = await _privileges(name, config, client, deployment)
     checks.append(privileges)
     checks.append(_identity(config, deployment))
-    if not deployment.sharded:
-        checks.append(await _oplog(config, client, position))
+    checks.append(await _oplog(config, client, position))
     if privileges.ok:
         checks.append(await _images(config, client, deployment))
 
 
 def _replica_set(deployment: Deployment) -> Check:
-    return Check(
-        name="replica set",
-        ok=deployment.replicated,
-        detail="a replica set or sharded cluster"
-        if deployment.replicated
-        else "a standalone server, which has no change streams",
-        fix="" if deployment.replicated else "start mongod with --replSet and run rs.initiate()",
-    )
+    unfit = obstacle(deployment)
+    if unfit is None:
+        return Check(name="replica set", ok=True, detail="a replica set")
+    why, remedy = unfit
+    return Check(name="replica set", ok=False, detail=why, fix=remedy)
 
 
 def _version(deployment: Deployment) -> Check:

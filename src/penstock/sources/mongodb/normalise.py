@@ -34,10 +34,7 @@ SCHEMA_OPERATIONS = frozenset(
         "dropIndexes",
         "invalidate",
         "modify",
-        "refineCollectionShardKey",
         "rename",
-        "reshardCollection",
-        "shardCollection",
     }
 )
 _OPERATIONS = {operation.value: operation for operation in Operation}
@@ -216,12 +213,11 @@ class Normaliser:
     def _identity(self, key: Mapping[str, Any]) -> tuple[str, Raw]:
         """The key as text and as JSON.
 
-        As text: an ObjectId in hex, text and integers as they are, all else as JSON. The key of a
-        sharded collection that has more fields than `_id` is their JSON array.
+        As text: an ObjectId in hex, text and integers as they are, all else as JSON. Raises
+        TypeError for the key of a sharded collection: a copied row would have another one.
         """
         if len(key) > 1:
-            values = ",".join(self._value(value) for value in key.values())
-            return f"[{values}]", self._encoder.encode(key)
+            raise TypeError("a sharded collection's key, which is not supported yet")
         value: object = key.get("_id")
         kind = type(value)
         if isinstance(value, ObjectId):

@@ -48,7 +48,7 @@ class Server(Struct, frozen=True, omit_defaults=True):
     """Who a deployment is, over restarts and failovers (S6)."""
 
     name: str
-    """The replica set's name, or `sharded`."""
+    """The replica set's name."""
     id: str | None = None
     """The id that the deployment got when it was made; None where we may not read it."""
 

@@ -161,9 +161,7 @@ class Session:
 
     def _reply_ended(self, reply: Reply) -> Iterator[Commit]:
         """What the end of a reply completes; a heartbeat if it held nothing."""
-        commit = self.assembler.reply_ended(
-            token=reply.token, empty=not reply.events, sharded=self._deployment.sharded
-        )
+        commit = self.assembler.reply_ended(token=reply.token, empty=not reply.events)
         if commit is not None:
             yield commit
         if reply.ended:

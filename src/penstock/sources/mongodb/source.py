@@ -1,4 +1,7 @@
-"""MongoDB as a source: where to start, and what to do when a position is lost."""
+"""MongoDB as a source: where to start, and what to do when a position is lost.
+
+Replica sets only. A sharded cluster is refused: no test here has ever run against mongos.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,6 +24,7 @@ from penstock.sources.mongodb.deployment import (
     connect,
     describe,
     grant_command,
+    obstacle,
 )
 from penstock.sources.mongodb.failures import code_name, is_lost, position_lost, translated
 from penstock.sources.mongodb.positions import Copying, MongoPosition, Token, parse_position
@@ -124,12 +128,10 @@ class MongoSource:
 
     async def _identified(self, client: Client, known: MongoPosition | None) -> Deployment:
         deployment = await describe(client)
-        if not deployment.replicated:
-            raise ConfigError(
-                f"{self.name}: this MongoDB is a standalone server, which has no change streams. "
-                f"Nothing was captured. Make it a replica set of one: start mongod with --replSet "
-                f"and run rs.initiate() in mongosh."
-            )
+        unfit = obstacle(deployment)
+        if unfit is not None:
+            why, remedy = unfit
+            raise ConfigError(f"{self.name}: {why}. Nothing was captured. What to do: {remedy}.")
         if known is not None and known.server.is_other_than(deployment.server):
             raise SourceChangedError(
                 source=self.name, expected=str(known.server), found=str(deployment.server)
@@ -168,11 +170,6 @@ class MongoSource:
 
     async def _beginning(self, client: Client, deployment: Deployment) -> Token:
         """The oldest change that the server still holds; it may be discarding meanwhile (P20)."""
-        if deployment.sharded:
-            raise ConfigError(
-                f"{self.name}: start = 'beginning' cannot be found through mongos, which has no "
-                f"oplog of its own. Nothing was captured. Use start = 'snapshot'."
-            )
         for _ in range(_BEGINNING_TRIES):
             oldest = await client["local"]["oplog.rs"].find_one(
                 {}, {"ts": 1}, sort=[("$natural", 1)]
