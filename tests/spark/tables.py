@@ -22,7 +22,7 @@ from penstock.event import (
 from penstock.extjson import encode
 from penstock.spark.apply import table_states
 from penstock.spark.arrow import compute
-from penstock.spark.batch import CUTTING, BatchResult, BatchWriter
+from penstock.spark.batch import BatchResult, BatchWriter, cuts_of
 from penstock.spark.chunk import (
     INPUT_COLUMNS,
     Collected,
@@ -177,8 +177,7 @@ def apply(
         )
 
     collected = collect(())
-    cuts = [event.sequence for event in collected.controls if event.operation in CUTTING]
-    if cuts:
+    if cuts := cuts_of(collected.controls):
         collected = collect(cuts)
     writer = BatchWriter(
         pipeline=name,

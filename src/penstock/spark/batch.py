@@ -18,7 +18,8 @@ its own.
 | rename to any other | loses its rows: the collection is gone |
 | rename from a collection that this pipeline does not follow | cannot be known: a gap |
 | gap | `on_gap`: stop, or note it in the rejects |
-| create, modify, indexes, invalidate, system events | is as it was |
+| create, modify, indexes, sharding, invalidate, system events | is as it was |
+| any other | is not guessed at: the pipeline stops before it |
 """
 
 # The stubs of pyarrow leave element types open.
@@ -31,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.errors import ChangesLostError
+from penstock.errors import ChangesLostError, PipelineError
 from penstock.event import Kind
 from penstock.spark.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.arrow import compute
@@ -40,9 +41,22 @@ from penstock.spark.config import PipelineConfig
 from penstock.spark.delta import Stamp, Table, of_stream, secrets, tables_below, text
 from penstock.spark.plan import DATABASE, SEQUENCE
 from penstock.spark.reduce import CONTROL
-from penstock.spark.rejects import Reject, rejects_table
+from penstock.spark.rejects import Reject, between, known_rejects, rejects_table
 
-CUTTING = frozenset({"drop", "dropDatabase", "rename"})
+_HARMLESS = frozenset(
+    {
+        "create",
+        "modify",
+        "createIndexes",
+        "dropIndexes",
+        "shardCollection",
+        "reshardCollection",
+        "refineCollectionShardKey",
+        "invalidate",
+    }
+)
+"""Schema events that change no row. Any other may: it is never passed over."""
+
 _TIDY_COMMITS = 100
 """How often a table's small files are joined and its old ones deleted."""
 
@@ -103,7 +117,7 @@ class BatchWriter:
         """Write everything that is not written yet. Raises as `merge_into_delta` says."""
         after, last = batch.after, batch.chunk.last_sequence
         for control in batch.controls:
-            if control.kind is not Kind.GAP and control.operation not in CUTTING:
+            if _changes_no_row(control):
                 continue
             self._changes(batch.chunk, after, control.sequence - 1)
             self._control(control)
@@ -150,8 +164,14 @@ class BatchWriter:
         if not rejects:
             return
         table = self._open(self._config.rejects_path)
-        applied = self._applied(table)
-        fresh = [reject for reject in rejects if reject.sequence > applied]
+        self._applied(table)  # refuses those of another log
+        # Which changes are rejected depends on where batches end, and that may be another place
+        # when a batch comes again: so each is looked for, and none is told by its sequence alone.
+        sequences = [reject.sequence for reject in rejects]
+        known = known_rejects(
+            table.scan(between(self._pipeline, min(sequences), max(sequences))), rejects
+        )
+        fresh = [reject for reject in rejects if reject.identity not in known]
         if fresh:
             entries = self._entries_at([reject.sequence for reject in fresh])
             table.append(rejects_table(self._pipeline, fresh, entries), stamp)
@@ -169,8 +189,16 @@ class BatchWriter:
             # A source that keeps more than the configured collections drops each by itself first.
             for collection in self._config.collections:
                 self._empty(collection, control.source, control.database, stamp)
-        else:
+        elif control.operation == "rename":
             self._rename(control, stamp)
+        else:
+            raise PipelineError(
+                f"pipeline {self._pipeline}: at sequence {control.sequence} the source says "
+                f"{control.operation!r} of {control.database}.{control.collection}, and what that "
+                f"does to its rows is not known here. Everything before is applied, and nothing "
+                f"was skipped. Use a Penstock that knows it, or copy the collection again into a "
+                f"pipeline with a new path, whose log begins after it."
+            )
 
     def _rename(self, control: Control, stamp: Stamp) -> None:
         to = control.description.get("to") or {}
@@ -253,3 +281,14 @@ class BatchWriter:
             until=until,
             batch=self._batch_id,
         )
+
+
+def cuts_of(controls: Sequence[Control]) -> list[int]:
+    """Where a batch is cut: the sequences of events that concern a whole collection's rows."""
+    return [control.sequence for control in controls if not _changes_no_row(control)]
+
+
+def _changes_no_row(control: Control) -> bool:
+    if control.kind is Kind.SCHEMA:
+        return control.operation in _HARMLESS
+    return control.kind is not Kind.GAP

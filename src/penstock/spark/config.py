@@ -3,7 +3,7 @@
 import re
 from typing import Any, Literal
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from penstock.config import Config, Seconds
 
@@ -16,7 +16,9 @@ class PipelineConfig(Config):
 
     source: str = Field(description="The source whose changes are applied.", min_length=1)
     collections: tuple[str, ...] = Field(
-        (), description="Only these collections; empty for all of the source."
+        (),
+        description="Only these collections, as `name` or `source/name`; empty for all of the "
+        "source. A pipeline that runs cannot be given more: they need a new one.",
     )
     to: Literal["table"] = Field(
         "table", description="What is made of the changes: `table` keeps current rows in Delta."
@@ -65,6 +67,26 @@ class PipelineConfig(Config):
                 f"a pipeline cannot go to {to!r}; what exists is: {', '.join(map(repr, TARGETS))}"
             )
         return to
+
+    @field_validator("collections")
+    @classmethod
+    def _collections_are_plain(
+        cls, collections: tuple[str, ...], info: ValidationInfo
+    ) -> tuple[str, ...]:
+        """Collections by their own names, which is what events call them."""
+        source = str(info.data.get("source", ""))
+        names = tuple(name.removeprefix(f"{source}/") for name in collections)
+        for given, name in zip(collections, names, strict=True):
+            if not name or name != name.strip() or "," in name:
+                raise ValueError(f"{given!r} cannot be the name of a collection here")
+            if "/" in name and name == given:
+                raise ValueError(
+                    f"{given!r} names a collection of another source; for one of that very name "
+                    f"write {f'{source}/{name}'!r}"
+                )
+        if len(set(names)) < len(names):
+            raise ValueError("a collection is named twice")
+        return names
 
     @property
     def rejects_path(self) -> str:

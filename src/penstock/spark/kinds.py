@@ -7,6 +7,10 @@ is rejected. Never is a value rounded, cut or made null.
     int32 ──▶ int64 ──▶ decimal(38, 18)
       └─────▶ double
     objectId ◀─▶ string, both text       any value ──▶ a column that is JSON text already
+
+A column keeps values, not how they were written. What has no place in a column's type is lost in
+the table, though not in the log: the subtype of binary data, the exponent of a decimal (1.10 is
+stored as 1.1, with 18 places) and the sign of a decimal zero, and whether text was an objectId.
 """
 
 # The stubs of pyarrow leave element types open.

@@ -56,7 +56,9 @@ COLUMNS_MAX: Final = 2000
 """Documents with ever new field names would otherwise make a table that nothing can read."""
 
 _EXACT_DOUBLE: Final = 1 << 53
-_FORBIDDEN: Final = str.maketrans(dict.fromkeys(" ,;{}()\n\t=", "_"))
+_FORBIDDEN: Final = str.maketrans(dict.fromkeys(" ,;{}()\n\t=`", "_"))
+"""What Parquet or SQL cannot name; the column's metadata keeps the field's own name."""
+
 _TEXT: Final = frozenset({Kind.STRING, Kind.OBJECT_ID})
 
 
@@ -107,7 +109,7 @@ def place(existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64]) -> Pl
             foreign = f"the column {name} has the type {column.type if column else None}"
             _reject(misfits, values, Misfit(field, foreign))
             continue
-        kind, stored = _settle(before, values, field, misfits)
+        kind, stored = _settle(before, values, field, sequences, misfits)
         if column is None or kind is not before:
             widened |= column is not None
             column = column_field(name, kind, field=field)
@@ -146,9 +148,16 @@ def _refusal(name: str, field: str, taken: set[str], kind: Kind | None) -> str |
 
 
 def _settle(
-    kind: Kind, values: Mapping[Kind, Column], field: str, misfits: dict[int, Misfit]
+    kind: Kind,
+    values: Mapping[Kind, Column],
+    field: str,
+    sequences: NDArray[np.int64],
+    misfits: dict[int, Misfit],
 ) -> tuple[Kind, Column]:
-    """The column's kind and its values; `kind` grows while that makes values fit."""
+    """The column's kind and its values; `kind` grows while that makes values fit.
+
+    The earliest value that does not fit decides how it grows, as if each came in its own batch.
+    """
     while True:
         stored: Column | None = None
         left: list[tuple[Kind, NDArray[np.bool_]]] = []
@@ -157,6 +166,7 @@ def _settle(
             if unfit is not None and unfit.any():
                 left.append((own, unfit))
             stored = converted if stored is None else compute.coalesce(stored, converted)
+        left.sort(key=lambda one: int(sequences[one[1]].min()))
         grown = next((w for own, _ in left if (w := wider(kind, own)) not in {None, kind}), None)
         if grown is None:
             break

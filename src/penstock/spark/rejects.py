@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -54,11 +55,39 @@ class Reject(Struct, frozen=True, kw_only=True):
     document: dict[str, Any] | None = None
     """Key and document of a row that an event about its whole collection moved."""
 
+    @property
+    def identity(self) -> tuple[int, str | None]:
+        """What tells it from all others: a moved row shares its sequence with the others moved."""
+        return self.sequence, self.key
+
     def overrides(self) -> dict[str, Any]:
         """What it says itself instead of its entry."""
         if self.document is None:
             return {}
         return {"key": self.key, "full_document": msgspec.json.encode(self.document).decode()}
+
+
+def between(pipeline: str, first: int, last: int) -> str:
+    """The SQL condition for a pipeline's rejects from `first` to `last`."""
+    name = pipeline.replace("'", "''")
+    return f"pipeline = '{name}' AND sequence >= {first} AND sequence <= {last}"
+
+
+def known_rejects(
+    batches: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
+) -> set[tuple[int, str | None]]:
+    """Which of `rejects` are among rows of a rejects table, as their identities."""
+    sequences: set[int] = set()
+    keys: set[tuple[int, str | None]] = set()
+    for batch in batches:
+        own: list[Any] = batch["sequence"].to_pylist()
+        sequences.update(own)
+        keys.update(zip(own, batch["key"].to_pylist(), strict=True))
+    return {
+        reject.identity
+        for reject in rejects
+        if (reject.sequence in sequences if reject.key is None else reject.identity in keys)
+    }
 
 
 def rejects_table(pipeline: str, rejects: list[Reject], entries: pa.Table) -> pa.Table:

@@ -11,7 +11,7 @@ Workers reduce and decode (`penstock.spark.chunk`), this process joins and write
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.spark.arrow import arrow
-from penstock.spark.batch import CUTTING, BatchResult, BatchWriter
+from penstock.spark.arrow import arrow, compute
+from penstock.spark.batch import BatchResult, BatchWriter, cuts_of
 from penstock.spark.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
 from penstock.spark.config import PipelineConfig
 from penstock.spark.reduce import IDENTITY, verify_commits
@@ -53,21 +53,27 @@ def merge_into_delta(
     """
     whole = not config.collections
     collected = _collect(batch, whole=whole)
-    cuts = [event.sequence for event in collected.controls if event.operation in CUTTING]
-    if cuts:
+    if cuts := cuts_of(collected.controls):
         collected = _collect(batch, whole=whole, cuts=cuts)
 
     def entries_at(sequences: Sequence[int]) -> pa.Table:
         # Read again rather than carried along: rejects are rare, and are kept as captured.
-        from pyspark.sql import functions as sql
-
-        wanted = sql.col("sequence").isin(list(sequences))
-        return batch.select(*ENTRY_COLUMNS).where(wanted).toArrow()
+        entries = batch.select(*ENTRY_COLUMNS)
+        work = partial(_chosen, wanted=arrow.array(sequences, pa.int64()))
+        return entries.mapInArrow(work, entries.schema).toArrow()
 
     writer = BatchWriter(
         pipeline=pipeline, config=config, log_id=log_id, batch_id=batch_id, entries_at=entries_at
     )
     return writer.apply(collected)
+
+
+def _chosen(
+    batches: Iterable[pa.RecordBatch], *, wanted: pa.Int64Array
+) -> Iterator[pa.RecordBatch]:
+    """The entries with one of these sequences; a condition of SQL cannot name so many."""
+    for batch in batches:
+        yield batch.filter(compute.is_in(batch["sequence"], wanted))
 
 
 def _collect(frame: "DataFrame", *, whole: bool, cuts: Sequence[int] = ()) -> Collected:
