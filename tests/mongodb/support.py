@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bson import json_util
 from bson.codec_options import DatetimeConversion
+from pymongo import MongoClient
 
 from penstock.errors import PenstockError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation, SchemaEvent
@@ -147,6 +148,16 @@ def stored_rows(database: Any, collections: list[str]) -> dict[str, Any]:
         for name in collections
         for row in database[name].find()
     }
+
+
+def failing(
+    client: MongoClient[dict[str, Any]], command: str, code: int, *, times: int = 1
+) -> None:
+    """Let the next commands of that name that a source sends fail with an error code."""
+    data = {"failCommands": [command], "appName": "penstock", "errorCode": code}
+    client.admin.command(
+        {"configureFailPoint": "failCommand", "mode": {"times": times}, "data": data}
+    )
 
 
 def before_chunk(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], Any]) -> None:

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from pymongo import MongoClient
 from tests.conftest import started
-from tests.mongodb.support import folded, loaded, reading, source, stored_rows
+from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
 
-from penstock.errors import PositionLostError
-from penstock.event import SystemEvent
+from penstock.errors import PositionLostError, SourceUnavailableError
+from penstock.event import AnyEvent, Fragment, SystemEvent
+from penstock.sources.mongodb import assemble
 from penstock.sources.mongodb.positions import (
     MongoPosition,
     Server,
@@ -57,14 +58,48 @@ def lost() -> Iterator[tuple[str, str]]:
         yield mongo.uri, position.text()
 
 
-async def test_by_default_a_lost_position_stops_the_source(lost: tuple[str, str]) -> None:
-    """Invariant 4: nobody is moved ahead silently."""
+def facts_of(event: AnyEvent) -> dict[str, Any]:
+    assert isinstance(event, SystemEvent)
+    return msgspec.json.decode(event.description)  # type: ignore[no-any-return]
+
+
+async def test_by_default_a_lost_position_is_one_gap_in_the_log_and_stops_the_source(
+    lost: tuple[str, str],
+) -> None:
+    """S7, P19, invariant 4: nobody is moved ahead silently, and a restart says nothing twice."""
     uri, position = lost
     async with source(uri, database="shop") as opened:
-        for _ in range(2):
+        read = Reading(opened, position=position)
+        for _ in range(3):
             with pytest.raises(PositionLostError, match=r"ChangeStreamHistoryLost \(286\)") as e:
-                await anext(opened.changes(position=position))
-            assert e.value.position == position
+                await read.until(lambda r: len(r.events) > 1)
+            assert parse_position(e.value.position).token == parse_position(position).token
+        (gap,) = read.events
+        assert gap.operation == "gap"
+        assert gap.cluster_time == parse_position(position).token.time
+        assert facts_of(gap) == {
+            "source": "shop",
+            "from": parse_position(position).token.data,
+            "to": None,
+            "reason": "ChangeStreamHistoryLost (286)",
+        }
+        stopped = read.position
+        # Before the gap was durable: the same one again.
+        repeated = Reading(opened, position=position)
+        await repeated.next()
+        assert repeated.events == [gap]
+
+    # The way out: another mode goes on, and the loss is still one gap.
+    options: dict[str, Any] = {"database": "shop", "on_position_lost": "snapshot"}
+    async with reading(uri, position=stopped, **options) as read:
+        await read.until(lambda r: any(e.operation == "snapshot_completed" for e in r.events))
+        assert [e.operation for e in read.events[:2]] == ["gap_ended", "snapshot_started"]
+        ended = facts_of(read.events[0])
+        assert ended["from"] == facts_of(gap)["from"]
+        assert ended["to"] is not None
+        assert not parse_position(read.position or "").gap_said
+        with Client(uri) as client:
+            assert folded(read.events) == stored_rows(client["shop"], ["orders"])
 
 
 async def test_a_gap_is_recorded_before_the_source_goes_on(lost: tuple[str, str]) -> None:
@@ -131,5 +166,64 @@ async def test_a_token_that_the_server_never_gave_is_a_lost_position(
     assert other != position.token.data
     forged = MongoPosition(position.server, Token(other, position.token.type_bits))
     async with source(mongo.uri, database=mongo_database) as opened:
+        read = Reading(opened, position=forged.text())
         with pytest.raises(PositionLostError, match="280"):
-            await anext(opened.changes(position=forged.text()))
+            await read.until(lambda r: len(r.events) > 1)
+        assert [event.operation for event in read.events] == ["gap"]
+
+
+@pytest.mark.parametrize("code", [286, 280, 260, 136])
+@pytest.mark.parametrize("command", ["aggregate", "getMore"])
+async def test_every_code_of_a_lost_position_is_a_gap_and_stops_the_source(
+    mongo_with_fail_points: MongoReplicaSet, code: int, command: str
+) -> None:
+    """S7: whether it is found when the stream is opened or while it is read."""
+    uri = mongo_with_fail_points.uri
+    async with reading(uri, database="lost") as read:
+        start = parse_position(read.position or "")
+    with Client(uri) as client:
+        failing(client, command, code)
+        async with source(uri, database="lost") as opened:
+            read = Reading(opened, position=start.text())
+            with pytest.raises(PositionLostError, match=rf"\({code}\)"):
+                await read.until(lambda r: len(r.events) > 1)
+            (gap,) = read.events
+            assert facts_of(gap)["from"] == start.token.data
+            # The loss has passed, as after a restore: the stream goes on from there.
+            client["lost"]["orders"].insert_one({"_id": f"{code} {command}"})
+            await read.until(lambda r: bool(r.changes))
+            await read.stop()
+
+
+async def test_a_loss_within_a_transaction_in_fragments_leaves_a_gap_and_nothing_of_it(
+    mongo_with_fail_points: MongoReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7, S14: the gap begins before the transaction, and does not end it."""
+    monkeypatch.setattr(assemble, "FRAGMENT_BYTES", 2000)
+    uri = mongo_with_fail_points.uri
+    options: dict[str, Any] = {"database": "parts", "batch_events_max": 4}
+    with Client(uri) as client:
+        orders = client["parts"]["orders"]
+        orders.insert_one({"_id": -1})
+        async with source(uri, on_position_lost="gap", **options) as opened:
+            read = Reading(opened)
+            await read.next()
+            start = parse_position(read.position or "")
+            with client.start_session() as session, session.start_transaction():
+                for n in range(40):
+                    orders.insert_one({"_id": n, "pad": "x" * 300}, session=session)
+            items = opened.changes(position=start.text())
+            async for item in items:
+                if isinstance(item, Fragment):
+                    break
+            failing(client, "getMore", 286, times=2)
+            with pytest.raises(SourceUnavailableError, match="within a transaction"):
+                _ = [item async for item in items]
+            await read.until(lambda r: bool(r.events))
+            (gap,) = read.events
+            assert gap.operation == "gap"
+            assert facts_of(gap)["from"] == start.token.data
+            orders.insert_one({"_id": "after"})
+            await read.until(lambda r: bool(r.changes))
+            await read.stop()
+        assert [change.document_id for change in read.changes] == ["after"]

@@ -10,6 +10,7 @@ from penstock.sources.mongodb.positions import (
     Copying,
     MongoPosition,
     PositionWriter,
+    Scope,
     Server,
     Token,
     parse_position,
@@ -31,13 +32,28 @@ COPYING = st.builds(
 )
 
 
-@given(SERVERS, TOKENS, st.none() | COPYING)
-def test_a_position_is_read_back_as_it_was_written(
-    server: Server, token: Token, copying: Copying | None
-) -> None:
-    assert parse_position(PositionWriter(server, copying).at(token)) == MongoPosition(
-        server, token, copying
-    )
+SCOPES = st.builds(
+    Scope,
+    st.none() | st.text(max_size=5),
+    *(st.lists(st.text(max_size=9), max_size=3).map(tuple) for _ in range(2)),
+)
+POSITIONS = st.builds(
+    MongoPosition, SERVERS, TOKENS, st.none() | COPYING, st.none() | SCOPES, st.booleans()
+)
+
+
+@given(POSITIONS, TOKENS)
+def test_a_position_is_read_back_as_it_was_written(position: MongoPosition, other: Token) -> None:
+    writer = PositionWriter(position)
+    assert parse_position(position.text()) == position
+    assert writer.at(position.token) == position.text()
+    assert parse_position(writer.at(other)) == writer.position(other)
+    assert writer.position(other).gap_said == (position.gap_said and other == position.token)
+
+
+def test_a_position_of_a_version_that_kept_no_scope_is_read() -> None:
+    text = '{"server":{"name":"rs0"},"token":{"data":"826B00207E000000142B0229296E04"},"v":1}'
+    assert parse_position(text).scope is None
 
 
 def test_a_token_begins_with_its_cluster_time() -> None:

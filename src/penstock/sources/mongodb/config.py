@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from penstock.config import Config, Seconds
 from penstock.sources.mongodb.namespaces import Namespaces
+from penstock.sources.mongodb.positions import Scope
 
 
 class MongoSourceConfig(Config):
@@ -79,6 +80,12 @@ class MongoSourceConfig(Config):
         return self.heartbeat_deadline_seconds or 2 * self.heartbeat_seconds
 
     @property
+    def scope(self) -> Scope:
+        """Which collections are captured, as a position keeps it."""
+        include, exclude = sorted(set(self.include)), sorted(set(self.exclude))
+        return Scope(self.database, tuple(include), tuple(exclude))
+
+    @property
     def namespaces(self) -> Namespaces:
         """Which collections are captured."""
-        return Namespaces(database=self.database, include=self.include, exclude=self.exclude)
+        return self.scope.namespaces

@@ -72,19 +72,13 @@ def obstacle(deployment: Deployment) -> tuple[str, str] | None:
     """Why a deployment cannot be captured, and what to do; None if it can."""
     if deployment.sharded:
         return (
-            (
-                "this is mongos, and sharded clusters are not supported yet: their keys and the ends "
-                "of their transactions are told in ways that were never tested here"
-            ),
+            "this is mongos, and sharded clusters are not supported yet: no test has run on one",
             "capture a replica set that is not a part of a sharded cluster",
         )
     if not deployment.replicated:
         return (
             "this MongoDB is a standalone server, which has no change streams",
-            (
-                "make it a replica set of one: start mongod with --replSet and run rs.initiate() in "
-                "mongosh"
-            ),
+            "make it a replica set of one: start mongod with --replSet and run rs.initiate()",
         )
     return None
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from penstock.errors import ConfigError
 from penstock.event import ClusterTime
+from penstock.sources.mongodb.namespaces import Namespaces
 
 
 class Token(Struct, frozen=True, omit_defaults=True):
@@ -43,6 +44,20 @@ class Token(Struct, frozen=True, omit_defaults=True):
         """
         return ClusterTime(int(self.data[2:10], 16), int(self.data[10:18], 16))
 
+    @property
+    def beyond(self) -> "Token":
+        """A place right after this one that is no event's, so that any stream may start at it.
+
+        The server refuses an event's token where the stream's filter leaves that event out, as if
+        the history were lost. A time belongs to one write or transaction, and a position never
+        lies inside of one, so right after is the next time. Source: resume_token.h; after the
+        time come the token's version (4 digits) and its type, 0x29 (zero) for no event's.
+        """
+        if self.data[22:24] == "29":
+            return self
+        time = self.time
+        return Token(f"82{time.t:08X}{time.i + 1:08X}{self.data[18:22]}29296E04")
+
 
 class Server(Struct, frozen=True, omit_defaults=True):
     """Who a deployment is, over restarts and failovers (S6)."""
@@ -62,11 +77,24 @@ class Server(Struct, frozen=True, omit_defaults=True):
         return f"{self.name} ({self.id or 'id not readable'})"
 
 
+class Scope(Struct, frozen=True, omit_defaults=True):
+    """Which collections were captured: what the configuration said, so that a change is noticed."""
+
+    database: str | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def namespaces(self) -> Namespaces:
+        return Namespaces(database=self.database, include=self.include, exclude=self.exclude)
+
+
 class Copying(Struct, frozen=True, omit_defaults=True):
     """How far a snapshot is."""
 
     snapshot: str
-    """The token that it began at: it tells this snapshot's rows from another's."""
+    """The token that it began at, and more where another may have begun there: it tells this
+    snapshot's rows from another's."""
     pending: tuple[tuple[str, str], ...]
     """The (database, collection)s to copy, the one under way first."""
     announced: bool = False
@@ -87,11 +115,15 @@ class MongoPosition(Struct, frozen=True, omit_defaults=True):
     server: Server
     token: Token
     copying: Copying | None = None
+    scope: Scope | None = None
+    """None in positions of versions that did not keep it."""
+    gap_said: bool = False
+    """Whether the log has a gap that begins here; capture stopped at it (on_position_lost)."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:
         """As it is kept in the log."""
-        return PositionWriter(self.server, self.copying).at(self.token)
+        return _ENCODER.encode(self).decode()
 
 
 def parse_position(text: str) -> MongoPosition:
@@ -114,15 +146,32 @@ def parse_position(text: str) -> MongoPosition:
 class PositionWriter:
     """Writes positions that differ only in their token, without encoding the rest again."""
 
-    def __init__(self, server: Server, copying: Copying | None) -> None:
-        self.server = server
-        self.copying = copying
-        tail = "" if copying is None else f',"copying":{_ENCODER.encode(copying).decode()}'
-        self._head = f'{{"server":{_ENCODER.encode(server).decode()},"token":{{"data":"'
-        self._tail = f'{tail},"v":1}}'
+    def __init__(self, position: MongoPosition) -> None:
+        self._position = position
+        # A gap that was said begins at one token, not at those that follow.
+        self._gap_at = position.token if position.gap_said else None
+        # No other object has a `data`, and within a text the quotes are escaped.
+        here = structs.replace(position, token=Token("@"), gap_said=False).text()
+        self._head, _, self._tail = here.partition('"data":"@"}')
+        self._head += '"data":"'
+
+    @property
+    def copying(self) -> Copying | None:
+        """How far the snapshot is."""
+        return self._position.copying
+
+    def with_copying(self, copying: Copying | None) -> "PositionWriter":
+        """As this one, with the snapshot that far."""
+        return PositionWriter(structs.replace(self._position, copying=copying))
+
+    def position(self, token: Token) -> MongoPosition:
+        """The position at `token`."""
+        return structs.replace(self._position, token=token, gap_said=token == self._gap_at)
 
     def at(self, token: Token) -> str:
-        """The position at `token`, as MongoPosition.text()."""
+        """Its text."""
+        if self._gap_at is not None and token == self._gap_at:
+            return self._position.text()
         bits = token.type_bits
         if bits is None:
             return f'{self._head}{token.data}"}}{self._tail}'

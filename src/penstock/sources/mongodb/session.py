@@ -52,7 +52,7 @@ class Session:
         self._patience = patience
         self._token = position.token
         self._seen = position.token
-        self._writer = PositionWriter(position.server, position.copying)
+        self._writer = PositionWriter(position)
         self._events_max = config.batch_events_max
         self._asked_since_chunk = True
         self._begin()
@@ -70,7 +70,7 @@ class Session:
     @property
     def position(self) -> MongoPosition:
         """Where to go on after what was yielded last."""
-        return MongoPosition(self._writer.server, self._token, self._writer.copying)
+        return self._writer.position(self._token)
 
     async def run(self) -> AsyncGenerator[Commit | Fragment, None]:
         """Yield what comes, forever. Raises what the driver raises, and SourceError."""
@@ -240,7 +240,7 @@ class Session:
         return Commit(source=self._source, position=place, events=tuple(events))
 
     def _copy_on(self, copying: Copying | None) -> None:
-        self._writer = PositionWriter(self._writer.server, copying)
+        self._writer = self._writer.with_copying(copying)
 
     def _renamed(self, change: Change) -> None:
         """Copy a collection that took documents along which we may not have."""

@@ -7,7 +7,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
+import msgspec
+import structlog
 from bson import Timestamp
+from msgspec import structs
 from pymongo.errors import OperationFailure, PyMongoError
 
 from penstock.errors import (
@@ -27,9 +30,17 @@ from penstock.sources.mongodb.deployment import (
     obstacle,
 )
 from penstock.sources.mongodb.failures import code_name, is_lost, position_lost, translated
-from penstock.sources.mongodb.positions import Copying, MongoPosition, Token, parse_position
+from penstock.sources.mongodb.positions import (
+    Copying,
+    MongoPosition,
+    Scope,
+    Token,
+    parse_position,
+)
 from penstock.sources.mongodb.session import Session, system_event
 from penstock.sources.mongodb.snapshot import Chunk, collections, read_chunk
+
+logger = structlog.get_logger(__name__)
 
 _BEGINNING_TRIES = 5
 
@@ -62,6 +73,11 @@ class MongoSource:
             if known is None:
                 known = await self._start(client, deployment)
                 yield Commit(source=self.name, position=known.text())
+            elif known.scope is None:
+                known = structs.replace(known, scope=self.config.scope)
+            elif known.scope != self.config.scope:
+                changed, known = await self._rescoped(client, known, known.scope)
+                yield changed
             while True:
                 session = self._session(client, deployment, known)
                 try:
@@ -77,8 +93,12 @@ class MongoSource:
                             f"{self.name}: the position was lost within a transaction "
                             f"({code_name(error)}). Nothing of it was kept; capture starts over."
                         ) from None
-                    gap, known = await self._after_loss(client, deployment, session, error)
-                    yield gap
+                    lost = session.position
+                    said, known = await self._after_loss(client, deployment, lost, error)
+                    if said is not None:
+                        yield said
+                    if known is None:
+                        raise position_lost(self.name, lost, error) from None
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except PyMongoError as error:
@@ -141,19 +161,70 @@ class MongoSource:
     async def _start(self, client: Client, deployment: Deployment) -> MongoPosition:
         """The position to begin at when there is none."""
         if self.config.start == "beginning":
-            return MongoPosition(deployment.server, await self._beginning(client, deployment))
+            return self._at(deployment, await self._beginning(client, deployment))
         token = await self._opened(client, deployment)
         if self.config.start == "now":
-            return MongoPosition(deployment.server, token)
+            return self._at(deployment, token)
         return await self._snapshot_at(client, deployment, token)
+
+    def _at(
+        self, deployment: Deployment, token: Token, copying: Copying | None = None
+    ) -> MongoPosition:
+        return MongoPosition(deployment.server, token, copying, self.config.scope)
 
     async def _snapshot_at(
         self, client: Client, deployment: Deployment, token: Token
     ) -> MongoPosition:
         pending = await collections(client, self.config)
-        return MongoPosition(
-            deployment.server, token, Copying(snapshot=token.data, pending=pending)
+        return self._at(deployment, token, Copying(snapshot=token.data, pending=pending))
+
+    async def _rescoped(
+        self, client: Client, known: MongoPosition, before: Scope
+    ) -> tuple[Commit, MongoPosition]:
+        """What is said of a scope that is not that of the position, and the position to go on from.
+
+        The stream goes on where it was, so that the changes of collections that are new to the
+        scope are captured from there on. What they held before is copied if `start` says so.
+        """
+        added = tuple(
+            namespace
+            for namespace in await collections(client, self.config)
+            if namespace not in before.namespaces
         )
+        copied = added if self.config.start == "snapshot" else ()
+        scope, token, copying = self.config.scope, known.token.beyond, known.copying
+        names = [".".join(namespace) for namespace in added]
+        if names and not copied:
+            logger.warning(
+                "collections are captured that were not; what they held before is not copied",
+                source=self.name,
+                collections=names,
+                since_seconds=token.time.t,
+            )
+        facts: dict[str, object] = {
+            "source": self.name,
+            "before": msgspec.to_builtins(before),
+            "after": msgspec.to_builtins(scope),
+            "added": names,
+            "copied": bool(copied),
+            "since": token.data,
+        }
+        identity = f"{known.token.data}:{msgspec.json.encode((before, scope)).decode()}"
+        event = system_event(self.name, self.config, "scope_changed", identity, token, facts)
+        if copying is not None:
+            left = tuple(one for one in copying.pending if one in self.config.namespaces)
+            copying = structs.replace(
+                copying,
+                pending=(*left, *copied),
+                after=copying.after if left[:1] == copying.pending[:1] else None,
+                copies=copying.copies + 1,
+            )
+        elif copied:
+            # A snapshot may have begun at this very token, and nothing happened since.
+            snapshot = f"{token.data}:{event.event_id}"
+            copying = Copying(snapshot=snapshot, pending=copied)
+        now = structs.replace(known, token=token, copying=copying, scope=scope)
+        return Commit(source=self.name, position=now.text(), events=(event,)), now
 
     async def _opened(
         self, client: Client, deployment: Deployment, at: Timestamp | None = None
@@ -188,22 +259,42 @@ class MongoSource:
         )
 
     async def _after_loss(
-        self, client: Client, deployment: Deployment, session: Session, error: OperationFailure
-    ) -> tuple[Commit, MongoPosition]:
-        """The gap that is recorded, and the position to go on from, as on_position_lost says."""
-        lost = session.position
-        if self.config.on_position_lost == "halt":
-            raise position_lost(self.name, lost, error) from None
-        token = await self._opened(client, deployment)
-        if self.config.on_position_lost == "snapshot":
-            known = await self._snapshot_at(client, deployment, token)
+        self,
+        client: Client,
+        deployment: Deployment,
+        lost: MongoPosition,
+        error: OperationFailure,
+    ) -> tuple[Commit | None, MongoPosition | None]:
+        """What is said of the loss, once, and the position to go on from; None: capture stops.
+
+        One loss is one gap in the log. Where capture stops, the gap's `to` is not known, and the
+        position stands, with a note that the gap was said. If capture goes on later, in another
+        mode, no second gap is said, but `gap_ended`, which has both ends.
+        """
+        halts = self.config.on_position_lost == "halt"
+        if halts and lost.gap_said:
+            return None, None
+        if halts:
+            token, known = None, structs.replace(lost, gap_said=True)
         else:
-            known = MongoPosition(deployment.server, token, lost.copying)
-        facts: dict[str, object] = {
-            "source": self.name,
-            "from": lost.token.data,
-            "to": token.data,
-            "reason": code_name(error),
-        }
-        gap = system_event(self.name, self.config, "gap", lost.token.data, token, facts)
-        return Commit(source=self.name, position=known.text(), events=(gap,)), known
+            token = await self._opened(client, deployment)
+            known = (
+                await self._snapshot_at(client, deployment, token)
+                if self.config.on_position_lost == "snapshot"
+                else self._at(deployment, token, lost.copying)
+            )
+        event = system_event(
+            self.name,
+            self.config,
+            "gap_ended" if lost.gap_said else "gap",
+            lost.token.data,
+            known.token,
+            {
+                "source": self.name,
+                "from": lost.token.data,
+                "to": None if token is None else token.data,
+                "reason": code_name(error),
+            },
+        )
+        said = Commit(source=self.name, position=known.text(), events=(event,))
+        return said, None if halts else known
