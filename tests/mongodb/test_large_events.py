@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from tests.mongodb.support import loaded, reading, source
+from tests.mongodb.support import failing, loaded, reading, source
 
 from penstock.errors import UndecodableError
+from penstock.sources.mongodb import cursor
 from penstock.testing.servers import MongoReplicaSet
 
 Client = MongoClient[dict[str, Any]]
@@ -80,3 +81,31 @@ async def test_a_server_that_cannot_split_stops_with_the_key_after_what_came_bef
     ) as mended:
         await mended.until(lambda r: len(r.changes) == 2)
     assert [c.document_id for c in mended.changes] == ["k1", "last"]
+
+
+async def test_after_an_event_that_was_too_large_for_a_moment_replies_are_whole_again(
+    mongo_with_fail_points: MongoReplicaSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9: what a look-up made too large may be smaller when it is read again, one by one."""
+    uri = mongo_with_fail_points.uri
+    sizes: list[int] = []
+    more = cursor.ChangeCursor.more
+
+    async def counted(*arguments: Any, **options: Any) -> cursor.Reply:
+        reply = await more(*arguments, **options)
+        sizes.append(len(reply.events))
+        return reply
+
+    with Client(uri) as client:
+        orders = client["large"]["orders"]
+        orders.insert_one({"_id": -1})
+        async with reading(uri, database="large", batch_events_max=10) as read:
+            start = read.position
+            orders.insert_many({"_id": n} for n in range(60))
+        monkeypatch.setattr(cursor.ChangeCursor, "more", counted)
+        failing(client, "getMore", 10334)
+        async with reading(uri, database="large", batch_events_max=10, position=start) as read:
+            await read.until(lambda r: len(r.changes) == 60)
+    assert [change.document_id for change in read.changes] == [str(n) for n in range(60)]
+    assert sizes[:10] == [1] * 10
+    assert max(sizes) == 10

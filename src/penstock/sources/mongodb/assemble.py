@@ -38,6 +38,11 @@ class Assembler:
         """Whether a transaction is held whose end is not yet known."""
         return self._time is not None
 
+    @property
+    def held(self) -> int:
+        """How many events of it are held."""
+        return len(self._held)
+
     def add(self, change: Change) -> Sequence[Commit | Fragment]:
         """Take one change; returns what is complete, or too large to hold."""
         event = change.event

@@ -53,7 +53,8 @@ class Session:
         self._token = position.token
         self._seen = position.token
         self._writer = PositionWriter(position)
-        self._events_max = config.batch_events_max
+        self._one_by_one = 0
+        """How many more events to read one by one: one of them was too large for a reply."""
         self._asked_since_chunk = True
         self._begin()
 
@@ -89,6 +90,7 @@ class Session:
                     while not await self._answered(reading):
                         yield self._heartbeat(self._token)
                     reply = await reading
+                    self._one_by_one = max(self._one_by_one - len(reply.events), 0)
                     reading = None if reply.ended else self._read(cursor, self._await_ms(reply))
                     for first in range(0, len(reply.events), TOGETHER_MAX):
                         raws = reply.events[first : first + TOGETHER_MAX]
@@ -124,7 +126,8 @@ class Session:
         return pipeline_of(self._config, self._deployment, after=self._token)
 
     def _read(self, cursor: ChangeCursor, await_ms: int) -> asyncio.Task[Reply]:
-        return asyncio.create_task(cursor.more(await_ms=await_ms, events_max=self._events_max))
+        events_max = 1 if self._one_by_one else None
+        return asyncio.create_task(cursor.more(await_ms=await_ms, events_max=events_max))
 
     def _await_ms(self, reply: Reply) -> int:
         """How long the server may wait for the events after `reply`."""
@@ -283,8 +286,9 @@ class Session:
 
         Raises UndecodableError at the event itself (S9): a restart would only meet it again.
         """
-        if self._events_max > 1 and not self.assembler.fragmented:
-            self._events_max = 1
+        if not self._one_by_one and not self.assembler.fragmented:
+            # It is in the reply after those that were read already, some of which are read again.
+            self._one_by_one = self.assembler.held + 2 * self._config.batch_events_max
             self._begin()
             return
         cursor = self._cursor()
