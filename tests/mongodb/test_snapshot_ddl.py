@@ -64,3 +64,59 @@ async def test_a_restart_does_not_forget_how_far_the_stream_must_be_read(
         await read.stop()
         await read.until(completed)
     assert folded(read.events) == stored_rows(database, ["c"])
+
+
+async def test_a_collection_dropped_and_made_again_while_it_is_copied_ends_as_it_is(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """P6: rows of the new one are copied before the drop is told, and told again after it."""
+    database = mongo_client[mongo_database]
+    database["a"].insert_many({"_id": n} for n in range(9))
+
+    def drop(number: int) -> None:
+        if number == 1:
+            database["a"].drop()
+            database["a"].insert_many({"_id": n, "new": True} for n in (1, 5, 7, 20))
+
+    before_chunk(monkeypatch, drop)
+    options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 3}
+    async with reading(mongo.uri, database=mongo_database, **options) as read:
+        await read.until(completed)
+    assert "drop" in [event.operation for event in read.events]
+    assert folded(read.events) == stored_rows(database, ["a"])
+    assert len({event.event_id for event in read.events}) == len(read.events)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_database_dropped_while_it_is_copied_ends_as_it_is(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    restarted: bool,
+) -> None:
+    """P6, S10: the stream ends with invalidate and is opened after it; the copying goes on."""
+    database = mongo_client[mongo_database]
+    for name in ("a", "b"):
+        database[name].insert_many({"_id": n} for n in range(9))
+
+    def drop(number: int) -> None:
+        if number == 1:
+            mongo_client.drop_database(mongo_database)
+            database["b"].insert_many({"_id": n, "new": True} for n in (1, 20))
+
+    before_chunk(monkeypatch, drop)
+    options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 3}
+    async with reading(mongo.uri, database=mongo_database, **options) as read:
+        while not completed(read):
+            await read.next()
+            if restarted:
+                await read.stop()
+    operations = [event.operation for event in read.events]
+    assert operations.index("dropDatabase") < operations.index("invalidate")
+    assert operations[-1] == "snapshot_completed"
+    assert folded(read.events) == stored_rows(database, ["a", "b"])
+    assert len({event.event_id for event in read.events}) == len(read.events)
