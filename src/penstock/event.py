@@ -116,7 +116,8 @@ class SystemEvent(Event, frozen=True, kw_only=True, rename="camel"):
 
     operation: str = field(name="operationType")
     description: Json = field(name="fullDocument", default=Raw(b"{}"))
-    """For a gap: {source, from, to, reason}. Otherwise the facts of the operation."""
+    """For a gap: {source, from, to, reason}; `to` is null where capture stopped at it. Otherwise
+    the facts of the operation."""
 
     @property
     def kind(self) -> Kind:

@@ -36,7 +36,7 @@ async def test_every_operation_becomes_an_event(
     assert loaded(insert.full_document) == {"_id": 1, "n": 1}
     assert insert.full_document_as_of_event
     assert loaded(update.full_document) == {"_id": 1, "n": 2}
-    assert not update.full_document_as_of_event, "a look-up may be newer than its event"
+    assert not update.full_document_as_of_event, "P25: a look-up may be newer than its event"
     assert loaded(update.update_description)["updatedFields"] == {"n": 2}
     assert loaded(replace.full_document) == {"_id": 1, "n": 3}
     assert replace.full_document_as_of_event

@@ -29,6 +29,7 @@ def grow(client: Client, database: str) -> None:
 
 
 async def test_a_server_that_can_split_gives_the_whole_event(mongo6027: MongoReplicaSet) -> None:
+    """S9: joined from its parts, whichever reply brings them, and resumed before and after it."""
     with Client(mongo6027.uri) as client:
         # Replies of one event hold one part each.
         for batch_events_max in (1, 1000):
@@ -64,7 +65,7 @@ async def test_a_server_that_can_split_gives_the_whole_event(mongo6027: MongoRep
 async def test_a_server_that_cannot_split_stops_with_the_key_after_what_came_before(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
 ) -> None:
-    """And again after a restart: the error is named, not a loop of restarts."""
+    """S9, and again after a restart: the error is named, not a loop of restarts."""
     async with reading(mongo.uri, database=mongo_database) as read:
         grow(mongo_client, mongo_database)
         for _ in range(2):

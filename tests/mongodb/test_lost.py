@@ -103,6 +103,7 @@ async def test_by_default_a_lost_position_is_one_gap_in_the_log_and_stops_the_so
 
 
 async def test_a_gap_is_recorded_before_the_source_goes_on(lost: tuple[str, str]) -> None:
+    """S7, P20: a lost position does not become "now" silently."""
     uri, position = lost
     options: dict[str, Any] = {"database": "shop", "on_position_lost": "gap"}
     async with reading(uri, position=position, **options) as read:

@@ -187,6 +187,7 @@ async def test_another_server_under_the_same_name_is_refused(
 async def test_killing_the_primary_under_load_loses_and_repeats_nothing(
     start_mongo: StartMongo,
 ) -> None:
+    """S10, invariant 2: on the new primary too, and no transaction is seen in part."""
     mongo = start_mongo(members=3)
     with Client(mongo.uri, w="majority", retryWrites=True) as client:
         orders = client["shop"]["orders"]

@@ -36,8 +36,8 @@ class MongoSourceConfig(Config):
     )
     on_position_lost: Literal["halt", "snapshot", "gap"] = Field(
         "halt",
-        description="When the server no longer holds what follows our position: stop; record a "
-        "gap and copy everything again; or record a gap and go on from now.",
+        description="When the server no longer holds what follows our position: a gap is recorded, "
+        "and capture stops, copies everything again, or goes on from now.",
     )
     full_document: Literal["updateLookup", "whenAvailable", "required", "default"] = Field(
         "updateLookup",
