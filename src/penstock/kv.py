@@ -12,7 +12,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -124,7 +124,11 @@ class Env:
         self._turn = threading.Condition()
         self._users = 0
         self._exclusive = False
+        self._broken = False
         self.holders = 0
+        self.openings = 1
+        """How often LMDB was started: after a new start the last write may be there or not, so
+        whatever its writer knows must be read again. Never changes inside a transaction."""
         self._lmdb = self._open()
         self.inode = _inode(path)
 
@@ -191,12 +195,16 @@ class Env:
     def read(self) -> Generator[Transaction]:
         """A snapshot. Keep it short: while it lives, no page that it sees is used again."""
         try:
-            with self._inside():
-                txn = self._begin_read()
+            self._mend()
+            with ExitStack() as inside:
                 try:
-                    yield txn
-                finally:
-                    txn.abort()
+                    txn = inside.enter_context(self._snapshot())
+                except lmdb.PanicError:
+                    # A write failed so badly that LMDB wants a new start; the file is sound.
+                    self._broken = True
+                    self._mend()
+                    txn = inside.enter_context(self._snapshot())
+                yield txn
         except lmdb.MapResizedError:
             # Another process made the map larger; the caller's next read has it.
             with self._alone():
@@ -204,6 +212,15 @@ class Env:
             raise LogError(f"the map of {self.path} was resized; read again") from None
         except lmdb.Error as error:
             raise explain(error, self.path) from error
+
+    @contextmanager
+    def _snapshot(self) -> Generator[Transaction]:
+        with self._inside():
+            txn = self._begin_read()
+            try:
+                yield txn
+            finally:
+                txn.abort()
 
     def _begin_read(self) -> Transaction:
         try:
@@ -215,13 +232,19 @@ class Env:
 
     @contextmanager
     def write(self) -> Generator[Transaction]:
-        """A write transaction, durable when the block ends, undone if it raises."""
+        """A write transaction, durable when the block ends, undone if it raises.
+
+        After an error of the disk at its very end nobody can tell whether it was kept: LMDB is
+        then started anew before the next transaction, and `openings` says so.
+        """
         try:
+            self._mend()
             with self._inside(), self._lmdb.begin(write=True) as txn:
                 yield txn
         except lmdb.PanicError as error:
             # LMDB could not restore its meta page and wants a new start; the file is sound.
-            self._reopen()
+            self._broken = True
+            self._mend()
             raise LogFullError(
                 f"the disk failed while {self.path} was written; nothing of the write was kept "
                 f"and everything acknowledged before is safe. Repair the disk; writing goes on "
@@ -230,11 +253,34 @@ class Env:
         except lmdb.Error as error:
             raise explain(error, self.path) from error
 
-    def _reopen(self) -> None:
+    def _mend(self) -> None:
+        """Start LMDB anew if it asked for it; tried again by every transaction until it works."""
+        if not self._broken:
+            return
         with self._alone():
-            self._lmdb.close()
+            if self._broken:  # no other thread did it
+                self._start_anew()
+
+    def _start_anew(self) -> None:
+        self.openings += 1
+        self._lmdb.close()
+        try:
             self._lmdb = self._open()
-            self._open_databases(list(self._names), create=False)
+            complete = self._open_databases(list(self._names), create=False)
+        except (LogCorruptError, LogFormatError):
+            raise
+        except LogError as error:
+            raise LogFullError(
+                f"{self.path} cannot be opened again after the disk failed ({error}). "
+                f"Everything acknowledged before is safe. Repair the disk; writing goes on by "
+                f"itself."
+            ) from error
+        if not complete:
+            raise LogCorruptError(
+                f"{self.path} is not the log that was open before the disk failed. Nothing "
+                f"was written. Run `penstock log check`, then restore a backup."
+            )
+        self._broken = False
 
     @property
     def synchronous(self) -> bool:
@@ -244,8 +290,11 @@ class Env:
 
     def reader_check(self) -> int:
         """Free the slots of dead readers, which pin pages; returns how many there were."""
-        with self._inside():
-            return self._lmdb.reader_check()
+        try:
+            with self._inside():
+                return self._lmdb.reader_check()
+        except lmdb.Error as error:
+            raise explain(error, self.path) from error
 
     def require_space(self, bytes_min: int) -> None:
         """Raise LogFullError at a floor of free space: LMDB itself would only say EIO."""

@@ -1,4 +1,4 @@
-"""Retention by bytes counts what can be read, and nothing of what is being staged or was dropped."""
+"""Retention by bytes counts what can be read, not what is being staged or was dropped."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def pages_bytes(path: Path) -> int:
         env.databases(DATABASES, create=False)
         with env.read() as txn:
             stat = txn.stat(env[ENTRIES])
-    return stat["psize"] * sum(stat[f"{kind}_pages"] for kind in ("branch", "leaf", "overflow"))
+    return stat["psize"] * (stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"])
 
 
 def config(path: Path) -> LogConfig:

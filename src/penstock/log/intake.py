@@ -7,10 +7,11 @@ thread is then free to write one batch while the next one is encoded.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from itertools import count
 from typing import Final
 
+from penstock.errors import LogError, LogFullError
 from penstock.event import AnyEvent, Commit, Fragment
 from penstock.log.assemble import Item
 from penstock.wire import EncodedCommit, EncodedEvent, encode_event
@@ -38,33 +39,45 @@ class Intake:
         self._submit = submit
         self._stages = stages
         self._drop = drop
-        self._order: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._orders: defaultdict[str, _Order] = defaultdict(_Order)
         self._numbers = count()
 
+    def turn(self, source: str) -> asyncio.Lock:
+        """Held while no batch of `source` is on its way."""
+        return self._orders[source].lock
+
     async def append(self, batch: Sequence[Commit | Fragment]) -> None:
-        """Encode and submit `batch`; returns when it is durable."""
-        async with AsyncExitStack() as order:
-            # In sorted order, so that two batches of the same sources cannot wait for each other.
-            sources = sorted({item.source for item in batch})
-            for source in sources:
-                await order.enter_async_context(self._order[source])
+        """Encode and submit `batch`; returns when it is durable.
+
+        Batches of one source become durable one after the other: those that wait behind one that
+        fails are not written either, for they would leave a hole where it was.
+        """
+        # In sorted order, so that two batches of the same sources cannot wait for each other.
+        orders = [self._orders[source] for source in sorted({item.source for item in batch})]
+        failures = [order.failures for order in orders]
+        with ExitStack() as turn:
+            for order in orders:
+                await order.lock.acquire()
+                turn.callback(order.lock.release)
+            done: asyncio.Future[None] | None = None
             staged: list[str] = []
             try:
+                for order, failed_before in zip(orders, failures, strict=True):
+                    order.require(failed_before)
                 items = await self._items(batch, staged)
-                done = await self._submit(items)
-                if (
-                    staged
-                    or any(isinstance(item, Fragment) for item in batch)
-                    or any(self._stages(source) for source in sources)
-                ):
-                    # The source's next batch must find this staging settled, one way or the other.
-                    await done
-                    staged.clear()
-                    return
+                done = asyncio.ensure_future(await self._submit(items))
+                await asyncio.shield(done)
+                staged.clear()
+            except BaseException as error:
+                if done is None or done.done():
+                    await _fail(orders, error)
+                else:
+                    # The caller left, the batch did not: the next one still waits for it.
+                    done.add_done_callback(_settling(orders, turn.pop_all()))
+                raise
             finally:
                 for name in staged:
                     await self._drop(name)
-        await done
 
     async def _items(self, batch: Sequence[Commit | Fragment], staged: list[str]) -> list[Item]:
         """The items of `batch`; names of the stagings that it opened go to `staged`."""
@@ -94,6 +107,54 @@ class Intake:
                 items.append(Item(staging, part.take(position=None)))
                 follows.add(given.source)
         return items
+
+
+class _Order:
+    """The batches of one source, one after the other."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.failures = 0
+        self._failed: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        self.failures += 1
+        self._failed = error
+
+    def require(self, failures: int) -> None:
+        """Raise if a batch has failed since there were so many `failures`."""
+        if self.failures == failures:
+            return
+        kind = LogFullError if isinstance(self._failed, LogFullError) else LogError
+        raise kind(
+            "a batch that the same source gave before this one was not kept, so nothing of this "
+            "one was written either. Go on from the source's position."
+        ) from self._failed
+
+
+async def _fail(orders: Sequence[_Order], error: BaseException) -> None:
+    try:
+        if isinstance(error, Exception):
+            # Batches that were given before anyone could know come to wait behind this one.
+            await asyncio.sleep(0)
+    finally:
+        for order in orders:
+            order.fail(error)
+
+
+def _settling(
+    orders: Sequence[_Order], turn: ExitStack
+) -> Callable[["asyncio.Future[None]"], None]:
+    """What ends a turn whose caller has left, once its batch is durable or has failed."""
+
+    def settle(done: "asyncio.Future[None]") -> None:
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        if error is not None:
+            for order in orders:
+                order.fail(error)
+        turn.close()
+
+    return settle
 
 
 class _Part:

@@ -4,12 +4,13 @@ import asyncio
 import fcntl
 import os
 import secrets
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, Self
+
+import structlog
 
 from penstock import kv
 from penstock.errors import LogError, LogFormatError, LogLockedError
@@ -25,28 +26,27 @@ from penstock.log.layout import (
     FORMAT_KEY,
     LOG_ID_KEY,
     META,
-    POSITIONS,
     RESTORED_KEY,
     STATE_KEY,
     State,
     ancestors_of,
     pack_ancestors,
     pack_u64,
-    source_of,
     state_of,
     unpack_u64,
 )
 from penstock.log.reading import LmdbReads
 from penstock.log.retention import Clock, SystemClock
-from penstock.log.trimming import unfinished_extents
 from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
-from penstock.log.writer import Applied, Draft, Writer, durable
+from penstock.log.writer import Applied, Draft, Writer, durable, load
 from penstock.ports import Ancestor, Bounds, SourceState
 from penstock.wire import Block
 
 LOCK_NAME: Final = "writer.lock"
 _READ_THREADS: Final = 4
 _OPEN_POLL_SECONDS: Final = 0.05
+
+_log = structlog.get_logger()
 
 
 class _AsyncReads(LmdbReads):
@@ -129,9 +129,12 @@ class LmdbLog(_AsyncReads):
         return state.position if state else None
 
     async def abandon(self, source: str) -> None:
-        """As `ChangeLog.abandon`. Its pages are removed in steps, while others append."""
-        if self._writer.stages(source):
-            await self._drop_staging(source)
+        """As `ChangeLog.abandon`. No disk can refuse it: pages are removed in steps, later.
+
+        Raises LogFullError while the log cannot be opened again after the disk failed.
+        """
+        async with self._intake.turn(source):
+            await durable(self._writer.forget(source))
 
     async def set_position(self, source: str, position: str | None) -> None:
         """As `ChangeLog.set_position`."""
@@ -158,6 +161,11 @@ class LmdbLog(_AsyncReads):
     def age_retention_paused(self) -> bool:
         """Whether the clocks have parted, so that nothing is removed for its age (degraded)."""
         return self._writer.age_paused
+
+    async def sources(self) -> list[SourceState]:
+        """As `LogReader.sources`. Raises LogError if the writer's thread died."""
+        self._writer.require_alive()
+        return await super().sources()
 
     async def close(self) -> None:
         """Finish what was submitted, and let go of the path."""
@@ -191,11 +199,10 @@ class LmdbLog(_AsyncReads):
         return durable(self._writer.submit(lambda applied: applied.append(items), bytes_=size))
 
     async def _drop_staging(self, name: str) -> None:
-        # A log that was closed meanwhile drops it when it is opened again.
+        # Of the intake's own, which no other batch can continue. A log that was closed meanwhile
+        # drops it when it is opened again.
         with suppress(LogError):
-            await durable(
-                self._writer.submit(lambda applied: applied.draft.drop_staging(name), space=False)
-            )
+            await durable(self._writer.forget(name))
 
 
 class LmdbLogReader(_AsyncReads):
@@ -209,6 +216,7 @@ class LmdbLogReader(_AsyncReads):
         super().__init__(env, cache_bytes=cache_bytes)
         self.path = env.path
         self._seen = 0
+        self._deaf = False
         self._closed = False
         self._wake = WakeClient(self.path, self._heard)
 
@@ -250,6 +258,19 @@ class LmdbLogReader(_AsyncReads):
         await self.close()
 
     def _heard(self) -> None:
+        try:
+            self._look()
+        except Exception as error:
+            # This thread must outlive it, or nobody is woken again. The readers are woken now, and
+            # raise what their own reads raise.
+            if not self._deaf:
+                self._deaf = True
+                _log.warning("the log cannot be read", error=type(error).__name__)
+            self._bell.ring()
+        else:
+            self._deaf = False
+
+    def _look(self) -> None:
         # A restored or compacted log has other files under the same path.
         if self._env.stale():
             with suppress(LogError):  # not complete yet: the next round looks again
@@ -307,19 +328,17 @@ def _prepare(env: Env) -> Draft:
             txn.put(STATE_KEY, State().pack(), db=meta)
         else:
             _require_format(found, env.path)
-        state = state_of(txn.get(STATE_KEY, b"", db=meta))
         if txn.pop(RESTORED_KEY, db=meta) is not None:
             # From here on this copy and the log that it was copied from go different ways.
             log_id = unpack_u64(txn.get(LOG_ID_KEY, b"", db=meta))
             ancestors = ancestors_of(txn.get(ANCESTORS_KEY, db=meta))
-            ancestors = (Ancestor(log_id=log_id, head=state.head), *ancestors)
+            head = state_of(txn.get(STATE_KEY, b"", db=meta)).head
+            ancestors = (Ancestor(log_id=log_id, head=head), *ancestors)
             txn.put(ANCESTORS_KEY, pack_ancestors(ancestors), db=meta)
             txn.put(LOG_ID_KEY, pack_u64(_new_id()), db=meta)
-        with txn.cursor(env[POSITIONS]) as cursor:
-            sources = [source_of(value) for value in cursor.iternext(keys=False, values=True)]
-        unfinished, free = unfinished_extents(txn, env)
+        draft = load(txn, env)
     sync_folder(env.path)
-    return Draft(state, {source.source: source for source in sources}, {}, deque(unfinished), free)
+    return draft
 
 
 def _new_id() -> int:

@@ -73,7 +73,7 @@ class MemoryLog(Reads):
         self._truth = _Truth(State(), [], [], 0, {}, {})
         self._bell = Bell()
         self._closed = False
-        self._intake = Intake(self._submit, stages=self._stages, drop=self.abandon)
+        self._intake = Intake(self._submit, stages=self._stages, drop=self._drop)
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -121,7 +121,11 @@ class MemoryLog(Reads):
 
     async def abandon(self, source: str) -> None:
         """As `ChangeLog.abandon`."""
-        rest = {key: staged for key, staged in self._truth.stagings.items() if key != source}
+        async with self._intake.turn(source):
+            await self._drop(source)
+
+    async def _drop(self, name: str) -> None:
+        rest = {key: staged for key, staged in self._truth.stagings.items() if key != name}
         self._truth = self._truth._replace(stagings=rest)
 
     async def set_position(self, source: str, position: str | None) -> None:

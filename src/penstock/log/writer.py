@@ -9,12 +9,16 @@ when it fails.
 import asyncio
 import threading
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Final
 
-from penstock.errors import LogError
+import structlog
+
+from penstock.errors import LogCorruptError, LogError, LogFullError
 from penstock.kv import Env, Transaction
 from penstock.log.assemble import Head, Item, Staging, finish, moved, pack_commits, stage
 from penstock.log.config import LogConfig
@@ -29,9 +33,11 @@ from penstock.log.layout import (
     entry_key,
     pack_source,
     row_key,
+    source_of,
+    state_of,
 )
 from penstock.log.retention import Clock, Trust
-from penstock.log.trimming import Trimmer
+from penstock.log.trimming import Trimmer, unfinished_extents
 from penstock.log.wake import Bell
 from penstock.ports import SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
@@ -42,6 +48,8 @@ GROUP_BYTES_MAX: Final = 8 << 20
 _QUEUE_BYTES_MAX: Final = 32 << 20
 _TICK_SECONDS: Final = 1.0
 _READER_CHECK_SECONDS: Final = 10.0
+
+_log = structlog.get_logger()
 
 
 class Draft:
@@ -54,12 +62,15 @@ class Draft:
         stagings: dict[str, Staging],
         dropped: deque[int],
         next_extent: int,
+        broken: frozenset[str] = frozenset(),
     ) -> None:
         self.state = state
         self.sources = dict(sources)
         self.stagings = dict(stagings)
         self.dropped = deque(dropped)
         self.next_extent = next_extent
+        self.broken = set(broken)
+        """Sources and stagings that must start over: what their session goes by is not so."""
         self.moved: set[str] = set()
         self.inline: list[EncodedCommit] = []
         self.blocks = 0
@@ -73,10 +84,21 @@ class Draft:
             head=head.sequence, head_commit=head.commit, head_check=head.check
         )
 
-    def drop_staging(self, key: str) -> None:
+    def forget(self, key: str) -> None:
+        """Drop the staging under `key`, if there is one; what comes next starts from nothing."""
+        self.broken.discard(key)
         staging = self.stagings.pop(key, None)
         if staging is not None:
             self.dropped.append(staging.extent)
+
+
+def load(txn: Transaction, env: Env) -> Draft:
+    """What is durable; every extent that is not published is to be removed."""
+    with txn.cursor(env[POSITIONS]) as cursor:
+        found = [source_of(value) for value in cursor.iternext(keys=False, values=True)]
+    unfinished, free = unfinished_extents(txn, env)
+    state = state_of(txn.get(STATE_KEY, b"", db=env[META]))
+    return Draft(state, {one.source: one for one in found}, {}, deque(unfinished), free)
 
 
 Change = Callable[["Applied"], None]
@@ -95,6 +117,7 @@ class Applied:
         """Entries and positions of `items`, in order."""
         for item in items:
             part = item.part
+            self._require_sound(item)
             staging = self.draft.stagings.get(item.staging)
             if part.position is None or staging is not None:
                 staging = self._stage(item, staging)
@@ -103,6 +126,23 @@ class Applied:
             else:
                 self.draft.inline.append(part)
                 self._move(part.source, part.position, len(part.events), part.last_timestamp)
+
+    def _require_sound(self, item: Item) -> None:
+        if not self.draft.broken.isdisjoint((item.staging, item.part.source)):
+            raise LogFullError(
+                f"{item.part.source}: the disk failed and the log was opened anew, so what the "
+                f"source had sent of its commit is dropped. Nothing of this batch was kept and "
+                f"everything acknowledged before is safe; the source goes on from its position, "
+                f"and sends the commit from its start."
+            )
+
+    def _put_next(self, name: bytes, key: bytes, value: bytes) -> None:
+        """Write a value at the end of its database: LMDB says False to a key that comes earlier."""
+        if not self.txn.put(key, value, append=True, db=self.env[name]):
+            raise LogCorruptError(
+                f"{self.env.path} holds entries beyond its head, so the append was refused and "
+                f"nothing of it was kept. Run `penstock log check`, then restore a backup."
+            )
 
     def _stage(self, item: Item, staging: Staging | None) -> Staging:
         """Stage a part. If it ends its commit, the staging is the caller's to publish."""
@@ -145,8 +185,7 @@ class Applied:
             ingested_at=draft.now,
             stored_bytes=done.bytes,
         )
-        entries = self.env[ENTRIES]
-        self.txn.put(entry_key(head.sequence, rows), pointer.pack(), append=True, db=entries)
+        self._put_next(ENTRIES, entry_key(head.sequence, rows), pointer.pack())
         draft.set_head(head)
         return rows
 
@@ -154,10 +193,8 @@ class Applied:
         """Write the inline commits gathered so far, sharing blocks."""
         draft = self.draft
         packed, head = pack_commits(draft.inline, after=draft.head(), ingested_at=draft.now)
-        entries = self.env[ENTRIES]
         for block in packed:
-            # `append` also proves the order: LMDB refuses a key that is not the greatest.
-            self.txn.put(entry_key(block.last, block.rows), block.data, append=True, db=entries)
+            self._put_next(ENTRIES, entry_key(block.last, block.rows), block.data)
         draft.blocks += len(packed)
         draft.inline.clear()
         draft.set_head(head)
@@ -205,8 +242,12 @@ class Applied:
 class _Job:
     """A change that somebody waits for."""
 
-    def __init__(self, change: Change, bytes_: int, *, space: bool) -> None:
+    def __init__(
+        self, change: Change, bytes_: int, *, space: bool, forgets: str | None = None
+    ) -> None:
         self.change = change
+        self.forgets = forgets
+        """The staging that it drops, when that is all it does."""
         self.bytes = bytes_
         self.space = space
         self.done: Future[None] = Future()
@@ -231,11 +272,14 @@ class Writer:
         self._clock = clock
         self._trimmer = Trimmer(env, config, clock, Trust(clock))
         self._truth = draft
+        self._openings = env.openings
         self._on_commit = on_commit
         self._turn = threading.Condition()
         self._queue: deque[_Job] = deque()
         self._queued_bytes = 0
         self._closing = False
+        self._taken: list[_Job] = []
+        self._died: BaseException | None = None
         self.room = Bell()
         self._readers_checked = self._house_kept = clock.steady_seconds()
         self._thread = threading.Thread(target=self._run, name="penstock-log", daemon=True)
@@ -269,14 +313,38 @@ class Writer:
 
         `space` False is for what makes space: it may go below the floor of free space.
         """
-        job = _Job(change, bytes_, space=space)
+        return self._enqueue(_Job(change, bytes_, space=space))
+
+    def forget(self, key: str) -> Future[None]:
+        """Drop the staging under `key`, after everything submitted before.
+
+        What is staged is known here only, so that no disk can refuse this; pages go later.
+        """
+        job = _Job(lambda applied: applied.draft.forget(key), 0, space=False, forgets=key)
+        return self._enqueue(job)
+
+    def _enqueue(self, job: _Job) -> Future[None]:
         with self._turn:
+            if self._died is not None:
+                raise self._death()
             if self._closing:
                 raise LogError(f"the log at {self._env.path} is closed; nothing was written")
             self._queue.append(job)
-            self._queued_bytes += bytes_
+            self._queued_bytes += job.bytes
             self._turn.notify()
         return job.done
+
+    def require_alive(self) -> None:
+        """Raise LogError if the writer's thread died: nothing will be written any more."""
+        if self._died is not None:
+            raise self._death()
+
+    def _death(self) -> LogError:
+        return LogError(
+            f"the writer of the log at {self._env.path} stopped on a defect "
+            f"({type(self._died).__name__}). Nothing unfinished was kept and everything "
+            f"acknowledged before is safe. Restart `penstock run`, and please report it."
+        )
 
     def trim(self, applied: Applied, until: int) -> None:
         """Move the watermark, inside a submitted change."""
@@ -292,13 +360,34 @@ class Writer:
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._rounds()
+        except BaseException as error:
+            self._die(error)
+
+    def _rounds(self) -> None:
         while True:
-            jobs = self._take()
+            jobs = self._taken = self._take()
             if jobs:
                 self._commit(jobs)
             elif self._closing:
                 return
+            self._taken = []
             self._housekeep()
+
+    def _die(self, error: BaseException) -> None:
+        """Nobody may wait for a thread that is gone: all who do are told, and all who come."""
+        where = traceback.format_tb(error.__traceback__)
+        _log.error("the log's writer died", error=type(error).__name__, where=where)
+        with self._turn:
+            self._died = error
+            jobs = [*self._taken, *self._queue]
+            self._queue.clear()
+            self._queued_bytes = 0
+        for job in jobs:
+            if not job.done.done():
+                job.done.set_exception(self._death())
+        self.room.ring()
 
     def _take(self) -> list[_Job]:
         """The jobs of the next group commit; none when it is time to look after the house."""
@@ -318,36 +407,101 @@ class Writer:
 
     def _commit(self, jobs: list[_Job]) -> None:
         try:
+            self._refresh()
             self._write(jobs)
         except Exception as error:  # whoever waits raises it
-            if len(jobs) > 1:
-                # Another's job may be the one that cannot be written: each gets its own answer.
-                for job in jobs:
-                    self._commit([job])
+            if len(jobs) == 1:
+                jobs[0].done.set_exception(error)
                 return
-            jobs[0].done.set_exception(error)
+            # Another's job may be the one that cannot be written: each gets its own answer.
+            for job in jobs:
+                self._commit_again(job, error)
             return
+        self._settle(jobs)
+
+    def _commit_again(self, job: _Job, error: Exception) -> None:
+        """Write a job of a group that failed, but not after a new start of LMDB: the group may
+        have been kept after all. `_write` itself refuses then, until `_refresh`."""
+        if self._env.openings != self._openings:
+            job.done.set_exception(error)
+            return
+        try:
+            self._write([job])
+        except Exception as own:  # whoever waits raises it
+            job.done.set_exception(own)
+            return
+        self._settle([job])
+
+    def _settle(self, jobs: list[_Job]) -> None:
         for job in jobs:
             job.done.set_result(None)
         self._on_commit()
         APPEND_SECONDS.observe(time.perf_counter() - jobs[0].submitted)
 
-    def _write(self, jobs: list[_Job]) -> None:
-        if any(job.space for job in jobs):
-            self._env.require_space(self._config.free_bytes_min)
+    def _refresh(self) -> None:
+        """Read the truth again if LMDB was started anew: a write that failed may have been kept.
+
+        A source whose position turns out to be another one than it was told, or whose commit was
+        being staged, must start over: `forget` says that it does.
+        """
+        if self._env.openings == self._openings:
+            return
+        known = self._truth
+        with self._env.read() as txn:
+            openings = self._env.openings
+            draft = load(txn, self._env)
+        changed = {
+            source
+            for source in {*known.sources, *draft.sources}
+            if known.sources.get(source) != draft.sources.get(source)
+        }
+        draft.broken = known.broken | known.stagings.keys() | changed
+        self._keep(draft)
+        self._openings = openings
+        self._on_commit()
+
+    @contextmanager
+    def _transaction(self) -> Generator[Applied]:
+        """A write on top of the truth, which it becomes when the block ends."""
         draft = self._draft()
         with self._env.write() as txn:
+            if self._env.openings != self._openings:
+                raise LogFullError(
+                    f"{self._env.path} was opened anew after the disk failed; nothing of this "
+                    f"write was kept and everything acknowledged before is safe. Writing goes on "
+                    f"by itself."
+                )
             applied = Applied(txn, self._env, draft)
-            for job in jobs:
-                job.change(applied)
-            applied.flush()
+            yield applied
             self._trimmer.step(applied)
             applied.seal()
         self._keep(draft)
 
+    def _write(self, jobs: list[_Job]) -> None:
+        forgotten = [job.forgets for job in jobs if job.forgets is not None]
+        if len(forgotten) == len(jobs):
+            draft = self._draft()
+            for key in forgotten:
+                draft.forget(key)
+            self._keep(draft)
+            return
+        if any(job.space for job in jobs):
+            self._env.require_space(self._config.free_bytes_min)
+        with self._transaction() as applied:
+            for job in jobs:
+                job.change(applied)
+            applied.flush()
+
     def _draft(self) -> Draft:
         truth = self._truth
-        draft = Draft(truth.state, truth.sources, truth.stagings, truth.dropped, truth.next_extent)
+        draft = Draft(
+            truth.state,
+            truth.sources,
+            truth.stagings,
+            truth.dropped,
+            truth.next_extent,
+            frozenset(truth.broken),
+        )
         draft.now = self._clock.wall_ms()
         return draft
 
@@ -367,13 +521,10 @@ class Writer:
             if now - self._readers_checked >= _READER_CHECK_SECONDS:
                 self._readers_checked = now
                 self._env.reader_check()
+            self._refresh()
             if self._trimmer.wanted(self._truth):
-                draft = self._draft()
-                with self._env.write() as txn:
-                    applied = Applied(txn, self._env, draft)
-                    self._trimmer.step(applied)
-                    applied.seal()
-                self._keep(draft)
+                with self._transaction():
+                    pass  # a transaction's step of trimming is all there is to do
         except LogError:
             # A full disk refuses this too: appends say so, and the next tick tries again.
             self._trimmer.pending = False

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import AheadError, TrimmedError
+from penstock.errors import AheadError, LogError, TrimmedError
 from penstock.event import Commit, Fragment
 from penstock.log.config import LogConfig
 from penstock.log.retention import Clock
@@ -177,6 +177,44 @@ class ChangeLogContract:
             own = [entry for entry in await read_seen(log) if entry.source == "a"]
             assert own[-1].document_id == "a/2/0"
             assert await log.position("a") == "2"
+
+    async def test_batches_that_wait_behind_one_that_failed_are_not_written(self) -> None:
+        """P3, P5: a source that does not wait gets no hole; others are not refused for it."""
+        bad = msgspec.structs.replace(change("a", "1"), document_id="\ud800")
+        async with self.opened() as log:
+            results = await asyncio.gather(
+                log.append([Commit(source="a", position="1", events=(bad,))]),
+                log.append([Commit(source="a", position="2", events=changes("a", "2", 1))]),
+                log.append([Commit(source="b", position="1", events=changes("b", "1", 1))]),
+                log.append([Commit(source="a", position="3")]),
+                return_exceptions=True,
+            )
+            assert [type(result) for result in results] == [
+                UnicodeEncodeError,
+                LogError,
+                type(None),
+                LogError,
+            ]
+            assert (await log.position("a"), await log.position("b")) == (None, "1")
+            await log.append([Commit(source="a", position="1", events=changes("a", "1", 1))])
+            assert [entry.document_id for entry in await read_seen(log)] == ["b/1/0", "a/1/0"]
+
+    async def test_a_batch_whose_caller_left_keeps_its_place_before_the_next(self) -> None:
+        """P3: cancelling the wait does not cancel the append, nor let another one overtake it."""
+        async with self.opened() as log:
+            for number in range(20):
+                one, two = str(2 * number), str(2 * number + 1)
+                left = asyncio.ensure_future(
+                    log.append([Commit(source="a", position=one, events=changes("a", one, 1))])
+                )
+                for _ in range(number % 5):
+                    await asyncio.sleep(0)
+                left.cancel()
+                await asyncio.gather(left, return_exceptions=True)
+                await log.append([Commit(source="a", position=two, events=changes("a", two, 1))])
+            ids = [entry.document_id for entry in await read_seen(log)]
+            assert ids == sorted(ids, key=lambda one: int(one.split("/")[1]))
+            assert await log.position("a") == "39"
 
     async def test_a_position_can_be_set_and_forgotten_by_hand(self) -> None:
         async with self.opened() as log:
