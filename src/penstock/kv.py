@@ -38,6 +38,11 @@ READERS_MAX: Final = 1024
 _LOCK_BYTES: Final = (READERS_MAX + 2) * 64
 """A reader's slot is a cache line; two lines come first (MDB_txninfo in LMDB's mdb.c)."""
 _DATABASES_MAX: Final = 16
+_META_PAGES: Final = 2
+_SNAPSHOT_AGE_MAX: Final = 16
+"""Transactions. A snapshot that is older is not one of the short ones, and pins pages."""
+_REUSE_BYTES_MIN: Final = 1 << 20
+_GROWTH_BYTES_MAX: Final = 1 << 20
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _NETWORK: Final = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "lustre", "nfs", "nfs4", "smb3"}
@@ -51,6 +56,13 @@ class Space(NamedTuple):
 
     free: int
     total: int
+
+
+class _Floor(NamedTuple):
+    """A file as it was when its disk came to its floor, or last had room inside."""
+
+    pages: int
+    reusable_bytes: int
 
 
 def space(path: Path) -> Space:
@@ -125,6 +137,7 @@ class Env:
         self._users = 0
         self._exclusive = False
         self._broken = False
+        self._floor: _Floor | None = None
         self.holders = 0
         self.openings = 1
         """How often LMDB was started: after a new start the last write may be there or not, so
@@ -296,10 +309,50 @@ class Env:
         except lmdb.Error as error:
             raise explain(error, self.path) from error
 
-    def require_space(self, bytes_min: int) -> None:
-        """Raise LogFullError at a floor of free space: LMDB itself would only say EIO."""
+    def reusable_bytes(self) -> int:
+        """What is free inside the file, which never shrinks; 0 while an old snapshot may pin it.
+
+        LMDB does not say how much is free: it is what no database uses. Its own list of free pages
+        is taken off: 8 bytes for each, and twice that for its pages being replaced.
+        """
+        with self.read() as txn:
+            info = self._lmdb.info()
+            stats = [txn.stat(), *(txn.stat(database) for database in self._names.values())]
+            page_bytes = stats[0]["psize"]
+            used = sum(
+                stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"] for stat in stats
+            )
+        oldest = _oldest_snapshot(self._lmdb.readers())
+        if oldest is not None and oldest < info["last_txnid"] - _SNAPSHOT_AGE_MAX:
+            return 0
+        free = max(0, info["last_pgno"] + 1 - _META_PAGES - used) * page_bytes
+        return free - free * 16 // page_bytes
+
+    def _fits_inside(self, bytes_needed: int) -> bool:
+        """Whether free pages of the file will do. A large value needs them in a row: once the file
+        has grown all the same, they are too scattered, until a good deal more was trimmed."""
+        pages, reusable = self._lmdb.info()["last_pgno"], self.reusable_bytes()
+        if self._floor is None:
+            self._floor = _Floor(pages, reusable)
+        grown = (pages - self._floor.pages) * self._lmdb.stat()["psize"]
+        if grown <= _GROWTH_BYTES_MAX:
+            self._floor = _Floor(self._floor.pages, reusable)
+        elif reusable >= self._floor.reusable_bytes + 4 * _GROWTH_BYTES_MAX:
+            self._floor = _Floor(pages, reusable)
+        else:
+            return False
+        return reusable >= bytes_needed
+
+    def require_space(self, bytes_min: int, *, bytes_needed: int) -> None:
+        """Raise LogFullError at a floor of free space: LMDB itself would only say EIO.
+
+        A write that fits into the file's own free pages may go on there. It needs more than its
+        bytes, as pages on its way are written anew.
+        """
         free = space(self.path).free
-        if free < bytes_min:
+        if free >= bytes_min:
+            self._floor = None
+        elif not self._fits_inside(2 * bytes_needed + _REUSE_BYTES_MIN):
             raise LogFullError(
                 f"{self.path} has {free >> 20} MiB of disk left, under the floor of "
                 f"{bytes_min >> 20} MiB, so the write was refused and nothing of it was kept. "
@@ -417,6 +470,12 @@ def _reserve_reader_slots(path: Path) -> None:
         ) from error
     finally:
         os.close(descriptor)
+
+
+def _oldest_snapshot(readers: str) -> int | None:
+    """The oldest transaction that a reader sees, from LMDB's table: pid, thread, txnid or "-"."""
+    lines = [line.split() for line in readers.splitlines()[1:]]
+    return min((int(line[2]) for line in lines if len(line) == 3 and line[2] != "-"), default=None)
 
 
 def _inode(path: Path) -> tuple[int, int] | None:

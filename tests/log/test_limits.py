@@ -1,11 +1,9 @@
 """Everything has a limit, and the limit has an outcome: disk, map, memory, steps."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -18,6 +16,7 @@ from penstock.event import Commit, Fragment
 from penstock.kv import network_filesystem
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.layout import ENTRIES, EXTENTS
+from penstock.log.retention import within_disk
 from penstock.testing.contracts import ManualClock
 from penstock.testing.contracts.entries import changes, read_all, require_whole_commits
 
@@ -29,9 +28,9 @@ def commit(number: int, *, rows: int = 5, bytes_: int = 20_000) -> Commit:
     return Commit(source="a", position=position, events=changes("a", position, rows, bytes_=bytes_))
 
 
-async def fill_until_refused(log: LmdbLog) -> int:
+async def fill_until_refused(log: LmdbLog, *, start: int = 1) -> int:
     """Append until the log is full; returns the number of the commit that was refused."""
-    for number in range(1, 10_000):
+    for number in range(start, 10_000):
         try:
             await log.append([commit(number)])
         except LogFullError as error:
@@ -47,20 +46,6 @@ async def require_nothing_lost(log: LmdbLog, refused: int) -> None:
     require_whole_commits(entries)
     assert len(entries) == (refused - 1) * 5
     assert await log.position("a") == str(refused - 1)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, with 24 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting a small file system needs root; the map-full test covers the rest")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 async def test_a_full_disk_refuses_whole_batches_and_goes_on_when_there_is_room(
@@ -120,7 +105,7 @@ async def test_readers_come_and_go_on_a_full_disk(small_disk: Path) -> None:
 
 async def test_the_floor_of_free_space_refuses_before_the_disk_does(small_disk: Path) -> None:
     """P5: LMDB itself would only say EIO."""
-    config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20)
+    config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20, retention_bytes=None)
     async with LmdbLog(config) as log:
         refused = await fill_until_refused(log)
         assert kv.space(small_disk).free > 10 << 20
@@ -128,6 +113,52 @@ async def test_the_floor_of_free_space_refuses_before_the_disk_does(small_disk: 
         # Trimming makes room in the file, so it may go below the floor.
         await log.trim(20)
         assert (await log.bounds()).trimmed == 20
+
+
+async def test_what_was_trimmed_is_room_though_the_file_does_not_shrink(small_disk: Path) -> None:
+    """P5, P23: the disk stays at its floor, and the log goes on inside its file."""
+    config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20, retention_bytes=None)
+    async with LmdbLog(config) as log:
+        refused = await fill_until_refused(log)
+        await log.trim((refused - 2) * 5)
+        while blocks_stored(log)[0] > 10:  # noqa: ASYNC110 - the pages go in steps
+            await asyncio.sleep(0.01)
+        for number in range(refused, refused + 60):
+            await log.append([commit(number)])
+        assert kv.space(small_disk).free > 10 << 20
+        await fill_until_refused(log, start=refused + 60)
+        assert kv.space(small_disk).free > 10 << 20
+        require_whole_commits(await read_all(log, after=(refused - 2) * 5))
+
+
+async def test_retention_keeps_to_a_disk_that_is_smaller_than_its_limit(small_disk: Path) -> None:
+    """P23: 10 GiB were allowed, the disk has 24 MiB, and capture never waits for space."""
+    config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20)
+    async with LmdbLog(config) as log:
+        for number in range(1, 301):
+            await log.append([commit(number)])
+        bounds = await log.bounds()
+        assert bounds.head == 1500
+        assert 200 < bounds.head - bounds.trimmed < 500
+        require_whole_commits(await read_all(log, after=bounds.trimmed))
+        assert kv.space(small_disk).free > 10 << 20
+
+
+@pytest.mark.parametrize(
+    ("allowed", "total", "floor", "kept"),
+    [
+        (10 << 30, 100 << 30, 1 << 30, 10 << 30),
+        (10 << 30, 9 << 30, 1 << 30, 6 << 30),
+        (10 << 30, 1 << 30, 2 << 30, 10 << 30),
+        (None, 9 << 30, 1 << 30, None),
+    ],
+)
+def test_how_much_of_a_disk_retention_by_bytes_may_fill(
+    allowed: int | None, total: int, floor: int, kept: int | None
+) -> None:
+    """P23: three quarters of what lies above the floor; "none" stays none."""
+    config = LogConfig(retention_bytes=allowed, free_bytes_min=floor)
+    assert within_disk(config, total).retention_bytes == kept
 
 
 async def test_a_full_map_refuses_whole_batches_and_goes_on_when_there_is_room(
@@ -152,7 +183,7 @@ async def test_what_does_not_fit_is_not_another_source_s_refusal(
     async with LmdbLog(config) as log:
         met = threading.Event()
 
-        def wait_at_the_door(_: kv.Env, bytes_min: int) -> None:
+        def wait_at_the_door(_: kv.Env, bytes_min: int, *, bytes_needed: int) -> None:
             met.wait(60)
 
         # Holds the writer's thread until all three are there.

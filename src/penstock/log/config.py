@@ -22,7 +22,10 @@ class LogConfig(Config):
         default=7 * 86400.0, gt=0, description="Keep entries this long after the log took them."
     )
     retention_bytes: Bytes | None = Field(
-        default=10 << 30, gt=0, description="Keep at most this many bytes on disk."
+        default=10 << 30,
+        gt=0,
+        description="Keep at most this many bytes on disk, and never more than three quarters of "
+        "what the disk has above free_bytes_min.",
     )
     retention_events: int | None = Field(
         default=None, gt=0, description="Keep at most this many entries."
@@ -35,7 +38,8 @@ class LogConfig(Config):
     free_bytes_min: Bytes = Field(
         default=256 << 20,
         ge=0,
-        description="Refuse appends while the disk has less free than this.",
+        description="Refuse appends while the disk has less free than this and trimming has left "
+        "no room in the log's file.",
     )
     cache_bytes: Bytes = Field(
         default=32 << 20, ge=0, description="Decoded blocks that readers of a process share."

@@ -49,6 +49,19 @@ class Trust:
         return abs(now - self._start) <= _APART_SECONDS_MAX
 
 
+def within_disk(config: LogConfig, total: int) -> LogConfig:
+    """`config` for a disk of `total` bytes: what it can never hold, retention must not promise.
+
+    The disk's size counts and not what is free of it: another's files make capture wait, and never
+    push out what readers have not seen. A quarter is left for staging and for pages in transit.
+    """
+    above_floor = total - config.free_bytes_min
+    if config.retention_bytes is None or above_floor <= 0:
+        return config
+    kept = min(config.retention_bytes, above_floor // 4 * 3)
+    return config.model_copy(update={"retention_bytes": kept})
+
+
 class Old(NamedTuple):
     """A commit's end near the log's old end, and what trimming up to it would take."""
 

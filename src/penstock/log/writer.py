@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from penstock.errors import LogCorruptError, LogError, LogFullError
-from penstock.kv import Env, Transaction
+from penstock.kv import Env, Transaction, space
 from penstock.log.assemble import Head, Item, Staging, finish, moved, pack_commits, stage
 from penstock.log.config import LogConfig
 from penstock.log.layout import (
@@ -36,7 +36,7 @@ from penstock.log.layout import (
     source_of,
     state_of,
 )
-from penstock.log.retention import Clock, Trust
+from penstock.log.retention import Clock, Trust, within_disk
 from penstock.log.trimming import Trimmer, unfinished_extents
 from penstock.log.wake import Bell
 from penstock.ports import SourceState
@@ -270,7 +270,8 @@ class Writer:
         self._env = env
         self._config = config
         self._clock = clock
-        self._trimmer = Trimmer(env, config, clock, Trust(clock))
+        kept = within_disk(config, space(env.path).total)
+        self._trimmer = Trimmer(env, kept, clock, Trust(clock))
         self._truth = draft
         self._openings = env.openings
         self._on_commit = on_commit
@@ -486,7 +487,8 @@ class Writer:
             self._keep(draft)
             return
         if any(job.space for job in jobs):
-            self._env.require_space(self._config.free_bytes_min)
+            size = sum(job.bytes for job in jobs)
+            self._env.require_space(self._config.free_bytes_min, bytes_needed=size)
         with self._transaction() as applied:
             for job in jobs:
                 job.change(applied)
