@@ -159,7 +159,10 @@ class LmdbLog(_AsyncReads):
 
     @property
     def age_retention_paused(self) -> bool:
-        """Whether the clocks have parted, so that nothing is removed for its age (degraded)."""
+        """Whether the clocks have parted, so that nothing is removed for its age (degraded).
+
+        It goes on once they agree again, or have gone on together for an hour as they are.
+        """
         return self._writer.age_paused
 
     async def sources(self) -> list[SourceState]:

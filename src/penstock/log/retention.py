@@ -10,6 +10,7 @@ from penstock.log.config import LogConfig
 from penstock.wire import Block
 
 _APART_SECONDS_MAX: Final = 60.0
+_AGREED_SECONDS_MIN: Final = 3600.0
 
 
 class Clock(Protocol):
@@ -37,16 +38,33 @@ class SystemClock:
 
 
 class Trust:
-    """Whether the wall clock still agrees with the steady one."""
+    """Whether the wall clock still agrees with the steady one.
+
+    A clock that was set is not believed at once, for it may be wrong, and everything would be too
+    old. Once both have gone on together for an hour, whoever set it meant it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._start = clock.wall_ms() / 1000 - clock.steady_seconds()
+        self._believed = clock.wall_ms() / 1000 - clock.steady_seconds()
+        self._parted: tuple[float, float] | None = None
+        """How far apart they are now, and since when, in steady seconds."""
 
     def trusted(self) -> bool:
-        """False while they have parted by more than a minute since the log was opened."""
-        now = self._clock.wall_ms() / 1000 - self._clock.steady_seconds()
-        return abs(now - self._start) <= _APART_SECONDS_MAX
+        """False from when they part by more than a minute until they agree again, or have gone on
+        together for an hour as they are now. Only moments at which it is asked are looked at."""
+        steady = self._clock.steady_seconds()
+        apart = self._clock.wall_ms() / 1000 - steady
+        if abs(apart - self._believed) <= _APART_SECONDS_MAX:
+            self._parted = None
+            return True
+        if self._parted is None or abs(apart - self._parted[0]) > _APART_SECONDS_MAX:
+            self._parted = apart, steady
+            return False
+        if steady - self._parted[1] < _AGREED_SECONDS_MIN:
+            return False
+        self._believed, self._parted = apart, None
+        return True
 
 
 def within_disk(config: LogConfig, total: int) -> LogConfig:

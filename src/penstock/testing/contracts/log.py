@@ -456,6 +456,27 @@ class ChangeLogContract:
             clock.pass_(3600)
             await self._until(log, lambda trimmed: trimmed == 3)
 
+    async def test_retention_by_age_goes_on_once_the_clocks_have_agreed_for_an_hour(self) -> None:
+        """P22: the clock was set, and stays so. It is not believed at once: it may be wrong."""
+        clock = ManualClock()
+        async with self.opened(clock=clock, retention="3h", retention_bytes=None) as log:
+            await log.append([Commit(source="a", position="1", events=changes("a", "1", 3))])
+            clock.jump(7200)
+            await log.append([Commit(source="a", position="2", events=changes("a", "2", 3))])
+            for beat in range(5):
+                clock.pass_(700)
+                # Another step starts the hour again.
+                clock.jump(-120)
+                await log.append([Commit(source="beat", position=str(beat))])
+            for beat in range(5, 10):
+                clock.pass_(700)
+                assert (await log.bounds()).trimmed == 0
+                await log.append([Commit(source="beat", position=str(beat))])
+            assert (await log.bounds()).trimmed == 0
+            clock.pass_(700)
+            await self._until(log, lambda trimmed: trimmed == 3)
+            assert [entry.sequence for entry in await read_seen(log, after=3)] == [4, 5, 6]
+
     async def test_retention_by_count_keeps_the_newest_whole_commits(self) -> None:
         async with self.opened(retention=None, retention_bytes=None, retention_events=20) as log:
             for number in range(30):
