@@ -31,6 +31,9 @@ class CaptureLog(ChangeLog, Protocol):
         self, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
     ) -> None: ...
 
+    @property
+    def age_retention_paused(self) -> bool: ...
+
 
 class SystemClock:
     """The machine's clock, for the engine."""
@@ -45,7 +48,7 @@ class SystemClock:
 class Observer:
     """What capture says of itself: gauges, and the answer to `penstock status`."""
 
-    def __init__(self, log: ChangeLog, supervisor: Supervisor) -> None:
+    def __init__(self, log: CaptureLog, supervisor: Supervisor) -> None:
         self._log = log
         self._supervisor = supervisor
         self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
@@ -74,6 +77,7 @@ class Observer:
             )
         return {
             "pid": os.getpid(),
+            "ageRetentionPaused": self._log.age_retention_paused,
             "sources": [
                 {
                     "source": status.source,
@@ -114,7 +118,8 @@ def lag_seconds(state: SourceState) -> float:
 async def capture(settings: Settings, log: CaptureLog, *, stop: asyncio.Event) -> None:
     """Capture all sources of `settings` into `log` until `stop` is set.
 
-    A source that fails for good does not end this: its state is told to whoever asks.
+    A source that fails for good does not end this: its state is told to whoever asks. Raises what
+    the supervisor or the observer fails with: the process ends, and its parent starts it again.
     """
     supervisor = Supervisor(
         log,
@@ -131,10 +136,12 @@ async def capture(settings: Settings, log: CaptureLog, *, stop: asyncio.Event) -
     stopping = asyncio.create_task(stop.wait())
     try:
         # All sources may have finished or stopped before we are told to: the service goes on, and
-        # says so to whoever asks. The observer ends only by an error.
-        await asyncio.wait([stopping, tasks[1]], return_when=asyncio.FIRST_COMPLETED)
-        if tasks[1].done():
-            await tasks[1]
+        # says so to whoever asks.
+        waiting: set[asyncio.Task[Any]] = {stopping, *tasks}
+        while not stopping.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
     finally:
         for task in (stopping, *tasks):
             task.cancel()

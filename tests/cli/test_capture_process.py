@@ -1,0 +1,64 @@
+"""The capture process ends when what it runs has died, and says what its log cannot do."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from penstock.capture import Supervisor
+from penstock.cli.capture_process import capture
+from penstock.cli.config import Settings, load
+from penstock.event import Commit
+from penstock.log import LmdbLog
+from penstock.log.wake import ask
+from penstock.testing.contracts import ManualClock
+from penstock.testing.contracts.entries import changes
+
+
+def settings_in(folder: Path) -> Settings:
+    path = folder / "penstock.toml"
+    path.write_text(
+        f'[log]\npath = "{folder / "log"}"\nfree_bytes_min = 0\n'
+        '[sources.shop]\ntype = "script"\ntransactions = 1\n'
+    )
+    return load(path, environment={})
+
+
+async def test_a_supervisor_that_crashed_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P5: capture that has stopped must not look like capture that is quiet."""
+
+    async def crash(_: Supervisor) -> None:
+        await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Supervisor, "run", crash)
+    settings = settings_in(tmp_path)
+    async with LmdbLog(settings.log) as log, asyncio.timeout(60):
+        with pytest.raises(ZeroDivisionError):
+            await capture(settings, log, stop=asyncio.Event())
+
+
+async def test_capture_goes_on_when_its_sources_have_finished_and_says_that_age_is_paused(
+    tmp_path: Path,
+) -> None:
+    """P22: the clock was set, so nothing is removed for its age, and `penstock status` knows."""
+    settings = settings_in(tmp_path)
+    clock = ManualClock()
+    async with LmdbLog(settings.log, clock=clock) as log, asyncio.timeout(60):
+        stop = asyncio.Event()
+        running = asyncio.ensure_future(capture(settings, log, stop=stop))
+        while True:
+            answer = await asyncio.to_thread(ask, log.path, {"request": "status"})
+            if "sources" in answer and answer["sources"][0]["state"] == "finished":
+                break
+        assert answer["ageRetentionPaused"] is False
+        clock.jump(7200)
+        clock.pass_(10)
+        await log.append([Commit(source="other", position="1", events=changes("other", "1", 1))])
+        answer = await asyncio.to_thread(ask, log.path, {"request": "status"})
+        assert answer["ageRetentionPaused"] is True
+        assert not running.done()
+        stop.set()
+        await running
