@@ -1,5 +1,6 @@
 """A position that the server no longer holds is an error or a gap, never a silence (S7, P20)."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -10,8 +11,10 @@ from pymongo import MongoClient
 from tests.conftest import started
 from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
 
+from penstock.capture.pump import pump
 from penstock.errors import PositionLostError, SourceUnavailableError
 from penstock.event import AnyEvent, Fragment, SystemEvent
+from penstock.log.memory import MemoryLog
 from penstock.sources.mongodb import assemble
 from penstock.sources.mongodb.positions import (
     MongoPosition,
@@ -100,6 +103,27 @@ async def test_by_default_a_lost_position_is_one_gap_in_the_log_and_stops_the_so
         assert not parse_position(read.position or "").gap_said
         with Client(uri) as client:
             assert folded(read.events) == stored_rows(client["shop"], ["orders"])
+
+
+async def test_restarts_at_a_lost_position_leave_one_gap_in_the_log(lost: tuple[str, str]) -> None:
+    """P19, S7: it is durable before the source stops, and once the operator chose, one only."""
+    uri, position = lost
+    log = MemoryLog()
+    await log.set_position("shop", position)
+    for _ in range(3):
+        async with source(uri, database="shop") as opened:
+            with pytest.raises(PositionLostError):
+                await pump(opened, log)
+        assert (await log.bounds()).head == 1
+    async with source(uri, database="shop", on_position_lost="gap") as opened:
+        pumping = asyncio.create_task(pump(opened, log))
+        await log.wait(after=1)
+        pumping.cancel()
+        await asyncio.gather(pumping, return_exceptions=True)
+    blocks = await log.read(after=0)
+    said = [entry.event.operation for block in blocks for entry in block.entries()]
+    assert said == ["gap", "gap_ended"]
+    await log.close()
 
 
 async def test_a_gap_is_recorded_before_the_source_goes_on(lost: tuple[str, str]) -> None:
