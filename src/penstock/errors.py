@@ -19,7 +19,10 @@
     ├── RequestError                 the service cannot do what a reader asks
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
     │   ├── IncompleteCommitError    a batch does not hold what was captured
-    │   └── ChangesLostError         changes that the target needs were lost upstream
+    │   ├── ChangesLostError         changes that the target needs were lost upstream
+    │   ├── HistoryTrimmedError      the log no longer has what a new pipeline must begin with
+    │   ├── PipelineChangedError     its target is not the one that its configuration describes
+    │   └── BatchTooLargeError       a batch is more than the driver may hold
     └── ProgressError                a reader's marker cannot be resumed from
         ├── TrimmedError             retention removed what follows it
         ├── StreamChangedError       it belongs to another log, or to one since restored
@@ -222,6 +225,46 @@ class ChangesLostError(PipelineError):
             f"pipeline {pipeline}: at sequence {sequence} the log says that changes are missing: "
             f"{description}. Nothing from there on was written. Copy the data again with `penstock "
             f"snapshot`, then set on_gap = 'record' to write the gap to the rejects and go on."
+        )
+
+
+class HistoryTrimmedError(PipelineError):
+    """A new pipeline cannot have everything: the log's first entries are gone (P7)."""
+
+    code = "pipeline.history_trimmed"
+
+    def __init__(self, *, pipeline: str, trimmed: int) -> None:
+        super().__init__(
+            f"pipeline {pipeline} is new, and the first {trimmed} entries are no longer in the "
+            f"log: what they changed would be missing from its tables. Nothing was written. Copy "
+            f"the data with `penstock snapshot`, then set start = 'oldest' to begin knowingly with "
+            f"the oldest entry that is left."
+        )
+
+
+class PipelineChangedError(PipelineError):
+    """A pipeline's tables are not those that its configuration describes; it would skip changes."""
+
+    code = "pipeline.changed"
+
+    def __init__(self, *, pipeline: str, change: str, remedy: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline} cannot go on where it stood: {change}. Nothing was written, and "
+            f"what is in its tables is safe. Give the pipeline a new path, {remedy}."
+        )
+
+
+class BatchTooLargeError(PipelineError):
+    """A batch, reduced, is more than the driver may hold in memory; nothing of it was written."""
+
+    code = "pipeline.batch_too_large"
+
+    def __init__(self, *, pipeline: str, entries: int, size: int, size_max: int) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: a batch of {entries} entries comes to {size} bytes in the "
+            f"driver, and {size_max} are allowed. Nothing of it was written. Lower "
+            f"max_events_per_batch; if it is one commit, which is never cut, raise "
+            f"max_bytes_per_batch on a machine with some four times as much memory."
         )
 
 

@@ -152,6 +152,7 @@ def apply(
     log_id: int = LOG_ID,
     parts: int = 1,
     scratch: str | None = None,
+    tables: dict[str, int] | None = None,
 ) -> BatchResult:
     """Apply one batch as Spark would, in `parts` partitions, in this process."""
     rows = entries.num_rows
@@ -187,6 +188,7 @@ def apply(
         entries_at=lambda wanted: entries.filter(
             compute.is_in(entries["sequence"], pa.array(wanted))
         ),
+        tables=tables,
     )
     return writer.apply(collected)
 

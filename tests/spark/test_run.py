@@ -1,10 +1,9 @@
 """A pipeline applies what the service has, goes on after its service was away, and stops clean."""
 
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
@@ -12,9 +11,19 @@ from tests.flight.blocks import BlockLog, gap
 from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
 
 from penstock.client.flight import PipelineReport
-from penstock.errors import ChangesLostError, StreamChangedError, TrimmedError
+from penstock.errors import (
+    BatchTooLargeError,
+    ChangesLostError,
+    HistoryTrimmedError,
+    PipelineError,
+    StreamChangedError,
+    TrimmedError,
+)
+from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.delta import Table
+from penstock.spark.run import PipelineProgress, own_error, run_pipeline
+from penstock.spark.tables import merge_into_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,13 +68,12 @@ def test_a_pipeline_applies_what_there_is_batch_by_batch(
     assert seen[-1].sequence == log.head
 
 
-def test_a_lost_checkpoint_neither_skips_nor_repeats(
+def test_a_pipeline_goes_on_where_it_stood(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
     config = pipeline(tmp_path / "t")
     log.append([[put(1, n=1)], [put(2, n=2)]])
     run_pipeline("p", config, endpoint, spark=spark, once=True)
-    shutil.rmtree(config.checkpoint_path)
     log.append([[put(2, n=3)]])
     seen: list[PipelineProgress] = []
     run_pipeline("p", config, endpoint, spark=spark, once=True, on_progress=seen.append)
@@ -73,18 +81,152 @@ def test_a_lost_checkpoint_neither_skips_nor_repeats(
     assert {row["n"] for row in rows_of(tmp_path / "t").values()} == {1, 3}
 
 
-def test_a_lost_checkpoint_does_not_hide_what_retention_took_meanwhile(
+def test_what_retention_took_while_a_pipeline_was_down_is_not_stepped_over(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
-    """P7: starting at the oldest entry would leave a hole that nobody sees."""
-    config = pipeline(tmp_path / "t")
+    """P7: starting at the oldest entry would leave a hole that nobody sees; the second collection,
+    which never had a change, is no reason to."""
+    config = pipeline(tmp_path / "t", "orders", "refunds")
     log.append([[put(1, n=1)]])
     run_pipeline("p", config, endpoint, spark=spark, once=True)
-    shutil.rmtree(config.checkpoint_path)
     log.append([put(number, n=2) for number in range(10)] for _ in range(2))
     log.trim(8)
-    with pytest.raises(TrimmedError):
+    with pytest.raises(TrimmedError) as raised:
         run_pipeline("p", config, endpoint, spark=spark, once=True)
+    assert raised.value.oldest == str(Progress(log.log_id, 8, log.trimmed_check))
+    lenient = pipeline(tmp_path / "t", "orders", "refunds", on_gap="record")
+    run_pipeline("p", lenient, endpoint, spark=spark, once=True)
+    assert len(rows_of(tmp_path / "t" / "orders")) == 10
+    assert [row["reason"][:3] for row in rejects_of(tmp_path / "t")] == ["gap"]
+
+
+def test_a_new_pipeline_does_not_begin_in_the_middle_of_a_history_without_being_told(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    """Invariant 4: what retention took before a pipeline was made is missing from it too."""
+    log.append([put(number, n=2) for number in range(10)] for _ in range(2))
+    log.trim(8)
+    with pytest.raises(HistoryTrimmedError, match="start = 'oldest'"):
+        run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
+    knowingly = pipeline(tmp_path / "t", start="oldest")
+    run_pipeline("p", knowingly, endpoint, spark=spark, once=True)
+    assert len(rows_of(tmp_path / "t")) == 10
+
+
+def test_a_crash_between_the_tables_of_a_batch_skips_no_table(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = pipeline(tmp_path / "lake").model_copy(update={"collections": ()})
+    log.append([[put(1, n=1), change(1, "insert", {"x": 1}, collection="lines")]])
+    merge, merged = Table.merge, 0
+
+    def crash(self: Table, *rest: Any) -> None:
+        nonlocal merged
+        merged += 1
+        if merged == 2:
+            raise OSError("the driver dies here")
+        merge(self, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Table, "merge", crash)
+        with pytest.raises(PipelineError):
+            run_pipeline("p", config, endpoint, spark=spark, once=True)
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    assert len(rows_of(tmp_path / "lake" / "orders")) == 1
+    assert len(rows_of(tmp_path / "lake" / "lines")) == 1
+
+
+def test_a_pipeline_of_which_nothing_changes_moves_on_with_the_log(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    """Invariant 5: it needs nothing of what retention took, and is not stopped for it."""
+    config = pipeline(tmp_path / "t", "shop/line items/2")
+    log.append([[put(1, n=1), change(1, "insert", {"x": 1}, collection="line items/2")]])
+    log.append([put(number, n=2) for number in range(10)] for _ in range(2))
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    log.trim(20)
+    log.append([[change(2, "insert", {"x": 2}, collection="line items/2")]])
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    assert len(rows_of(tmp_path / "t")) == 2
+    log.append([[gap()]])
+    with pytest.raises(ChangesLostError):
+        run_pipeline("p", config, endpoint, spark=spark, once=True)
+
+
+def test_whoever_is_told_of_progress_can_neither_fail_nor_delay_a_batch(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.spark.run._TOLD_SECONDS_MAX", 0.01)
+    log.append([put(1, n=number)] for number in range(3))
+    config = pipeline(tmp_path / "t", max_events_per_batch=1)
+    release, told = threading.Event(), threading.Semaphore(0)
+
+    def fail_or_hang(progress: PipelineProgress) -> None:
+        told.release()
+        if progress.sequence == 2:
+            release.wait()
+        raise OSError("nobody listens")
+
+    try:
+        run_pipeline("p", config, endpoint, spark=spark, once=True, on_progress=fail_or_hang)
+        assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [2]
+        assert told.acquire(timeout=60)
+        assert told.acquire(timeout=60)
+    finally:
+        release.set()
+
+
+def test_a_pipeline_that_is_told_to_stop_while_a_batch_begins_ends_without_an_error(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next batch finds that it must not begin, before the main thread can stop the query."""
+    monkeypatch.setattr("penstock.spark.run._LOOK_SECONDS", 120.0)
+    log.append([put(1, n=number)] for number in range(3))
+    stop = threading.Event()
+
+    def merge(*given: Any, **named: Any) -> Any:
+        stop.set()
+        return merge_into_delta(*given, **named)
+
+    monkeypatch.setattr("penstock.spark.run.merge_into_delta", merge)
+    config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.01)
+    run_pipeline("p", config, endpoint, spark=spark, stop=stop)
+    assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [0]
+
+
+def test_a_batch_beyond_what_the_driver_may_hold_is_refused_by_name(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    log.append([[put(1, n=1)]])
+    with pytest.raises(BatchTooLargeError, match="max_bytes_per_batch"):
+        run_pipeline(
+            "p", pipeline(tmp_path / "t", max_bytes_per_batch=1), endpoint, spark=spark, once=True
+        )
+    run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
+    assert len(rows_of(tmp_path / "t")) == 1
+
+
+def test_a_strange_error_is_named_and_its_text_which_may_quote_a_document_is_not_repeated() -> None:
+    said = own_error(ValueError("cannot store 'secret of a customer'"), pipeline="p")
+    assert isinstance(said, PipelineError)
+    assert "ValueError" in str(said)
+    assert "secret" not in str(said)
+    text = "Traceback\n  File 'x'\npyarrow.lib.ArrowInvalid: secret\nKeyError: 'secret'\n"
+    said = own_error(RuntimeError(text), pipeline="p")
+    assert "RuntimeError (KeyError)" in str(said)
+    assert "secret" not in str(said)
 
 
 def test_a_service_that_is_away_for_a_while_is_waited_for(
@@ -151,7 +293,6 @@ def test_all_collections_of_a_source_become_a_table_each(
     log.append([[schema_event("drop")], [put(5, n=5)]])
     config = pipeline(tmp_path / "lake").model_copy(update={"collections": ()})
     run_pipeline("p", config, endpoint, spark=spark, once=True)
-    shutil.rmtree(config.checkpoint_path)
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert list(rows_of(tmp_path / "lake" / "orders")) == [("db", '{"_id":5}')]
     assert DeltaTable(str(tmp_path / "lake" / "line~20items~2f2")).to_pyarrow_table().num_rows == 1

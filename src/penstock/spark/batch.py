@@ -26,19 +26,19 @@ its own.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.errors import ChangesLostError, PipelineError
+from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.event import Kind
 from penstock.spark.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.arrow import compute
 from penstock.spark.chunk import Chunk, Collected, Control
 from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Stamp, Table, of_stream, secrets, tables_below, text
+from penstock.spark.delta import Stamp, Table, of_stream, secrets, text
 from penstock.spark.plan import DATABASE, SEQUENCE
 from penstock.spark.reduce import CONTROL
 from penstock.spark.rejects import Reject, between, known_rejects, rejects_table
@@ -72,22 +72,8 @@ class BatchResult(Struct, frozen=True, kw_only=True):
     rejected: int
     sequence: int
     """The last one applied; 0 for an empty batch."""
-
-
-def reached(config: PipelineConfig, pipeline: str, *, log_id: int | None) -> int:
-    """The sequence up to which every table of a pipeline has its changes; 0 if one may have none.
-
-    A lower bound: a table that had no changes for long says where it had the last.
-    """
-    storage = secrets(config.storage_options)
-    if config.collections:
-        paths = [config.table_path(collection) for collection in config.collections]
-    else:
-        paths = tables_below(config.path, storage)
-    sequences = [
-        Table(path, storage_options=storage).applied(pipeline, log_id=log_id) for path in paths
-    ]
-    return min(sequences, default=0)
+    tables: dict[str, int] = {}
+    """By collection: the sequence that its table says it has, of the tables it concerned."""
 
 
 class BatchWriter:
@@ -101,15 +87,22 @@ class BatchWriter:
         log_id: int | None,
         batch_id: int,
         entries_at: Callable[[Sequence[int]], pa.Table],
+        tables: Mapping[str, int] | None = None,
     ) -> None:
-        """`entries_at` gives entries as captured (ENTRY_COLUMNS), for the rejects."""
+        """`entries_at` gives entries as captured (ENTRY_COLUMNS), for the rejects.
+
+        `tables` are sequences that the tables of collections must have: one that has less is not
+        the table that it was.
+        """
         self._pipeline = pipeline
         self._config = config
         self._log_id = log_id
         self._batch_id = batch_id
         self._entries_at = entries_at
         self._storage = secrets(config.storage_options)
+        self._least = tables or {}
         self._tables: dict[str, Table] = {}
+        self._touched: dict[str, Table] = {}
         self._rows = 0
         self._rejected = 0
 
@@ -129,6 +122,11 @@ class BatchWriter:
             rows=self._rows,
             rejected=self._rejected,
             sequence=last,
+            tables={
+                collection: self._applied(table)
+                for collection, table in self._touched.items()
+                if table.version >= 0
+            },
         )
 
     # --- rows -----------------------------------------------------------------------------------
@@ -263,7 +261,16 @@ class BatchWriter:
         )
 
     def _table(self, collection: str) -> Table:
-        return self._open(self._config.table_path(collection))
+        if collection not in self._touched:
+            table = self._open(self._config.table_path(collection))
+            if self._applied(table) < self._least.get(collection, 0):
+                raise PipelineChangedError(
+                    pipeline=self._pipeline,
+                    change=f"the table of {collection} is gone or older than it was",
+                    remedy="or put the table back",
+                )
+            self._touched[collection] = table
+        return self._touched[collection]
 
     def _open(self, path: str) -> Table:
         if path not in self._tables:

@@ -42,10 +42,16 @@ class PipelineConfig(Config):
     max_events_per_batch: int = Field(
         250_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
     )
-    checkpoint: str | None = Field(
-        None,
-        description="Where Spark keeps its offsets. Default: `_penstock_checkpoint` in the path. "
-        "The tables know themselves what they hold: a lost checkpoint repeats and skips nothing.",
+    max_bytes_per_batch: int = Field(
+        2 << 30,
+        gt=0,
+        description="The driver holds a batch's last change of each row. One that comes to more "
+        "bytes than this stops the pipeline, by name, instead of exhausting memory.",
+    )
+    start: Literal["beginning", "oldest"] = Field(
+        "beginning",
+        description="Where a new pipeline starts: at the log's first entry, and not at all if that "
+        "is gone; or knowingly at the oldest that is left. Where a pipeline stands it goes on.",
     )
     on_gap: Literal["halt", "record"] = Field(
         "halt",
@@ -93,8 +99,9 @@ class PipelineConfig(Config):
         return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
     @property
-    def checkpoint_path(self) -> str:
-        return self.checkpoint or f"{self.path.rstrip('/')}/_penstock_checkpoint"
+    def standing_path(self) -> str:
+        """The Delta table that says how far the pipeline has come."""
+        return f"{self.path.rstrip('/')}/_penstock_progress"
 
     def table_path(self, collection: str) -> str:
         """Where the table of a collection is."""

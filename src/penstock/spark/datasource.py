@@ -12,11 +12,13 @@ columns names them with `.schema("sequence BIGINT, ...")`; filters are options.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.flight as fl
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -32,9 +34,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.client.flight import LogClient, PipelineReport, Plan, ReadRequest
-from penstock.errors import ConfigError, TrimmedError
+from penstock.errors import ConfigError, PenstockError, TrimmedError
 from penstock.progress import Progress
-from penstock.spark.options import Options, first_of, offset_of, parse_options, place_of, resolve
+from penstock.spark.options import (
+    Options,
+    first_of,
+    noted,
+    offset_of,
+    parse_options,
+    place_of,
+    resolve,
+    unverified,
+)
 from penstock.spark.rows import RowFormat, gap_row, schema_of
 
 _PARTITIONS_MAX: Final = 8
@@ -151,9 +162,10 @@ class _RangeReader:
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """The rows of the range, in order."""
         schema = self._format.arrow_schema()
-        for batch in self._batches(partition):
-            if batch.num_rows:
-                yield self._format.convert(batch, schema)
+        with noted():
+            for batch in self._batches(partition):
+                if batch.num_rows:
+                    yield self._format.convert(batch, schema)
 
     def _batches(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         options, columns = self._options, self._format.columns
@@ -213,17 +225,30 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._first: Progress | None = None
         self._target: Progress | None = None
 
+    @noted()
     def initialOffset(self) -> dict[str, Any]:
-        self._first = resolve(self._planner.client, self._options.starting_offsets)
+        self._first = self._starting()
         return offset_of(self._first)
+
+    def _starting(self) -> Progress:
+        asked = self._options.starting_offsets
+        try:
+            return resolve(self._planner.client, asked)
+        except TrimmedError:
+            if self._options.fail_on_data_loss:
+                raise
+        # The first batch says what is missing from here.
+        return unverified(asked)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @noted()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = resolve(self._planner.client, "latest")
 
+    @noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         place = place_of(start)
         if isinstance(limit, ReadMaxRows):
@@ -242,6 +267,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any]:
         return offset_of(resolve(self._planner.client, "latest"))
 
+    @noted()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._planner.partitions(first_of(end, start), place_of(end))
 
@@ -250,13 +276,18 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._rows.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._options.pipeline:
-            place = place_of(end)
-            self._planner.client.report(
-                PipelineReport(
-                    pipeline=self._options.pipeline, log_id=place.log_id, sequence=place.sequence
-                )
-            )
+        if not self._options.pipeline:
+            return
+        place = place_of(end)
+        report = PipelineReport(
+            pipeline=self._options.pipeline, log_id=place.log_id, sequence=place.sequence
+        )
+        # For `penstock status` only, and the next report says as much: no batch waits for it.
+        with (
+            suppress(PenstockError, fl.FlightError),
+            LogClient(self._options.endpoint, patience_seconds=0, call_seconds=1.0) as client,
+        ):
+            client.report(report)
 
     def stop(self) -> None:
         self._planner.close()

@@ -13,15 +13,12 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-id
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
 from msgspec import Struct
-from pyarrow import fs
 
 from penstock.errors import StreamChangedError
 from penstock.spark.ahead import Ahead
@@ -211,6 +208,19 @@ class Table:
                 commit_properties=stamp.properties(),
             )
 
+    def replace(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Have these rows and no others, in one commit."""
+        if self._delta is None:
+            self._create(rows.schema)
+        assert self._delta is not None
+        write_deltalake(
+            self._delta,
+            rows,
+            mode="overwrite",
+            writer_properties=_WRITER,
+            commit_properties=stamp.properties(),
+        )
+
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows, in one commit."""
         if self._delta is None:
@@ -311,16 +321,6 @@ def _wider(column: Column, target: pa.DataType) -> Column:
     if arrow.types.is_decimal(target):
         column = column.cast(pa.decimal128(19, 0))
     return column.cast(target)
-
-
-def tables_below(path: str, storage_options: Mapping[str, str]) -> list[str]:
-    """The Delta tables in the folders right below `path`."""
-    if "://" not in path and not Path(path).is_dir():
-        return []
-    files = fs.PyFileSystem(cast("Any", DeltaStorageHandler(path, dict(storage_options))))
-    below = files.get_file_info(fs.FileSelector("", recursive=False))
-    folders = (f"{path.rstrip('/')}/{one.base_name}" for one in below if not one.is_file)
-    return [one for one in folders if DeltaTable.is_deltatable(one, dict(storage_options) or None)]
 
 
 def of_stream(source: str, database: str) -> str:

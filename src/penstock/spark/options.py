@@ -1,13 +1,14 @@
 """The options of `format("penstock")`, in Spark's habits, and the offsets that Spark keeps."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from penstock.client.flight import LogClient
-from penstock.errors import ConfigError, MalformedProgressError
+from penstock.client.flight import LogClient, to_wire
+from penstock.errors import ConfigError, MalformedProgressError, PenstockError
 from penstock.progress import Progress, parse_progress
 
 Documents = Literal["json", "variant", "struct"]
@@ -103,6 +104,20 @@ def _bad(name: str, value: str, wanted: str) -> ConfigError:
     return ConfigError(f"option {name} is {value!r}; it must be {wanted}. Nothing was read.")
 
 
+NOTE: Final = "penstock error: "
+"""Spark hands errors on as text; ours go along as JSON behind this, so that no fact is lost."""
+
+
+@contextmanager
+def noted() -> Generator[None]:
+    """Have an error of ours carry itself in its traceback's text; see NOTE."""
+    try:
+        yield
+    except PenstockError as error:
+        error.add_note(f"{NOTE}{to_wire(error).decode()}")
+        raise
+
+
 # --- offsets ----------------------------------------------------------------------------------
 
 
@@ -159,6 +174,13 @@ def resolve(client: LogClient, asked: str) -> Progress:
     if "check" in offset:
         return _verified(client, place_of(offset))
     return client.marker(log_id=log_id, sequence=sequence)
+
+
+def unverified(asked: str) -> Progress:
+    """The place that a marker or offset JSON names, whatever the log has there by now."""
+    if not asked.lstrip().startswith("{"):
+        return parse_progress(asked)
+    return place_of({"check": 0, **json.loads(asked)})
 
 
 def _verified(client: LogClient, place: Progress) -> Progress:

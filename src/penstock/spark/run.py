@@ -1,13 +1,15 @@
 """Run a pipeline: from the service's log to its tables, until it is told to stop.
 
-One Spark query per pipeline. Where it goes on is in Spark's checkpoint; what the tables hold is in
-the tables. If the checkpoint is lost the query starts after what every table has, so that nothing
-is skipped, and the tables ignore what they have already.
+One Spark query per pipeline. Where it goes on is in a row beside the tables, written after all
+tables of a batch (`penstock.spark.standing`); each table ignores what it has already. Spark's own
+checkpoint lasts for one run only: kept, it would be a second word on where the pipeline stands.
 
 A service that is away is waited for: the query is started again, with growing pauses. Whatever
 cannot heal by itself is raised as the error of errors.py that it is.
 """
 
+import json
+import queue
 import random
 import re
 import signal
@@ -15,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -22,14 +25,17 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
 from penstock import errors
-from penstock.client.flight import LogClient
+from penstock.client.flight import LogClient, from_wire
 from penstock.errors import PenstockError, PipelineError
+from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.batch import BatchResult, reached
+from penstock.spark.batch import BatchResult
 from penstock.spark.chunk import INPUT_COLUMNS
 from penstock.spark.config import PipelineConfig
+from penstock.spark.options import NOTE, place_of
 from penstock.spark.session import local_session
-from penstock.spark.tables import merge_into_delta, sweep_scratch
+from penstock.spark.standing import StandingTable
+from penstock.spark.tables import merge_into_delta, scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +46,10 @@ log = structlog.get_logger()
 _LOOK_SECONDS: Final = 0.2
 _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
-_SAID_MAX: Final = 500
+_TOLD_MAX: Final = 1000
+_TOLD_SECONDS_MAX: Final = 5.0
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
+_NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
 
 class PipelineProgress(Struct, frozen=True, kw_only=True):
@@ -78,18 +86,24 @@ def run_pipeline(
 
     `name` is the identity under which the tables keep their place. `endpoint` is the service's
     Flight address. `once` (as trigger = "availableNow") applies what is there now and returns.
-    `on_progress` is called after each batch, in another thread. A session that is not given is
-    made, and stopped at the end. A batch that is being written is finished first.
+    `on_progress` is called after each batch, in a thread of its own: what it raises is logged once
+    and no more, and one that is slow delays nothing; it misses what comes while a thousand wait,
+    and what is left a few seconds after the end. A session that is not given is made, and stopped
+    at the end. A batch that is being written is finished first.
 
     Raises PenstockError: what cannot heal by itself, and with `once` a service that stays away.
+    HistoryTrimmedError and PipelineChangedError, before anything is written, where going on would
+    leave out changes.
     """
     with _told_to_stop(stop) as stopping:
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
-        runner = _Runner(name, config, endpoint, session, stopping, on_progress)
+        teller = _Teller(on_progress)
+        runner = _Runner(name, config, endpoint, session, stopping, teller)
         try:
             runner.run(once=once or config.trigger == "availableNow")
         finally:
+            teller.close()
             if spark is None:
                 session.stop()
 
@@ -104,14 +118,14 @@ class _Runner:
         endpoint: str,
         spark: "SparkSession",
         stopping: threading.Event,
-        on_progress: Callable[[PipelineProgress], None] | None,
+        teller: "_Teller",
     ) -> None:
         self._name = name
         self._config = config
         self._endpoint = endpoint
         self._spark = spark
         self._stopping = stopping
-        self._on_progress = on_progress or _ignore
+        self._teller = teller
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
@@ -141,21 +155,30 @@ class _Runner:
     def _query(self, *, once: bool) -> None:
         """One run of the query. Returns when it is done or told to stop."""
         with LogClient(self._endpoint) as client:
-            log_id = client.bounds().log_id
+            bounds = client.bounds()
+        standing = StandingTable(self._config, self._name)
+        after = standing.start(bounds).after
         self._raised = None
-        query = self._start(log_id, once=once)
-        try:
-            while query.isActive and not self._stopping.is_set():
-                query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
-            self._stop(query)
-        except Exception as error:
-            raise self._own(error) from error
-        finally:
-            query.stop()
+        with scratch_folder() as checkpoint:
+            query = self._start(standing, after, Path(checkpoint), once=once)
+            try:
+                while query.isActive and not self._stopping.is_set():
+                    query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+                self._stop(query)
+            except Exception as error:
+                own = self._own(error)
+                if own is None:
+                    return
+                raise own from error
+            finally:
+                query.stop()
         if self._raised is not None:
             raise self._raised
+        standing.save(batch_id=self._batches)
 
-    def _start(self, log_id: int, *, once: bool) -> "StreamingQuery":
+    def _start(
+        self, standing: StandingTable, after: Progress, checkpoint: Path, *, once: bool
+    ) -> "StreamingQuery":
         config = self._config
         register(self._spark)
         from penstock.spark.rows import ENTRY_SCHEMA
@@ -164,8 +187,9 @@ class _Runner:
         options = {
             "endpoint": self._endpoint,
             "source": config.source,
-            "collections": ",".join(config.collections),
-            "startingOffsets": self._starting(log_id),
+            # With the source's name, a "/" in a collection's is not taken for what separates them.
+            "collections": ",".join(f"{config.source}/{name}" for name in config.collections),
+            "startingOffsets": str(after),
             "maxOffsetsPerTrigger": str(config.max_events_per_batch),
             "failOnDataLoss": "true" if config.on_gap == "halt" else "false",
             "pipeline": self._name,
@@ -173,35 +197,37 @@ class _Runner:
         stream = self._spark.readStream.format("penstock").schema(columns).options(**options)
         writer = (
             stream.load()
-            .writeStream.foreachBatch(self._apply(log_id))
-            .option("checkpointLocation", config.checkpoint_path)
+            .writeStream.foreachBatch(self._apply(standing, after.log_id, checkpoint))
+            .option("checkpointLocation", checkpoint.as_uri())
         )
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{config.trigger} seconds").start()
 
-    def _starting(self, log_id: int) -> str:
-        """Where a query without a checkpoint starts: after what every table has."""
-        sequence = reached(self._config, self._name, log_id=log_id)
-        if not sequence:
-            return "earliest"
-        return f'{{"logId": "{log_id:016x}", "sequence": {sequence}}}'
-
-    def _apply(self, log_id: int) -> Callable[["DataFrame", int], None]:
+    def _apply(
+        self, standing: StandingTable, log_id: int, checkpoint: Path
+    ) -> Callable[["DataFrame", int], None]:
         def apply(batch: "DataFrame", batch_id: int) -> None:
             with self._writing:
                 if self._stopping.is_set():
                     raise _Stopped
                 started = time.monotonic()
                 try:
+                    until = _end_of(checkpoint, batch_id)
                     result = merge_into_delta(
-                        batch, batch_id, pipeline=self._name, config=self._config, log_id=log_id
+                        batch,
+                        batch_id,
+                        pipeline=self._name,
+                        config=self._config,
+                        log_id=log_id,
+                        tables=standing.tables,
                     )
+                    standing.advance(until, result.tables, batch_id=batch_id)
                 except Exception as error:
-                    self._raised = self._own(error)
+                    self._raised = own_error(error, pipeline=self._name)
                     raise
                 self._batches += 1
-                self._on_progress(_progress(self._name, result, time.monotonic() - started))
+            self._teller.tell(_progress(self._name, result, time.monotonic() - started))
 
         return apply
 
@@ -213,15 +239,71 @@ class _Runner:
         if failed is not None and not self._stopping.is_set():
             raise failed
 
-    def _own(self, error: BaseException) -> PenstockError:
-        """The error of the tree that `error` is, or comes from."""
+    def _own(self, error: BaseException) -> PenstockError | None:
+        """The error of the tree that `error` is, or comes from.
+
+        None once the pipeline was told to stop, unless a batch of ours failed: a query that is
+        stopped ends with whatever error that makes.
+        """
         if self._raised is not None:
             return self._raised
+        if self._stopping.is_set():
+            return None
         return own_error(error, pipeline=self._name)
 
 
-def _ignore(_: PipelineProgress) -> None:
-    """Nobody wants to know."""
+def _end_of(checkpoint: Path, batch_id: int) -> Progress:
+    """Where a batch ends: its rows do not say, for those that the filter drops are not among them.
+
+    Spark writes the offsets of a batch before it runs it: a version, the batch's settings, and a
+    line per source.
+    """
+    *_, offset = (checkpoint / "offsets" / str(batch_id)).read_text().splitlines()
+    return place_of(json.loads(offset))
+
+
+class _Teller:
+    """Calls `on_progress` where it can neither fail nor delay a batch."""
+
+    def __init__(self, on_progress: Callable[[PipelineProgress], None] | None) -> None:
+        self._on_progress = on_progress
+        self._waiting: queue.Queue[PipelineProgress | None] = queue.Queue(_TOLD_MAX)
+        self._thread = threading.Thread(target=self._run, name="penstock-told", daemon=True)
+        if on_progress is not None:
+            self._thread.start()
+
+    def tell(self, progress: PipelineProgress) -> None:
+        """Have it called; not, if it is a thousand batches behind."""
+        self._put(progress)
+
+    def close(self) -> None:
+        """Wait a little for what is left."""
+        if self._thread.is_alive():
+            self._put(None)
+            self._thread.join(_TOLD_SECONDS_MAX)
+
+    def _put(self, progress: PipelineProgress | None) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._waiting.put_nowait(progress)
+        except queue.Full:
+            return  # each says all that the last one did, and more
+
+    def _run(self) -> None:
+        assert self._on_progress is not None
+        failed = False
+        while (progress := self._waiting.get()) is not None:
+            try:
+                self._on_progress(progress)
+            except Exception as error:
+                if not failed:
+                    log.warning(
+                        "on_progress failed; its later errors are not logged",
+                        pipeline=progress.pipeline,
+                        error=type(error).__name__,
+                    )
+                failed = True
 
 
 class _Stopped(Exception):  # noqa: N818 - no error: it ends a batch that was not begun
@@ -232,26 +314,38 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
     """What `error`, which may have come through Spark as text, says in our own words.
 
     Spark's workers and its JVM hand errors on as the text of a traceback; ours are found by the
-    name of their class there.
+    note that `format("penstock")` adds there, or the name of their class. The text of any other
+    is not repeated: it may quote a document.
     """
     if isinstance(error, PenstockError):
         return error
     if isinstance(error, CommitFailedError):
         return PipelineError(
-            f"pipeline {pipeline}: another process committed to the same table at the same time "
-            f"({error}). Nothing of the batch was written twice. Run one driver per pipeline."
+            f"pipeline {pipeline}: another process committed to the same table at the same time. "
+            f"Nothing of the batch was written twice. Run one driver per pipeline."
         )
+    for noted in reversed(_NOTED.findall(str(error))):
+        known = from_wire(noted.encode())
+        if known is not None:
+            return known
     for name, sentence in reversed(_NAMED.findall(str(error))):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, PenstockError):
             found = kind.__new__(kind)
             Exception.__init__(found, sentence)
             return found
-    said = (str(error).splitlines() or [""])[0][:_SAID_MAX]
     return PipelineError(
-        f"pipeline {pipeline}: {type(error).__name__}: {said}. The tables are as the last whole "
-        f"batch left them; the batch will be applied again when the pipeline is started."
+        f"pipeline {pipeline}: {_kind_of(error)}, which is no error of Penstock's own; Spark's log "
+        f"has its text. Each table has a batch whole or not at all; the batch is applied again "
+        f"when the pipeline is started."
     )
+
+
+def _kind_of(error: BaseException) -> str:
+    """The class of `error` and, where Spark passed it on as text, of what it comes from."""
+    kind = type(error).__name__
+    inner = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", str(error), re.MULTILINE)
+    return f"{kind} ({inner[-1]})" if inner and inner[-1] != kind else kind
 
 
 def _progress(name: str, result: BatchResult, seconds: float) -> PipelineProgress:

@@ -11,7 +11,7 @@ Workers reduce and decode (`penstock.spark.chunk`), this process joins and write
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from penstock.errors import BatchTooLargeError
 from penstock.spark.arrow import arrow, compute
 from penstock.spark.batch import BatchResult, BatchWriter, cuts_of
 from penstock.spark.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SCRATCH = "penstock-batch-"
-_CHUNK_DDL = "rows binary, cells binary, file string, commits binary, first long, entries long"
+_CHUNK_DDL = (
+    "rows binary, cells binary, file string, size long, commits binary, first long, entries long"
+)
 
 
 def merge_into_delta(
@@ -40,21 +43,30 @@ def merge_into_delta(
     pipeline: str,
     config: PipelineConfig,
     log_id: int | None = None,
+    tables: Mapping[str, int] | None = None,
 ) -> BatchResult:
     """Apply a batch of entries to the pipeline's tables; for use in foreachBatch.
 
     `batch` has the columns INPUT_COLUMNS, as `format("penstock")` gives them, in any order and
     partitioning, and holds whole commits. `pipeline` is the identity under which the tables keep
     their place: the same name goes on, another one starts over. `log_id` is the log's, so that the
-    tables refuse another one. Entries applied before are ignored.
+    tables refuse another one. Entries applied before are ignored. `tables` says, by collection,
+    what sequence its table must have already. A path belongs to one pipeline: rows are told apart
+    by key, source and database, not by collection.
 
-    Raises IncompleteCommitError, ChangesLostError, StreamChangedError; nothing of what follows the
-    place named is written.
+    Memory: workers pass on the last change of each row, and this process holds and joins those of
+    the whole batch at once, some four times `max_bytes_per_batch` at worst. A batch holds at least
+    one commit, however large.
+
+    Raises IncompleteCommitError, ChangesLostError, StreamChangedError, PipelineChangedError,
+    BatchTooLargeError, and PipelineError for an event that is not understood; nothing of what
+    follows the place named is written.
     """
     whole = not config.collections
-    collected = _collect(batch, whole=whole)
+    collect = partial(_collect, batch, whole=whole, pipeline=pipeline, config=config)
+    collected = collect()
     if cuts := cuts_of(collected.controls):
-        collected = _collect(batch, whole=whole, cuts=cuts)
+        collected = collect(cuts=cuts)
 
     def entries_at(sequences: Sequence[int]) -> pa.Table:
         # Read again rather than carried along: rejects are rare, and are kept as captured.
@@ -63,7 +75,12 @@ def merge_into_delta(
         return entries.mapInArrow(work, entries.schema).toArrow()
 
     writer = BatchWriter(
-        pipeline=pipeline, config=config, log_id=log_id, batch_id=batch_id, entries_at=entries_at
+        pipeline=pipeline,
+        config=config,
+        log_id=log_id,
+        batch_id=batch_id,
+        entries_at=entries_at,
+        tables=tables,
     )
     return writer.apply(collected)
 
@@ -76,7 +93,14 @@ def _chosen(
         yield batch.filter(compute.is_in(batch["sequence"], wanted))
 
 
-def _collect(frame: "DataFrame", *, whole: bool, cuts: Sequence[int] = ()) -> Collected:
+def _collect(
+    frame: "DataFrame",
+    *,
+    whole: bool,
+    pipeline: str,
+    config: PipelineConfig,
+    cuts: Sequence[int] = (),
+) -> Collected:
     """The batch, reduced and decoded by the workers, joined and verified here."""
     entries = frame.select(*INPUT_COLUMNS)
     if entries.rdd.getNumPartitions() > 1:
@@ -86,11 +110,19 @@ def _collect(frame: "DataFrame", *, whole: bool, cuts: Sequence[int] = ()) -> Co
     with _scratch(frame.sparkSession) as scratch:
         work = partial(to_chunks, cuts=tuple(cuts), scratch=scratch)
         table = entries.mapInArrow(work, _CHUNK_DDL).toArrow()
+        sizes: list[Any] = table["size"].to_pylist()
+        entries_read: list[Any] = table["entries"].to_pylist()
+        if sum(sizes) > config.max_bytes_per_batch:
+            raise BatchTooLargeError(
+                pipeline=pipeline,
+                entries=sum(entries_read),
+                size=sum(sizes),
+                size_max=config.max_bytes_per_batch,
+            )
         parts = from_chunks(table)
     if parts:
         verify_commits(arrow.concat_tables([commits for _, commits in parts]), whole=whole)
     firsts: list[Any] = table["first"].to_pylist()
-    entries_read: list[Any] = table["entries"].to_pylist()
     return Collected(
         chunk=join([one for one, _ in parts], cuts=cuts),
         after=min(firsts, default=1) - 1,
@@ -104,9 +136,16 @@ def _scratch(spark: "SparkSession") -> Generator[str | None]:
     if not str(spark.sparkContext.master).startswith("local"):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix=f"{_SCRATCH}{os.getpid()}-") as folder:
+    with scratch_folder() as folder:
         # What is mapped when the folder goes stays readable until it is let go.
         yield folder
+
+
+def scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder on this machine for as long as it is in use; `sweep_scratch` knows it."""
+    return tempfile.TemporaryDirectory(
+        prefix=f"{_SCRATCH}{os.getpid()}-", ignore_cleanup_errors=True
+    )
 
 
 def sweep_scratch() -> None:

@@ -1,0 +1,250 @@
+"""Where a pipeline stands: one row beside its tables, written after all tables of a batch.
+
+This row, and nothing else, says where a pipeline goes on. Spark's offsets would outlive the tables
+and change with none of what they belong to, so each run gives Spark new ones and starts here. The
+row may be behind the tables, which ignore what they have; it is never ahead of them. Before a
+pipeline goes on, the row must fit its configuration and its tables: what does not is refused.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import structlog
+from msgspec import Struct, structs
+
+from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
+from penstock.ports import Bounds
+from penstock.progress import Progress, parse_progress
+from penstock.spark.arrow import arrow
+from penstock.spark.config import PipelineConfig
+from penstock.spark.delta import Stamp, Table, secrets
+
+log = structlog.get_logger()
+
+_QUIET_SECONDS: Final = 10.0
+"""How often the row moves on while nothing is applied: it needs to only before retention."""
+_TIDY_COMMITS: Final = 100
+
+STANDING_SCHEMA: Final = arrow.schema(
+    [
+        arrow.field("pipeline", pa.string(), nullable=False),
+        arrow.field("source", pa.string(), nullable=False),
+        arrow.field("collections", pa.list_(pa.string()), nullable=False),
+        arrow.field("progress", pa.string(), nullable=False),
+        arrow.field("sequence", pa.int64(), nullable=False),
+        arrow.field("tables", pa.string(), nullable=False),
+    ]
+)
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What the row says."""
+
+    pipeline: str
+    source: str
+    collections: tuple[str, ...]
+    progress: Progress
+    """Everything up to here is in the tables."""
+    tables: dict[str, int]
+    """By collection: the sequence that its table says it has, or more."""
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """Where a run begins."""
+
+    after: Progress
+    tables: dict[str, int]
+    """As in Standing: those that are there."""
+
+
+def decide_start(
+    config: PipelineConfig,
+    pipeline: str,
+    *,
+    standing: Standing | None,
+    bounds: Bounds,
+    applied: Callable[[str], int],
+) -> Start:
+    """Where `pipeline` goes on, so that nothing is left out unless `start` says so. Pure.
+
+    `applied` gives the sequence that a collection's table has; 0 if there is none.
+
+    Raises HistoryTrimmedError for a new pipeline on a log whose beginning is gone,
+    PipelineChangedError where the tables are not those of this configuration, StreamChangedError
+    for another log.
+    """
+    oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    knowingly = config.start == "oldest"
+    if standing is None:
+        if bounds.trimmed and not knowingly:
+            raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
+        return Start(after=oldest, tables={})
+    _refuse_others(config, pipeline, standing)
+    if standing.progress.log_id != bounds.log_id:
+        raise StreamChangedError(
+            f"the tables of pipeline {pipeline} were made from log "
+            f"{standing.progress.log_id:016x}, and this is log {bounds.log_id:016x}; move them "
+            f"away or give the pipeline another path"
+        )
+    followed = {
+        name: sequence
+        for name, sequence in standing.tables.items()
+        if not config.collections or name in config.collections
+    }
+    behind = sorted(name for name, sequence in followed.items() if applied(name) < sequence)
+    added = _added(config, standing)
+    if not added and not behind:
+        return Start(after=standing.progress, tables=followed)
+    if not knowingly:
+        changes = [f"{_names(added)} was added to its collections"] if added else []
+        changes += [f"the table of {_names(behind)} is gone or older than it was"] if behind else []
+        raise PipelineChangedError(
+            pipeline=pipeline,
+            change=" and ".join(changes),
+            remedy=(
+                "or set start = 'oldest' to read the log again from its oldest entry, "
+                + (
+                    f"though its first {bounds.trimmed} entries are no longer there"
+                    if bounds.trimmed
+                    else "which is its first; tables ignore what they have"
+                )
+            ),
+        )
+    return Start(
+        after=oldest, tables={name: at for name, at in followed.items() if name not in behind}
+    )
+
+
+def _refuse_others(config: PipelineConfig, pipeline: str, standing: Standing) -> None:
+    """Refuse what no place in the log can make right: other rows in the same tables."""
+    remedy = "or change it back"
+    if standing.pipeline != pipeline:
+        change = f"the tables at its path are those of pipeline {standing.pipeline}"
+    elif standing.source != config.source:
+        change = f"its tables were made from source {standing.source}, not {config.source}"
+    elif (len(standing.collections) == 1 or len(config.collections) == 1) and (
+        standing.collections != config.collections
+    ):
+        was, now = _names(standing.collections), _names(config.collections)
+        change = f"its collections were {was} and are now {now}, whose tables lie elsewhere"
+    else:
+        return
+    raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy)
+
+
+def _added(config: PipelineConfig, standing: Standing) -> list[str]:
+    if not standing.collections:
+        return []
+    if not config.collections:
+        return ["every other collection"]
+    return sorted(set(config.collections) - set(standing.collections))
+
+
+def _names(collections: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(collections) or "all of the source"
+
+
+class StandingTable:
+    """The row, in a Delta table of its own beside the tables; so it is wherever they can be."""
+
+    def __init__(self, config: PipelineConfig, pipeline: str) -> None:
+        self._config = config
+        self._pipeline = pipeline
+        self._storage = secrets(config.storage_options)
+        self._table = Table(config.standing_path, storage_options=self._storage)
+        self._saved: Standing | None = None
+        self._unsaved: Standing | None = None
+        self._saved_at = time.monotonic()
+
+    def start(self, bounds: Bounds) -> Start:
+        """Where to go on, as `decide_start` says and raises."""
+        self._table.reload()
+        self._unsaved = None
+        standing = self._load()
+
+        def applied(collection: str) -> int:
+            table = Table(self._config.table_path(collection), storage_options=self._storage)
+            return table.applied(self._pipeline, log_id=bounds.log_id)
+
+        start = decide_start(
+            self._config, self._pipeline, standing=standing, bounds=bounds, applied=applied
+        )
+        if standing is not None and start.after != standing.progress:
+            log.warning(
+                "pipeline reads the log again from its oldest entry",
+                pipeline=self._pipeline,
+                sequence=start.after.sequence,
+            )
+        self._saved = Standing(
+            pipeline=self._pipeline,
+            source=self._config.source,
+            collections=self._config.collections,
+            progress=start.after,
+            tables=start.tables,
+        )
+        return start
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """By collection: the sequence that its table must have by now."""
+        assert self._saved is not None
+        return (self._unsaved or self._saved).tables
+
+    def advance(self, until: Progress, tables: Mapping[str, int], *, batch_id: int) -> None:
+        """Everything up to `until` is in the tables; `tables` are those that the batch touched.
+
+        Written now, or after a while if nothing was applied.
+        """
+        assert self._saved is not None
+        known = self._unsaved or self._saved
+        self._unsaved = structs.replace(known, progress=until, tables={**known.tables, **tables})
+        if tables or time.monotonic() - self._saved_at >= _QUIET_SECONDS:
+            self.save(batch_id=batch_id)
+
+    def save(self, *, batch_id: int) -> None:
+        """Write what is not written yet."""
+        standing = self._unsaved
+        if standing is None or standing == self._saved:
+            return
+        stamp = Stamp(
+            pipeline=self._pipeline,
+            log_id=standing.progress.log_id,
+            after=self._saved.progress.sequence if self._saved else 0,
+            until=standing.progress.sequence,
+            batch=batch_id,
+        )
+        row: dict[str, Any] = {
+            "pipeline": standing.pipeline,
+            "source": standing.source,
+            "collections": list(standing.collections),
+            "progress": str(standing.progress),
+            "sequence": standing.progress.sequence,
+            "tables": msgspec.json.encode(standing.tables).decode(),
+        }
+        self._table.replace(arrow.Table.from_pylist([row], schema=STANDING_SCHEMA), stamp)
+        self._saved, self._unsaved = standing, None
+        self._saved_at = time.monotonic()
+        if self._table.version % _TIDY_COMMITS == 0:
+            self._table.tidy(history_seconds=self._config.history)
+
+    def _load(self) -> Standing | None:
+        rows: list[dict[str, Any]] = [
+            row for batch in self._table.scan() for row in batch.to_pylist()
+        ]
+        if not rows:
+            return None
+        (row,) = rows
+        return Standing(
+            pipeline=row["pipeline"],
+            source=row["source"],
+            collections=tuple(row["collections"]),
+            progress=parse_progress(row["progress"]),
+            tables=msgspec.json.decode(row["tables"], type=dict[str, int]),
+        )

@@ -1,0 +1,171 @@
+"""A pipeline goes on where its tables stand, or says why it does not; it never leaves a hole."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from tests.spark.tables import Entries, apply, pipeline, put, version_of
+
+from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark.config import PipelineConfig
+from penstock.spark.standing import Standing, StandingTable, decide_start
+
+LOG = 0xFEDC_BA98_7654_3210
+
+
+def bounds(trimmed: int = 0, log_id: int = LOG) -> Bounds:
+    return Bounds(
+        log_id=log_id,
+        trimmed=trimmed,
+        trimmed_check=7 if trimmed else 0,
+        head=1000,
+        head_commit=1000,
+        head_check=9,
+        ancestors=(),
+    )
+
+
+def config(*collections: str, start: str = "beginning", source: str = "shop") -> PipelineConfig:
+    return PipelineConfig.model_validate(
+        {"source": source, "collections": collections, "path": "lake", "start": start}
+    )
+
+
+STANDING = Standing(
+    pipeline="p",
+    source="shop",
+    collections=("orders", "lines"),
+    progress=Progress(LOG, 500, 5),
+    tables={"orders": 500, "lines": 400},
+)
+
+
+def start(
+    config: PipelineConfig,
+    *,
+    standing: Standing | None = STANDING,
+    at: Bounds | None = None,
+    name: str = "p",
+    has: dict[str, int] | None = None,
+) -> int:
+    applied = {"orders": 500, "lines": 400} if has is None else has
+    return decide_start(
+        config,
+        name,
+        standing=standing,
+        bounds=at or bounds(),
+        applied=lambda collection: applied.get(collection, 0),
+    ).after.sequence
+
+
+def test_a_pipeline_goes_on_where_it_stood_even_if_retention_has_passed_it() -> None:
+    """P7: what is gone is for the log to say, not for us to step over."""
+    assert start(config("orders", "lines")) == 500
+    assert start(config("lines", "orders", start="oldest")) == 500
+    assert start(config("orders", "lines", start="oldest"), at=bounds(800)) == 500
+
+
+def test_a_new_pipeline_has_everything_or_is_told_that_it_cannot() -> None:
+    assert start(config("orders"), standing=None) == 0
+    with pytest.raises(HistoryTrimmedError, match="first 800 entries"):
+        start(config("orders"), standing=None, at=bounds(800))
+    assert start(config("orders", start="oldest"), standing=None, at=bounds(800)) == 800
+
+
+@pytest.mark.parametrize("collections", [("orders", "lines", "refunds"), ()])
+def test_a_collection_that_was_added_is_not_begun_in_the_middle(collections: Any) -> None:
+    with pytest.raises(PipelineChangedError, match="added"):
+        start(config(*collections))
+    assert start(config(*collections, start="oldest")) == 0
+
+
+def test_collections_may_be_left_out_and_are_then_new_again() -> None:
+    three = structs.replace(STANDING, collections=("orders", "lines", "refunds"))
+    assert start(config("orders", "lines"), standing=three) == 500
+    assert start(config("orders", "lines"), standing=structs.replace(STANDING, collections=())) == (
+        500
+    )
+
+
+@pytest.mark.parametrize("has", [{"orders": 500}, {"orders": 500, "lines": 399}])
+def test_a_table_that_is_gone_or_older_than_it_was_is_not_filled_from_the_middle(
+    has: dict[str, int],
+) -> None:
+    with pytest.raises(PipelineChangedError, match="the table of lines"):
+        start(config("orders", "lines"), has=has)
+    assert start(config("orders", "lines", start="oldest"), has=has) == 0
+    assert start(config("orders", "lines", start="oldest"), has=has, at=bounds(300)) == 300
+
+
+@pytest.mark.parametrize("begin", ["beginning", "oldest"])
+def test_other_rows_never_go_into_the_same_tables(begin: str) -> None:
+    one = structs.replace(STANDING, collections=("orders",), tables={"orders": 500})
+    with pytest.raises(PipelineChangedError, match="those of pipeline p"):
+        start(config("orders", "lines", start=begin), name="renamed")
+    with pytest.raises(PipelineChangedError, match="source"):
+        start(config("orders", "lines", start=begin, source="crm"))
+    for collections in [("orders", "lines"), ("lines",), ()]:
+        with pytest.raises(PipelineChangedError, match="collections"):
+            start(config(*collections, start=begin), standing=one)
+    with pytest.raises(PipelineChangedError, match="collections"):
+        start(config("orders", start=begin))
+    with pytest.raises(StreamChangedError):
+        start(config("orders", "lines", start=begin), at=bounds(log_id=7))
+
+
+def test_the_place_is_kept_with_the_tables_and_only_moves_with_them(tmp_path: Path) -> None:
+    chosen = pipeline(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    standing = StandingTable(chosen, "p")
+    assert standing.start(bounds()).after == Progress(LOG, 0, 0)
+    result = apply(entries.table(), chosen)
+    standing.advance(Progress(LOG, 1, 3), result.tables, batch_id=0)
+    again = StandingTable(chosen, "p").start(bounds(trimmed=900))
+    assert (again.after, again.tables) == (Progress(LOG, 1, 3), {"orders": 1})
+    shutil.rmtree(tmp_path / "t" / "_delta_log")
+    with pytest.raises(PipelineChangedError, match="the table of orders"):
+        StandingTable(chosen, "p").start(bounds())
+
+
+def test_a_pipeline_that_has_nothing_to_apply_moves_on_without_a_write_per_batch(
+    tmp_path: Path,
+) -> None:
+    chosen = pipeline(tmp_path / "t")
+    standing = StandingTable(chosen, "p")
+    standing.start(bounds())
+    for sequence in range(1, 50):
+        standing.advance(Progress(LOG, sequence, 1), {}, batch_id=sequence)
+    standing.save(batch_id=50)
+    assert StandingTable(chosen, "p").start(bounds()).after.sequence == 49
+    assert version_of(chosen.standing_path) <= 2
+
+
+def test_many_batches_leave_one_row(tmp_path: Path) -> None:
+    chosen = pipeline(tmp_path / "t", history=0.001)
+    standing = StandingTable(chosen, "p")
+    standing.start(bounds())
+    dice = random.Random(1)
+    for sequence in range(1, 120):
+        standing.advance(
+            Progress(LOG, sequence, dice.randrange(9)), {"orders": 0}, batch_id=sequence
+        )
+    assert StandingTable(chosen, "p").start(bounds()).after.sequence == 119
+
+
+def test_a_table_that_goes_while_the_pipeline_runs_is_noticed(tmp_path: Path) -> None:
+    chosen = pipeline(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2))
+    tables = apply(entries.table(0, 1), chosen).tables
+    assert tables == {"orders": 1}
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(PipelineChangedError, match="the table of orders"):
+        apply(entries.table(1), chosen, tables=tables)
+    assert not (tmp_path / "t").exists()
