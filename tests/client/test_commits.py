@@ -87,8 +87,10 @@ async def test_a_commit_larger_than_the_reader_may_hold_is_refused_before_it_is_
     async with follow_log(log, store=store, control_events=True) as changes:
         found = commits(changes, rows_max=699)
         assert (await anext(found)).commit == 1
-        with pytest.raises(RequestError, match="700 entries"):
-            await anext(found)
+        # Again and again: to go on behind it would lose it.
+        for _ in range(2):
+            with pytest.raises(RequestError, match="700 entries"):
+                await anext(found)
     assert parse_progress(store.marker).sequence == 1
 
 
@@ -130,8 +132,9 @@ async def test_an_entry_altered_on_the_way_fails_the_digest_of_its_commit(log: L
 
     found = commits(tampered(log, alter))
     assert (await anext(found)).commit == 1
-    with pytest.raises(LogCorruptError, match="other contents"):
-        await anext(found)
+    for _ in range(2):
+        with pytest.raises(LogCorruptError, match="other contents"):
+            await anext(found)
 
 
 @pytest.mark.parametrize("lost", [1, 300, 700])

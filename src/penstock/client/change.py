@@ -125,8 +125,9 @@ class Taken(NamedTuple):
 class Cursor:
     """Which changes were received, handed out and processed. Decides; does no IO.
 
-    With `confirm_on_take`, asking for the next change says that the one before is processed.
-    Without, only `confirm` does.
+    With `confirm_on_ask`, asking for the next change says that the one before is processed.
+    Without, only `confirm` does. Asking and taking are two steps, with the save between them: a
+    change that was taken is in the consumer's hand, so nothing may fail after that.
     """
 
     def __init__(self, marker: str) -> None:
@@ -137,10 +138,11 @@ class Cursor:
         self._confirmed = 0
         # Bytes are those of a change: its marker is parsed only if it is saved.
         self._processed: bytes | str = marker
+        self._saving: bytes | str = marker
         self._saved: bytes | str = marker
         self.received = marker
         """Where to reconnect: everything up to here was received, though perhaps not processed."""
-        self.confirm_on_take = True
+        self.confirm_on_ask = True
 
     def receive(self, received: Received) -> None:
         """Queue what came. Its marker is passed once the changes before it are confirmed."""
@@ -149,10 +151,13 @@ class Cursor:
             self._queue.append(received.progress)
             self.received = received.progress
 
-    def take(self) -> Taken | None:
-        """The next change; None if more must be received first."""
-        if self.confirm_on_take:
+    def asked(self) -> None:
+        """The next change is asked for. As often as you like before it is taken."""
+        if self.confirm_on_ask:
             self.confirm(self._last)
+
+    def take(self) -> Taken | None:
+        """The next change, which counts as handed out; None if more must be received first."""
         while self._queue:
             item = self._queue.popleft()
             if isinstance(item, bytes):
@@ -178,12 +183,12 @@ class Cursor:
 
     def to_save(self) -> str:
         """The marker of all that is processed. Call `saved` once it is durable."""
-        processed = self._processed
+        processed = self._saving = self._processed
         return processed if isinstance(processed, str) else progress_of(processed)
 
     def saved(self) -> None:
-        """The marker that `to_save` gave is durable."""
-        self._saved = self._processed
+        """The marker that `to_save` gave last is durable; what was processed since is not."""
+        self._saved = self._saving
 
 
 def progress_of(message: bytes) -> str:

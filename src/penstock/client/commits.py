@@ -1,10 +1,9 @@
 """Whole commits: the entries of a transaction together, proven complete."""
 
-from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, Self
 
 from penstock.client.follow import AsyncChange, Following
-from penstock.errors import LogCorruptError, RequestError
+from penstock.errors import LogCorruptError, PenstockError, RequestError
 from penstock.wire import content_check
 
 _U64: Final = (1 << 64) - 1
@@ -30,7 +29,51 @@ class WholeCommit:
         await self.changes[-1].done()
 
 
-async def commits(changes: Following, *, rows_max: int = 100_000) -> AsyncIterator[WholeCommit]:
+class Commits:
+    """An endless async iterator of whole commits; see `commits`."""
+
+    def __init__(self, changes: Following, rows_max: int) -> None:
+        self._changes = changes
+        self._rows_max = rows_max
+        self._held: list[AsyncChange] = []
+        """The commit that is coming, so far."""
+        self._given: WholeCommit | None = None
+        self._refused: PenstockError | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> WholeCommit:
+        """The next commit; waits for it. May be cancelled and asked again, as that of `changes`."""
+        if self._refused is not None:
+            # To go on behind a commit that was refused would lose it.
+            raise self._refused
+        if self._given is not None:
+            self._given.changes[-1].processed()
+            self._given = None
+        while True:
+            change = await anext(self._changes)
+            try:
+                whole = self._add(change)
+            except PenstockError as error:
+                self._refused = error
+                raise
+            if whole is not None:
+                self._given = whole
+                return whole
+
+    def _add(self, change: AsyncChange) -> WholeCommit | None:
+        """The commit that `change` ends."""
+        _require_next(change, self._held, self._rows_max)
+        self._held.append(change)
+        if not change.entry.ends_commit:
+            return None
+        _verify(self._held)
+        held, self._held = self._held, []
+        return WholeCommit(held)
+
+
+def commits(changes: Following, *, rows_max: int = 100_000) -> Commits:
     """The commits of an unfiltered stream, each whole, in order, and verified.
 
     Progress moves by whole commits: one is processed once the next is asked for, or once its
@@ -38,8 +81,9 @@ async def commits(changes: Following, *, rows_max: int = 100_000) -> AsyncIterat
     (its marker was of single changes) hands out nothing of that commit's rest: it raises.
 
     Raises RequestError if `changes` is filtered or lacks control events (a commit could not be
-    told complete) or if a commit has more than `rows_max` entries, and LogCorruptError if rows or
-    digest do not agree. Progress then stands before the commit.
+    told complete). Asking for a commit raises RequestError if it has more than `rows_max` entries,
+    and LogCorruptError if rows or digest do not agree. Progress then stands before the commit, and
+    asking again raises the same: follow anew to go on.
     """
     if not changes.whole:
         raise RequestError(
@@ -47,15 +91,7 @@ async def commits(changes: Following, *, rows_max: int = 100_000) -> AsyncIterat
             "with control_events = True."
         )
     changes.confirm_explicitly()
-    held: list[AsyncChange] = []
-    async for change in changes:
-        _require_next(change, held, rows_max)
-        held.append(change)
-        if change.entry.ends_commit:
-            _verify(held)
-            whole, held = WholeCommit(held), []
-            yield whole
-            whole.changes[-1].processed()
+    return Commits(changes, rows_max)
 
 
 def _require_next(change: AsyncChange, held: list[AsyncChange], rows_max: int) -> None:

@@ -34,6 +34,7 @@ class Keeper:
         self._store = store
         self._interval_seconds = interval_seconds
         self._save_at = 0.0
+        self._saving: asyncio.Task[None] | None = None
 
     def due_seconds(self) -> float | None:
         """Seconds until the next save is due; None if there is nothing to save."""
@@ -42,13 +43,33 @@ class Keeper:
         return max(0.0, self._save_at - time.monotonic())
 
     async def save(self) -> None:
-        """Save what is processed now, if it is not saved yet."""
-        if not self.cursor.unsaved:
-            return
-        marker = self.cursor.to_save()
-        await asyncio.to_thread(self._store.save, marker)
+        """Save what is processed now, if it is not saved yet.
+
+        Saves never overlap, so the marker never moves back. Whoever waits for one may be cancelled:
+        the save goes on, and the next one follows it.
+        """
+        # The save under way may be of an earlier marker; one that begins after it is not.
+        for _ in range(2):
+            if not self.cursor.unsaved:
+                return
+            if self._saving is None:
+                self._saving = asyncio.create_task(self._save())
+                self._saving.add_done_callback(self._ended)
+            saving = self._saving
+            await asyncio.wait({saving})
+            saving.result()
+
+    async def _save(self) -> None:
+        await asyncio.to_thread(self._store.save, self.cursor.to_save())
         self.cursor.saved()
         self._save_at = time.monotonic() + self._interval_seconds
+
+    def _ended(self, saving: "asyncio.Task[None]") -> None:
+        self._saving = None
+        if not saving.cancelled():
+            # If nobody waits for it any more: its marker is still unsaved, so it is tried again,
+            # and that attempt says what is wrong.
+            saving.exception()
 
 
 class AsyncChange(Change):
@@ -92,7 +113,8 @@ class Following:
         self._save_interval_seconds = save_interval_seconds
         self._backoff = Backoff(retry)
         self._keeper: Keeper | None = None
-        self._confirm_on_take = True
+        self._loading: asyncio.Task[str] | None = None
+        self._confirm_on_ask = True
         self._stream: AsyncGenerator[Received] | None = None
         self._receiving: asyncio.Task[Received] | None = None
         self.whole = whole
@@ -102,11 +124,18 @@ class Following:
         return self
 
     async def __anext__(self) -> AsyncChange:
+        """The next change; waits for it.
+
+        May be cancelled, as by `asyncio.wait_for`, and asked again: no change is skipped. Raises
+        what the store raises; nothing was handed out then, and the next call saves again.
+        """
         keeper = self._keeper or await self._load()
         while True:
-            taken = keeper.cursor.take()
+            keeper.cursor.asked()
             if keeper.due_seconds() == 0:
                 await keeper.save()
+            # From here to the return nothing waits or fails: what is taken is handed out.
+            taken = keeper.cursor.take()
             if taken is not None:
                 return AsyncChange(taken, keeper)
             await self._receive(keeper)
@@ -135,13 +164,17 @@ class Following:
 
     def confirm_explicitly(self) -> None:
         """From here on only `done()` says that a change is processed; asking for more does not."""
-        self._confirm_on_take = False
+        self._confirm_on_ask = False
         if self._keeper is not None:
-            self._keeper.cursor.confirm_on_take = False
+            self._keeper.cursor.confirm_on_ask = False
 
     async def _load(self) -> Keeper:
-        cursor = Cursor(await asyncio.to_thread(self._store.load) or self._after)
-        cursor.confirm_on_take = self._confirm_on_take
+        loading = self._loading or asyncio.create_task(asyncio.to_thread(self._store.load))
+        self._loading = loading  # if we are cancelled: the thread goes on, and the next call waits
+        await asyncio.wait({loading})
+        self._loading = None
+        cursor = Cursor(loading.result() or self._after)
+        cursor.confirm_on_ask = self._confirm_on_ask
         self._keeper = Keeper(cursor, self._store, self._save_interval_seconds)
         return self._keeper
 
@@ -183,12 +216,12 @@ class Following:
 
     async def _disconnect(self) -> None:
         receiving, self._receiving = self._receiving, None
+        stream, self._stream = self._stream, None
         if receiving is not None:
             receiving.cancel()
             await asyncio.wait({receiving})
             if not receiving.cancelled():
                 receiving.exception()  # whatever it was, nobody asks for it any more
-        stream, self._stream = self._stream, None
         if stream is not None:
             await stream.aclose()
 

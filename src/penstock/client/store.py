@@ -9,7 +9,10 @@ from penstock.progress import parse_progress
 
 
 class ProgressStore(Protocol):
-    """Keeps one marker. Called from one thread at a time, never for an unprocessed change."""
+    """Keeps one marker. Called from one thread at a time, never for an unprocessed change.
+
+    What `load` and `save` raise reaches whoever asked for the next change or for `done()`.
+    """
 
     def load(self) -> str:
         """The marker saved last; empty before the first."""

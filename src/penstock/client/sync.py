@@ -114,12 +114,16 @@ class SyncFollowing:
         return self
 
     def __next__(self) -> SyncChange:
-        """The next change; waits for it."""
+        """The next change; waits for it.
+
+        Raises what the store raises. Nothing was handed out then, and the next call saves again.
+        """
         keeper = self._keeper
         while True:
-            taken = keeper.cursor.take()
+            keeper.cursor.asked()
             if keeper.due_seconds() == 0:
                 keeper.save()
+            taken = keeper.cursor.take()
             if taken is not None:
                 return SyncChange(taken, keeper)
             self._receive()
