@@ -48,6 +48,12 @@ class PipelineConfig(Config):
         description="The driver holds a batch's last change of each row. One that comes to more "
         "bytes than this stops the pipeline, by name, instead of exhausting memory.",
     )
+    checkpoint: str | None = Field(
+        None,
+        description="The Delta table of one row that says how far the pipeline has come. Default: "
+        "`_penstock_checkpoint` in the path. It belongs to the tables: a pipeline without it is "
+        "new, and starts where `start` says; its tables ignore what they have.",
+    )
     start: Literal["beginning", "oldest"] = Field(
         "beginning",
         description="Where a new pipeline starts: at the log's first entry, and not at all if that "
@@ -99,9 +105,9 @@ class PipelineConfig(Config):
         return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
     @property
-    def standing_path(self) -> str:
+    def checkpoint_path(self) -> str:
         """The Delta table that says how far the pipeline has come."""
-        return f"{self.path.rstrip('/')}/_penstock_progress"
+        return self.checkpoint or f"{self.path.rstrip('/')}/_penstock_checkpoint"
 
     def table_path(self, collection: str) -> str:
         """Where the table of a collection is."""
