@@ -93,7 +93,8 @@ class ChangeLog(LogReader, Protocol):
         """Make `batch` durable: entries and the positions of their sources in one write.
 
         Returns only when it would survive a power cut (invariant 1). Order is kept. A failure
-        leaves nothing of the batch visible, and the positions where they were.
+        leaves nothing of the batch visible, and the positions where they were; batches of that
+        source that wait behind a failed one fail too, so that none overtakes it.
         Fragments are staged, and stay invisible until their source's next Commit.
         Raises LogFullError when there is no space, with nothing lost.
         """
@@ -104,7 +105,10 @@ class ChangeLog(LogReader, Protocol):
         ...
 
     async def abandon(self, source: str) -> None:
-        """Drop what `source` has staged: it will send that commit again from its start."""
+        """Drop what `source` has staged: it will send that commit again from its start.
+
+        Needs no space, so a full log refuses it no more than an empty one.
+        """
         ...
 
     async def set_position(self, source: str, position: str | None) -> None:
