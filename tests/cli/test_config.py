@@ -55,14 +55,22 @@ def test_paths_are_relative_to_the_file_and_urls_stay(tmp_path: Path) -> None:
         [pipelines.a]
         source = "shop"
         path = "lake/a"
+        rejects = "wrong/a"
         [pipelines.b]
         source = "shop"
         path = "s3://b/c"
+        rejects = "s3://b/wrong"
+        [pipelines.c]
+        source = "shop"
+        path = "lake/c"
         """,
     )
     assert settings.log.path == tmp_path / "deep/log"
     assert settings.pipelines["a"].path == str(tmp_path / "lake/a")
+    assert settings.pipelines["a"].rejects_path == str(tmp_path / "wrong/a")
     assert settings.pipelines["b"].path == "s3://b/c"
+    assert settings.pipelines["b"].rejects_path == "s3://b/wrong"
+    assert settings.pipelines["c"].rejects_path == str(tmp_path / "lake/c_rejects")
 
 
 def test_sizes_and_durations_are_read_as_written(tmp_path: Path) -> None:
@@ -138,3 +146,47 @@ def test_a_pipeline_of_an_unknown_source_is_refused(tmp_path: Path) -> None:
         "[sources.shop]\ntype = 'script'\n[pipelines.a]\nsource = 'shp'\npath = 'lake'",
     )
     assert "no [sources.shp] (did you mean shop?)" in message
+
+
+def pipelines(*settings: str) -> str:
+    """Pipelines a, b, ... with these settings."""
+    return "[sources.shop]\ntype = 'script'\n" + "".join(
+        f"[pipelines.{name}]\nsource = 'shop'\n{text}\n"
+        for name, text in zip("abc", settings, strict=False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ("path = 'lake'", "path = 'lake'", "a.path and pipelines.b.path"),
+        ("path = 'lake'", "path = './x/../lake/'", "a.path and pipelines.b.path"),
+        ("path = 'lake'", "path = 'lake/orders'", "a.path and pipelines.b.path"),
+        ("path = 'lake/x/y'", "path = 'lake/x'", "a.path and pipelines.b.path"),
+        ("path = 's3://b/lake'", "path = 's3a://b/lake/orders'", "a.path and pipelines.b.path"),
+        ("path = 'lake'", "path = 'file://{folder}/lake'", "a.path and pipelines.b.path"),
+        ("path = 'a'\nrejects = 'r'", "path = 'b'\nrejects = 'r'", "a.rejects and pipelines.b.rej"),
+        ("path = 'a'", "path = 'b'\nrejects = 'a/wrong'", "a.path and pipelines.b.rejects"),
+        ("path = 'a'", "path = 'a_rejects'", "a.rejects and pipelines.b.path"),
+        ("path = 'a'\nrejects = 'a'", "path = 'b'", "a.path and pipelines.a.rejects"),
+        ("path = 'a'\nrejects = 'a/'", "path = 'b'", "a.path and pipelines.a.rejects"),
+        ("path = 'a/t'\nrejects = 'a'", "path = 'b'", "a.path and pipelines.a.rejects"),
+    ],
+)
+def test_pipelines_that_would_write_over_each_other_are_refused_and_both_named(
+    tmp_path: Path, a: str, b: str, said: str
+) -> None:
+    message = refused(tmp_path, pipelines(a, b.format(folder=tmp_path)))
+    assert f"pipelines.{said}" in message
+
+
+def test_pipelines_side_by_side_are_accepted(tmp_path: Path) -> None:
+    settings = accepted(
+        tmp_path,
+        pipelines(
+            "path = 'lake/orders'\ncollections = ['orders']",
+            "path = 'lake/orders2'\nrejects = 'lake/orders2/_rejects'",
+            "path = 's3://b/lake/orders'",
+        ),
+    )
+    assert list(settings.pipelines) == ["a", "b", "c"]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
+from penstock.cli.places import beside, clash
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.log.config import LogConfig
@@ -180,7 +181,7 @@ def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
 def _pipelines(
     path: Path, written: dict[str, Any], sources: dict[str, SourceSettings]
 ) -> "dict[str, PipelineConfig]":
-    """The pipelines, with relative targets made relative to the file's folder; URLs stay."""
+    """The pipelines, with relative folders made relative to the file's; none in another's way."""
     # Only its configuration: no Spark is needed to run the service.
     from penstock.spark.config import PipelineConfig
 
@@ -193,10 +194,15 @@ def _pipelines(
                 f"[sources.{pipeline.source}]{near(pipeline.source, sources)}. "
                 f"Nothing was started."
             )
-        if "://" not in pipeline.path:
-            target = str(path.resolve().parent / pipeline.path)
-            pipeline = pipeline.model_copy(update={"path": target})
-        pipelines[name] = pipeline
+        pipelines[name] = beside(path.resolve().parent, pipeline)
+    both = clash(pipelines)
+    if both is not None:
+        one, other = both
+        raise ConfigError(
+            f"{path}: {one.setting} and {other.setting} are the same folder, or one lies in the "
+            f"other, and each would write over what the other wrote. Nothing was started. Give "
+            f"each a folder of its own."
+        )
     return pipelines
 
 

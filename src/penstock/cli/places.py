@@ -1,0 +1,73 @@
+"""Where pipelines write: relative to the configuration, and never over one another."""
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from penstock.spark.config import PipelineConfig
+
+_KEYS: Final = ("path", "rejects")
+# Hadoop's names for the same store.
+_SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """A folder that a pipeline writes, and the setting that says so."""
+
+    pipeline: str
+    key: str
+    parts: tuple[str, ...]
+    """The folder's address, step by step, in one spelling."""
+
+    @property
+    def setting(self) -> str:
+        return f"pipelines.{self.pipeline}.{self.key}"
+
+
+def beside(folder: Path, pipeline: "PipelineConfig") -> "PipelineConfig":
+    """`pipeline` with its relative folders made relative to `folder`; URLs stay as they are."""
+    written = {key: getattr(pipeline, key) for key in _KEYS}
+    absolute = {
+        key: str(folder / place)
+        for key, place in written.items()
+        if place is not None and "://" not in place
+    }
+    return pipeline.model_copy(update=absolute)
+
+
+def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | None:
+    """Two places that are the same, or of which one lies in the other; None if all keep apart.
+
+    A pipeline may keep its own rejects inside its own folder.
+    """
+    places = [place for name, one in pipelines.items() for place in _places(name, one)]
+    for one, other in combinations(places, 2):
+        shared = min(len(one.parts), len(other.parts))
+        if one.parts[:shared] != other.parts[:shared]:
+            continue
+        if one.pipeline != other.pipeline or len(one.parts) >= len(other.parts):
+            return one, other
+    return None
+
+
+def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
+    written = (pipeline.path, pipeline.rejects_path)
+    for key, address in zip(_KEYS, written, strict=True):
+        yield Place(pipeline=name, key=key, parts=_parts(address))
+
+
+def _parts(address: str) -> tuple[str, ...]:
+    if "://" not in address:
+        return ("file", "", *Path(address).resolve().parts[1:])
+    url = urlsplit(address)
+    if url.scheme == "file":
+        return ("file", "", *Path(unquote(url.path)).resolve().parts[1:])
+    scheme = _SAME_SCHEME.get(url.scheme, url.scheme)
+    steps = posixpath.normpath(f"/{url.path}").split("/")
+    return (scheme, url.netloc, *(step for step in steps if step))
