@@ -345,3 +345,12 @@ def test_spark_finds_the_source_by_itself_and_by_register(
     assert reader.load().columns == ARROW_SCHEMA.names
     register(spark)
     assert reader.load().count() == 1
+
+
+def test_a_report_that_cannot_be_sent_is_no_error_of_the_query() -> None:
+    """It is for `penstock status` only."""
+    options = parse_options(
+        {"endpoint": "127.0.0.1:1", "pipeline": "p"}, starting_default="earliest"
+    )
+    reader = PenstockStreamReader(options, ENTRY_SCHEMA)
+    reader.commit({"logId": f"{1:016x}", "sequence": 5, "check": 0})
