@@ -3,9 +3,14 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.service import Service, configure, penstock
+
+from penstock.client import follow_sync
+from penstock.client.flight import LogClient, PipelineReport
+from penstock.errors import PenstockError
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +136,57 @@ def test_a_configuration_that_is_not_there_is_exit_code_2(
 
 def test_a_wrong_option_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert penstock(capsys, "run", "--sideways").code == 2
+
+
+def test_help_says_every_exit_code_with_the_errors_that_end_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    said = " ".join(penstock(capsys, "--help").out.replace("\u2502", " ").split())
+    listed = said[said.index("Exit codes") :]
+    kinds: list[type[PenstockError]] = [PenstockError]
+    while kinds:
+        kind = kinds.pop()
+        kinds.extend(kind.__subclasses__())
+        if "exit_code" in vars(kind) and kind is not PenstockError:
+            entry = next(one for one in listed.split("; ") if one.startswith(f"{kind.exit_code} "))
+            assert kind.code in entry
+    for entry in ("0 done", "1 failed", "2 usage", "130 interrupted"):
+        assert entry in listed
+
+
+def test_a_source_that_is_no_longer_configured_is_said_and_is_no_failure(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = configure(tmp_path)
+    with Service(config, "--one-process") as service, follow_sync(service.ready["grpc"]) as changes:
+        next(changes)
+    config.write_text(config.read_text().replace("[sources.shop]", "[sources.other]"))
+    with Service(config, "--one-process"):
+        done = penstock(capsys, "status", "--config", str(config), "--json")
+        people = penstock(capsys, "status", "--config", str(config))
+    states = {one["source"]: one["state"] for one in json.loads(done.out)["sources"]}
+    assert states["shop"] == "not configured"
+    assert states["other"] in {"starting", "running"}
+    assert done.code == people.code == 0
+    assert "not configured" in people.out
+
+
+def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = configure(tmp_path)
+
+    def pipeline() -> dict[str, Any]:
+        done = penstock(capsys, "status", "--config", str(config), "--json")
+        (found,) = json.loads(done.out)["pipelines"]
+        return dict(found)
+
+    with Service(config, "--one-process") as service:
+        with LogClient(service.ready["flight"]) as client:
+            log_id = client.bounds().log_id
+            for sequence in (1, 2):
+                client.report(PipelineReport(pipeline="p", log_id=log_id, sequence=sequence))
+    said = pipeline()
+    assert said["sequence"] == 2
+    assert said["eventsPerSecond"] > 0
+    assert "/s" in penstock(capsys, "status", "--config", str(config)).out

@@ -12,7 +12,13 @@ from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import one_each
 
 from penstock.errors import LogFullError
-from penstock.serve.consumers import Consumers, ConsumersStatus, published, read_status
+from penstock.serve.consumers import (
+    Consumers,
+    ConsumersStatus,
+    ReportedProgress,
+    published,
+    read_status,
+)
 from penstock.subscribe.resume import oldest
 
 
@@ -85,3 +91,15 @@ async def test_a_full_disk_ends_no_stream_and_status_is_written_again_when_there
         consumers.report("orders", "pipeline", 5)
         await written.wait()
         assert read_status(path) is not None
+
+
+def test_a_pipeline_s_rate_is_from_its_last_two_places() -> None:
+    first = ReportedProgress(name="p", kind="pipeline", sequence=100, updated_at=0, moved_at=1000)
+    assert first.events_per_second is None
+    second = first.then(sequence=600, now_ms=3000)
+    assert second.events_per_second == 250
+    # The service is told of a batch by the driver and by Spark: one place, one rate.
+    again = second.then(sequence=600, now_ms=3500)
+    assert (again.events_per_second, again.updated_at) == (250, 3500)
+    assert again.then(sequence=700, now_ms=4000).events_per_second == 100
+    assert again.then(sequence=5, now_ms=4000).events_per_second is None

@@ -8,13 +8,24 @@ from penstock import __version__
 from penstock.cli import check, doctor, log, output, pipeline, quickstart, run, status, tail
 from penstock.errors import PenstockError
 
+
+def _exit_codes() -> str:
+    """Every exit code, with the codes of the errors that end with it."""
+    endings: dict[int, list[str]] = {0: ["done"], 1: ["failed"], 2: ["usage"], 130: ["interrupted"]}
+    kinds: list[type[PenstockError]] = [PenstockError]
+    while kinds:
+        kind = kinds.pop(0)
+        kinds.extend(kind.__subclasses__())
+        if "exit_code" in vars(kind) and kind is not PenstockError:
+            endings.setdefault(kind.exit_code, []).append(kind.code)
+    listed = "; ".join(f"{code} {', '.join(endings[code])}" for code in sorted(endings))
+    return f"Exit codes: {listed}."
+
+
 app = typer.Typer(
     name="penstock",
     help="Change data capture for Python and Spark: capture once, keep one log, serve anyone.",
-    epilog=(
-        "Exit codes: 0 done, 1 failed, 2 configuration or usage, 3 a source, 4 the log, "
-        "5 a progress marker, 130 interrupted."
-    ),
+    epilog=_exit_codes(),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

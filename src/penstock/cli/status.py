@@ -21,6 +21,7 @@ from penstock.serve.consumers import read_status
 ASK_SECONDS = 5.0
 STALE_MS = 10_000
 """What the serve process wrote longer ago than this is of a service that is down."""
+NOT_CONFIGURED = "not configured"
 
 _STYLES = {
     "running": "green",
@@ -38,7 +39,8 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
 
     source: str
     state: str
-    """As capture says; `down` when capture does not answer."""
+    """As capture says; `down` when capture does not answer, `not configured` when the log alone
+    still knows it."""
     since_ms: int | None = None
     code: str = ""
     message: str = ""
@@ -72,6 +74,7 @@ class ReaderReport(Struct, frozen=True, kw_only=True, rename="camel"):
     sequence: int
     lag_events: int
     events_per_second: float | None = None
+    """Of a consumer, since it connected; of a pipeline, between its last two reports."""
     at_ms: int
     """When it connected; for a pipeline, when it said so."""
 
@@ -93,7 +96,7 @@ def command(
     """Say how every source, consumer and pipeline is, and what the log holds.
 
     Reads the log itself, so the service may be down. Exit code 1 unless capture and serve are up
-    and every source is captured.
+    and every configured source is captured.
     """
     settings = load(config)
     report = look(settings)
@@ -106,8 +109,11 @@ def command(
 
 
 def healthy(report: Report) -> bool:
-    """Whether everything does what it should right now."""
-    fine = {"running", "finished", "starting"}
+    """Whether everything does what it should right now.
+
+    A source that was taken out of the configuration is shown for what the log holds of it.
+    """
+    fine = {"running", "finished", "starting", NOT_CONFIGURED}
     return report.capture and report.serve and all(one.state in fine for one in report.sources)
 
 
@@ -144,6 +150,7 @@ def look(settings: Settings) -> Report:
                 protocol=said.kind,
                 sequence=said.sequence,
                 lag_events=max(0, head - said.sequence),
+                events_per_second=said.events_per_second,
                 at_ms=said.updated_at,
             )
             for said in status.reported
@@ -192,7 +199,7 @@ def _sources(
     reports: list[SourceReport] = []
     for name in dict.fromkeys([*settings.sources, *told, *durable]):
         said, state = told.get(name), durable.get(name)
-        facts: dict[str, Any] = {"state": "down" if name in settings.sources else "not configured"}
+        facts: dict[str, Any] = {"state": "down" if name in settings.sources else NOT_CONFIGURED}
         if said is not None:
             facts = {
                 "state": said["state"],

@@ -51,6 +51,25 @@ class ReportedProgress(Struct, frozen=True, kw_only=True, rename="camel"):
     kind: Literal["pipeline"]
     sequence: int
     updated_at: int
+    moved_at: int = 0
+    """When it first said that it is at `sequence`."""
+    events_per_second: float | None = None
+    """From the place before to this one; None before there were two."""
+
+    def then(self, *, sequence: int, now_ms: int) -> "ReportedProgress":
+        """What it says now. The same place said again is no move, so its rate stays."""
+        if sequence == self.sequence:
+            return msgspec.structs.replace(self, updated_at=now_ms)
+        seconds = max(1, now_ms - self.moved_at) / 1000
+        moved = sequence - self.sequence
+        return msgspec.structs.replace(
+            self,
+            sequence=sequence,
+            updated_at=now_ms,
+            moved_at=now_ms,
+            # Backwards: it began anew, and there is no rate from one run to another.
+            events_per_second=moved / seconds if moved > 0 and self.moved_at else None,
+        )
 
 
 class ConsumersStatus(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -92,9 +111,16 @@ class Consumers:
 
     def report(self, name: str, kind: Literal["pipeline"], sequence: int) -> None:
         """`name` has everything up to `sequence` in its target."""
-        said = ReportedProgress(name=name, kind=kind, sequence=sequence, updated_at=_now_ms())
+        now_ms = _now_ms()
         with self._lock:
-            self._reported[kind, name] = said
+            before = self._reported.get((kind, name))
+            self._reported[kind, name] = (
+                ReportedProgress(
+                    name=name, kind=kind, sequence=sequence, updated_at=now_ms, moved_at=now_ms
+                )
+                if before is None
+                else before.then(sequence=sequence, now_ms=now_ms)
+            )
 
     def status(self) -> ConsumersStatus:
         """What is known now; a copy."""
