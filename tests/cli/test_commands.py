@@ -181,11 +181,13 @@ def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
         (found,) = json.loads(done.out)["pipelines"]
         return dict(found)
 
-    with Service(config, "--one-process") as service:
-        with LogClient(service.ready["flight"]) as client:
-            log_id = client.bounds().log_id
-            for sequence in (1, 2):
-                client.report(PipelineReport(pipeline="p", log_id=log_id, sequence=sequence))
+    with (
+        Service(config, "--one-process") as service,
+        LogClient(service.ready["flight"]) as client,
+    ):
+        log_id = client.bounds().log_id
+        for sequence in (1, 2):
+            client.report(PipelineReport(pipeline="p", log_id=log_id, sequence=sequence))
     said = pipeline()
     assert said["sequence"] == 2
     assert said["eventsPerSecond"] > 0

@@ -1,16 +1,21 @@
 """What the quickstart promises: the tables equal the shop, and a difference would be seen."""
 
 import json
+import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from rich.progress import Progress
 from tests.cli.service import SHOP, Service, configure, penstock, spawn
 
 from penstock.cli.compare import compare
-from penstock.cli.quickstart import prepare
-from penstock.errors import ConfigError
+from penstock.cli.config import load
+from penstock.cli.quickstart import Run, prepare
+from penstock.cli.tail import oldest
+from penstock.client import follow_sync
+from penstock.errors import ConfigError, PipelineError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 
 DOCUMENTS = {
@@ -86,6 +91,29 @@ def test_a_quickstart_starts_anew_in_its_own_folder(tmp_path: Path) -> None:
     assert "transactions = 20" in config.read_text()
     assert not (folder / "lake").exists()
     assert (folder / "mine.txt").exists()
+
+
+def test_a_pipeline_that_fails_while_the_shop_is_silent_ends_the_quickstart_with_its_error(
+    tmp_path: Path,
+) -> None:
+    shop = SHOP.format(rate=0).replace('"script"', '"script"\ntransactions = 3')
+    progress = Progress(disable=True)
+    told, merged = progress.add_task("told"), progress.add_task("merged")
+
+    def fail() -> None:
+        """Once the reader has everything that will ever come, and waits for more."""
+        while progress.tasks[told].completed < 3:
+            threading.Event().wait(0.01)
+        raise PipelineError("the target cannot be written. Nothing of the batch was written.")
+
+    run = Run(load(prepare(tmp_path / "quickstart", 1000)), progress)
+    with Service(configure(tmp_path, shop), "--one-process") as service:
+        changes = follow_sync(
+            service.ready["grpc"], after=oldest(service.ready["flight"]), control_events=True
+        )
+        with pytest.raises(PipelineError, match="cannot be written"):
+            run.follow_during(fail, changes, told, merged)
+    assert "quickstart-tail" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.spark

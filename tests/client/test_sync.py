@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
+from structlog.testing import capture_logs
 from tests.serve.calls import until
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, system
@@ -140,3 +141,43 @@ async def test_closing_in_the_midst_of_a_backlog_ends_thread_and_call(
 
     assert await in_thread(script) == 1
     await until(lambda: not consumers.status().readers)
+
+
+async def test_another_thread_can_stop_a_reader_that_waits_and_what_is_processed_is_saved(
+    log: Log, serve: Serve
+) -> None:
+    server = await serve(log)
+    await log.append(one_each(1, 3))
+    store = MemoryProgress(await beginning(log))
+    seen: list[int] = []
+    changes = follow_sync(server.address, store=store)
+
+    def script() -> None:
+        with changes:
+            seen.extend(one.sequence for one in changes)
+
+    reading = asyncio.ensure_future(in_thread(script))
+    await until(lambda: len(seen) == 3)
+    changes.stop()
+    await reading
+    assert parse_progress(store.marker).sequence == 3
+
+
+@pytest.mark.parametrize("server_is_up", [True, False])
+async def test_a_reader_that_is_stopped_before_or_between_its_calls_ends_too(
+    log: Log, serve: Serve, server_is_up: bool
+) -> None:
+    server = await serve(log)
+    if not server_is_up:
+        await server.stop(0)
+    changes = follow_sync(server.address, retry=Retry(initial_seconds=600, max_seconds=600))
+    if server_is_up:
+        changes.stop()
+        assert await in_thread(lambda: list(changes)) == []
+    else:
+        with capture_logs() as told:
+            waiting = asyncio.ensure_future(in_thread(lambda: list(changes)))
+            await until(lambda: bool(told))
+        changes.stop()
+        assert await waiting == []
+    await in_thread(changes.close)

@@ -31,7 +31,7 @@ from penstock.cli.compare import Comparison, compare
 from penstock.cli.config import Settings, load, missing_extra
 from penstock.cli.parent import PARENT_VARIABLE
 from penstock.cli.tail import oldest
-from penstock.client import follow_sync
+from penstock.client import SyncFollowing, follow_sync
 from penstock.errors import ConfigError, ServiceUnavailableError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 
@@ -113,7 +113,7 @@ def command(
         console=console,
         disable=as_json,
     ) as progress:
-        comparisons = _Run(settings, progress).run()
+        comparisons = Run(settings, progress).run()
     equal = all(one.equal for one in comparisons)
     seconds = time.monotonic() - started
     if as_json:
@@ -144,7 +144,7 @@ def prepare(folder: Path, transactions: int) -> Path:
     return config
 
 
-class _Run:
+class Run:
     """One run: a service, a reader over gRPC, and a Spark query, until all have everything."""
 
     def __init__(self, settings: Settings, progress: Progress) -> None:
@@ -181,26 +181,23 @@ class _Run:
             steps.advance(spark_up)
             ready = service()
             steps.advance(up)
-            reader = threading.Thread(
-                target=self._follow, args=(ready, told, merged), name="quickstart-tail"
-            )
-            reader.start()
             steps.start_task(merged)
             try:
-                run_pipeline(
-                    PIPELINE,
-                    self._settings.pipelines[PIPELINE],
-                    ready["flight"],
-                    spark=spark,
-                    stop=self._stop,
-                    on_progress=lambda done: self._on_applied(done.sequence, merged),
+                self.follow_during(
+                    lambda: run_pipeline(
+                        PIPELINE,
+                        self._settings.pipelines[PIPELINE],
+                        ready["flight"],
+                        spark=spark,
+                        stop=self._stop,
+                        on_progress=lambda done: self._on_applied(done.sequence, merged),
+                    ),
+                    follow_sync(ready["grpc"], after=oldest(ready["flight"]), control_events=True),
+                    told,
+                    merged,
                 )
             finally:
-                self._stop.set()
-                reader.join()
                 spark.stop()
-        if self._failed is not None:
-            raise self._failed
         truth = self._shop.state_at(self._transactions)
         lake = Path(self._settings.pipelines[PIPELINE].path)
         return [
@@ -208,13 +205,30 @@ class _Run:
             for name, columns in _COLUMNS.items()
         ]
 
-    def _follow(self, ready: dict[str, Any], told: TaskID, merged: TaskID) -> None:
-        """Read every change over gRPC until the shop's last one."""
+    def follow_during(
+        self, merge: Callable[[], None], changes: SyncFollowing, told: TaskID, merged: TaskID
+    ) -> None:
+        """Read `changes` in a thread while `merge` runs, which this stops once all is applied.
+
+        Raises what either raised. The thread has ended by then, however silent the shop is.
+        """
+        reader = threading.Thread(
+            target=self._follow, args=(changes, told, merged), name="quickstart-tail"
+        )
+        reader.start()
+        try:
+            merge()
+        finally:
+            changes.stop()
+            reader.join()
+        if self._failed is not None:
+            raise self._failed
+
+    def _follow(self, following: SyncFollowing, told: TaskID, merged: TaskID) -> None:
+        """Read every change over gRPC until the shop's last one, or until stopped."""
         last = self._shop.position(self._transactions)
         try:
-            with follow_sync(
-                ready["grpc"], after=oldest(ready["flight"]), control_events=True
-            ) as changes:
+            with following as changes:
                 for change in changes:
                     if change.entry.ends_commit:
                         self._progress.update(told, completed=change.commit)
@@ -222,8 +236,6 @@ class _Run:
                         self._last = change.sequence
                         self._progress.update(merged, total=change.sequence)
                         break
-                    if self._stop.is_set():
-                        return
         except Exception as error:
             self._failed = error
             self._stop.set()

@@ -75,6 +75,10 @@ class _Reader:
         except Exception as error:
             self.inbox.put(error)
 
+    def cancel(self) -> None:
+        """End the call, from any thread; its error then comes into the inbox."""
+        self._call.close()
+
     def close(self) -> None:
         self._closed = True
         self._call.close()
@@ -108,19 +112,22 @@ class SyncFollowing:
         )
         self._backoff = Backoff(retry)
         self._reader: _Reader | None = None
+        self._stopped = threading.Event()
         self._keeper = SyncKeeper(Cursor(store.load() or after), store, save_interval_seconds)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> SyncChange:
-        """The next change; waits for it.
+        """The next change; waits for it. Ends once `stop` was called.
 
         Raises what the store raises. Nothing was handed out then, and the next call saves again.
         """
         keeper = self._keeper
         while True:
             keeper.cursor.asked()
+            if self._stopped.is_set():
+                raise StopIteration
             if keeper.due_seconds() == 0:
                 keeper.save()
             taken = keeper.cursor.take()
@@ -139,10 +146,21 @@ class SyncFollowing:
     ) -> None:
         self.close()
 
+    def stop(self) -> None:
+        """End the iteration for good, from any thread: whoever waits for a change gets none.
+
+        The thread that consumes then closes, and so saves. What it was not given comes again when
+        it follows anew.
+        """
+        self._stopped.set()
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+
     def close(self) -> None:
         """Save what is processed and end the stream. The change in hand counts as unprocessed.
 
-        To be called by the thread that consumes.
+        To be called by the thread that consumes; another one calls `stop`.
         """
         self._disconnect()
         self._keeper.save()
@@ -152,6 +170,10 @@ class SyncFollowing:
         cursor = self._keeper.cursor
         if self._reader is None:
             self._reader = _Reader(SyncCall(self._target, self._request(cursor.received)))
+        if self._stopped.is_set():
+            # Looked at only now: `stop` looks for a reader after it has set this, so that one of
+            # the two always sees the other.
+            return
         try:
             received = self._reader.inbox.get(timeout=self._keeper.due_seconds())
         except queue.Empty:
@@ -162,6 +184,8 @@ class SyncFollowing:
             cursor.receive(received)
             return
         self._disconnect()
+        if self._stopped.is_set():
+            return  # the call was cancelled; any other error comes again to who follows anew
         self._keeper.save()
         if not isinstance(received, PenstockError):
             raise received
@@ -174,7 +198,7 @@ class SyncFollowing:
             attempt=self._backoff.failures,
             wait_seconds=round(wait_seconds, 3),
         )
-        time.sleep(wait_seconds)
+        self._stopped.wait(wait_seconds)
 
     def _disconnect(self) -> None:
         reader, self._reader = self._reader, None
