@@ -1,5 +1,6 @@
 """How commands speak: tables and sentences to people, JSON lines to programs."""
 
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +36,13 @@ def emit(fact: Any) -> None:
     """Write one JSON line to stdout, at once."""
     sys.stdout.buffer.write(msgspec.json.encode(fact) + b"\n")
     sys.stdout.flush()
+
+
+def silence() -> None:
+    """Nobody reads stdout any more: what is still buffered, and all that follows, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def report(error: PenstockError, *, as_json: bool) -> None:

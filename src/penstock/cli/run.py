@@ -122,10 +122,7 @@ def _while_heard(tell: Tell) -> Tell:
         try:
             tell(fact)
         except BrokenPipeError:
-            # What is still buffered, and all that follows, goes nowhere.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.close(nowhere)
+            output.silence()
 
     return tell_or_go_on
 

@@ -1,0 +1,94 @@
+"""What a running pipeline says, and that saying it never stops or holds up the driver."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+from tests.cli.service import COMMAND, SHOP, Service, configure, penstock
+
+from penstock.cli.pipeline import Teller
+from penstock.spark.run import PipelineProgress
+
+
+def progress(sequence: int) -> PipelineProgress:
+    return PipelineProgress(
+        pipeline="p", batch_id=sequence, entries=1, rows=1, rejected=0, sequence=sequence, seconds=1
+    )
+
+
+def test_a_batch_is_told_to_the_service_and_to_who_reads_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path)
+    with Service(config, "--one-process") as service:
+        tell = Teller("p", service.ready["flight"], as_json=True, stop=threading.Event())
+        tell(progress(1))
+        tell(progress(2))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["sequence"] for line in lines] == [1, 2]
+    said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
+    assert [one["sequence"] for one in said["pipelines"]] == [2]
+
+
+@pytest.mark.parametrize("answers", ["refuses", "is silent"])
+def test_a_service_that_cannot_be_told_does_not_stop_the_driver_and_is_logged_once(
+    answers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        if answers == "refuses":
+            listening.close()
+        tell = Teller("p", f"127.0.0.1:{port}", as_json=True, stop=threading.Event())
+        with capture_logs() as logged:
+            for sequence in (1, 2, 3):
+                tell(progress(sequence))
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert [(one["log_level"], one["code"]) for one in logged] == [
+        ("warning", "service.unavailable")
+    ]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_pipeline_is_stopped_quietly_when_nobody_reads_its_output(
+    monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    stop = threading.Event()
+    with os.fdopen(write, "w") as unread:
+        monkeypatch.setattr(sys, "stdout", unread)
+        tell = Teller("p", "127.0.0.1:1", as_json=as_json, stop=stop)
+        tell(progress(1))
+        assert stop.is_set()
+        tell(progress(2))
+
+
+@pytest.mark.spark
+def test_a_pipeline_whose_reader_went_away_ends_without_an_error(tmp_path: Path) -> None:
+    """`penstock pipeline run orders --json | head -1`."""
+    config = configure(
+        tmp_path, SHOP.format(rate=200) + '[pipelines.shop]\nsource = "shop"\npath = "lake"\n'
+    )
+    with Service(config, "--one-process") as service:
+        running = subprocess.Popen(
+            [
+                *(*COMMAND, "pipeline", "run", "shop", "--json", "--config", str(config)),
+                *("--endpoint", service.ready["flight"]),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert running.stdout is not None
+        assert running.stderr is not None
+        assert json.loads(running.stdout.readline())["pipeline"] == "shop"
+        running.stdout.close()
+        errors = running.stderr.read().decode()
+        assert running.wait() == 0, errors
+        assert "Traceback" not in errors
+        running.stderr.close()
