@@ -19,7 +19,7 @@ from penstock.client import (
     follow,
     follow_log,
 )
-from penstock.client.follow import AsyncChange
+from penstock.client.following import AsyncChange
 from penstock.errors import (
     AheadError,
     GapError,

@@ -8,12 +8,16 @@ Progress is saved for a change once the next one is asked for, or once its `done
 for a change that was not processed. So after a crash a change may come again, and none is missed.
 """
 
-from penstock.client.change import Change
-from penstock.client.commits import WholeCommit, commits
-from penstock.client.follow import Following, follow, follow_log
-from penstock.client.retry import Retry
-from penstock.client.store import FileProgress, MemoryProgress, ProgressStore
-from penstock.client.sync import SyncFollowing, follow_sync
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.client.change import Change
+    from penstock.client.following import Following, follow, follow_log
+    from penstock.client.retry import Retry
+    from penstock.client.store import FileProgress, MemoryProgress, ProgressStore
+    from penstock.client.sync import SyncFollowing, follow_sync
+    from penstock.client.whole import WholeCommit, commits
 
 __all__ = [
     "Change",
@@ -29,3 +33,31 @@ __all__ = [
     "follow_log",
     "follow_sync",
 ]
+
+# Loaded when first asked for: Spark's workers use `penstock.client.flight` alone, and each would
+# pay for gRPC and the rest. No module here may have the name of an export: importing it would put
+# the module in the export's place.
+_HOMES: Final = {
+    "Change": "change",
+    "FileProgress": "store",
+    "Following": "following",
+    "MemoryProgress": "store",
+    "ProgressStore": "store",
+    "Retry": "retry",
+    "SyncFollowing": "sync",
+    "WholeCommit": "whole",
+    "commits": "whole",
+    "follow": "following",
+    "follow_log": "following",
+    "follow_sync": "sync",
+}
+
+if not TYPE_CHECKING:  # so that a checker still knows which names there are
+
+    def __getattr__(name: str) -> object:
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found: object = getattr(import_module(f"{__name__}.{home}"), name)
+        globals()[name] = found
+        return found

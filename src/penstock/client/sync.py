@@ -10,7 +10,7 @@ from typing import Self
 import structlog
 
 from penstock.client.change import Change, Cursor, Received, Taken
-from penstock.client.follow import RETRY, SAVE_INTERVAL_SECONDS
+from penstock.client.following import RETRY, SAVE_INTERVAL_SECONDS
 from penstock.client.remote import SyncCall, request_bytes
 from penstock.client.retry import Backoff, Retry
 from penstock.client.store import MemoryProgress, ProgressStore

@@ -2,7 +2,7 @@
 
 from typing import Final, Self
 
-from penstock.client.follow import AsyncChange, Following
+from penstock.client.following import AsyncChange, Following
 from penstock.errors import LogCorruptError, PenstockError, RequestError
 from penstock.wire import content_check
 
