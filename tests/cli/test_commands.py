@@ -1,6 +1,8 @@
 """What every command promises: text for people, JSON for programs, and stable exit codes."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,15 @@ def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
     assert said["sequence"] == 2
     assert said["eventsPerSecond"] > 0
     assert "/s" in penstock(capsys, "status", "--config", str(config)).out
+
+
+def test_help_loads_nothing_of_what_the_commands_do() -> None:
+    script = (
+        "import sys\nfrom penstock.cli import app\n"
+        "heavy = {'pyarrow', 'grpc', 'lmdb', 'pydantic', 'structlog', 'numpy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from tests.cli.service import COMMAND, SHOP, Service, configure, penstock
 
-from penstock.cli.pipeline import Teller
+from penstock.cli.telling import Teller
 from penstock.spark.run import PipelineProgress
 
 

@@ -12,8 +12,8 @@ from tests.cli.service import SHOP, Service, configure, penstock, spawn
 
 from penstock.cli.compare import compare
 from penstock.cli.config import load
-from penstock.cli.quickstart import Run, prepare
 from penstock.cli.tail import oldest
+from penstock.cli.walkthrough import Run, prepare
 from penstock.client import follow_sync
 from penstock.errors import ConfigError, PipelineError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig

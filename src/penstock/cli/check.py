@@ -1,9 +1,13 @@
 """`penstock config check`: is the configuration right? Nothing is started or connected."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from penstock.cli import output
-from penstock.cli.config import Settings, load
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings
 
 app = typer.Typer(help="The configuration.", no_args_is_help=True)
 
@@ -18,6 +22,8 @@ def check(
     config: output.ConfigOption = output.DEFAULT_CONFIG, as_json: output.JsonOption = False
 ) -> None:
     """Check the configuration, and say what it configures; secrets are not shown."""
+    from penstock.cli.config import load
+
     settings = load(config)
     if as_json:
         output.emit({"ok": True, **summary(settings)})
@@ -28,7 +34,7 @@ def check(
         console.print(f"  {key}: {value}", markup=False)
 
 
-def summary(settings: Settings) -> dict[str, object]:
+def summary(settings: "Settings") -> dict[str, object]:
     """What a configuration says, without a secret."""
     return {
         "log": str(settings.log.path),

@@ -28,8 +28,6 @@ from penstock.serve.config import ServeConfig
 if TYPE_CHECKING:
     from penstock.spark.config import PipelineConfig
 
-DEFAULT_PATH = Path("penstock.toml")
-
 Checked = TypeVar("Checked", bound=BaseModel)
 
 _SECTIONS = ("log", "sources", "serve", "pipelines")

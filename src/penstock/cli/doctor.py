@@ -7,17 +7,17 @@ import shutil
 import socket
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 from msgspec import Struct, to_builtins
 
 from penstock.cli import output
-from penstock.cli.config import Settings, SourceSettings, load
 from penstock.cli.status import ask_capture
 from penstock.errors import PenstockError
-from penstock.kv import exists, refuse_network_filesystem
-from penstock.log import LmdbLogReader
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings, SourceSettings
 
 
 class SourceCheck(Protocol):
@@ -48,6 +48,8 @@ def command(
 
     Changes nothing. Exit code 1 if something must be mended.
     """
+    from penstock.cli.config import load
+
     findings = asyncio.run(examine(load(config)))
     for finding in findings:
         if as_json:
@@ -58,7 +60,7 @@ def command(
         raise typer.Exit(1)
 
 
-async def examine(settings: Settings) -> list[Finding]:
+async def examine(settings: "Settings") -> list[Finding]:
     """Every finding: the log's place, the ports, and what each source says of itself."""
     running = ask_capture(settings) is not None
     findings = [
@@ -82,7 +84,9 @@ async def examine(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _log(settings: Settings) -> list[Finding]:
+def _log(settings: "Settings") -> list[Finding]:
+    from penstock.kv import refuse_network_filesystem
+
     path = settings.log.path
     # What does not exist yet will be created inside the nearest folder that does.
     folder = next(place for place in (path, *path.parents) if place.exists())
@@ -154,14 +158,17 @@ def _port(about: str, address: str, *, running: bool) -> Finding:
     return Finding(about=about, name="port", ok=True, detail=f"{address} is free")
 
 
-async def _positions(settings: Settings) -> dict[str, str]:
+async def _positions(settings: "Settings") -> dict[str, str]:
+    from penstock.kv import exists
+    from penstock.log import LmdbLogReader
+
     if not exists(settings.log.path):
         return {}
     async with LmdbLogReader(settings.log.path) as reader:
         return {state.source: state.position for state in await reader.sources()}
 
 
-async def _source(source: SourceSettings, position: str | None) -> list[Finding]:
+async def _source(source: "SourceSettings", position: str | None) -> list[Finding]:
     """What the source's own `doctor` says; a source without one has nothing that can be wrong."""
     about = f"sources.{source.name}"
     doctor = _doctor_of(source)
@@ -175,7 +182,7 @@ async def _source(source: SourceSettings, position: str | None) -> list[Finding]
 
 
 def _doctor_of(
-    source: SourceSettings,
+    source: "SourceSettings",
 ) -> Callable[..., Coroutine[Any, Any, Sequence[SourceCheck]]] | None:
     """`doctor(name, config, position=...)` of the module `doctor` beside the source's class."""
     package = source.adapter.__module__.rpartition(".")[0]

@@ -1,18 +1,16 @@
 """`penstock log check | backup | compact`: looking after the log."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
-from penstock.cli.config import load
 from penstock.errors import LogError
-from penstock.log.maintenance import CheckReport
-from penstock.log.maintenance import backup as backup_log
-from penstock.log.maintenance import check as check_log
-from penstock.log.maintenance import compact as compact_log
+
+if TYPE_CHECKING:
+    from penstock.log.maintenance import CheckReport
 
 app = typer.Typer(help="Look after the log.", no_args_is_help=True)
 
@@ -22,6 +20,8 @@ PathOption = Annotated[
 
 
 def _path(config: Path, path: Path | None) -> Path:
+    from penstock.cli.config import load
+
     return path or load(config).log.path
 
 
@@ -32,8 +32,10 @@ def check(
     path: PathOption = None,
 ) -> None:
     """Read the whole log and verify every byte; the service may run. Exit code 4 if damaged."""
+    from penstock.log import maintenance
+
     folder = _path(config, path)
-    report = check_log(folder)
+    report = maintenance.check(folder)
     if as_json:
         facts = {"path": str(folder), **to_builtins(report)}
         # JSON readers keep 53 bits of a number; ids have 64.
@@ -55,8 +57,10 @@ def backup(
 
     The copy is a log like any other. Once it is written to, markers beyond it are refused.
     """
+    from penstock.log import maintenance
+
     folder = _path(config, path)
-    backup_log(folder, target)
+    maintenance.backup(folder, target)
     size = (target / "data.mdb").stat().st_size
     if as_json:
         output.emit({"path": str(folder), "target": str(target), "bytes": size})
@@ -73,8 +77,10 @@ def compact(
     path: PathOption = None,
 ) -> None:
     """Give the log's free pages back to the disk. The service must be stopped."""
+    from penstock.log import maintenance
+
     folder = _path(config, path)
-    done = compact_log(folder)
+    done = maintenance.compact(folder)
     if as_json:
         output.emit({"path": str(folder), **to_builtins(done)})
     else:
@@ -85,7 +91,7 @@ def compact(
         )
 
 
-def _print(folder: Path, report: CheckReport) -> None:
+def _print(folder: Path, report: "CheckReport") -> None:
     console = output.stdout()
     console.print(
         f"{folder}: {report.entries:,} entries ({report.trimmed + 1:,} to {report.head:,}) of "

@@ -10,7 +10,6 @@ import msgspec
 import typer
 from rich.console import Console
 
-from penstock.cli.config import DEFAULT_PATH
 from penstock.errors import PenstockError
 
 ConfigOption = Annotated[
@@ -19,7 +18,7 @@ ConfigOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write JSON, one object a line, instead of text.")
 ]
-DEFAULT_CONFIG = DEFAULT_PATH
+DEFAULT_CONFIG = Path("penstock.toml")
 
 
 def stdout() -> Console:

@@ -4,18 +4,17 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
 
-from penstock.cli import logs, output
-from penstock.cli.capture_process import capture, relax_collector
-from penstock.cli.config import Settings, load
-from penstock.cli.parent import ChildFailedError, die_with_parent, ready_fact, supervise_processes
-from penstock.cli.serve_process import Addresses, serve
+from penstock.cli import output
 from penstock.errors import PenstockError
-from penstock.log import LmdbLog, LmdbLogReader
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings
+    from penstock.cli.serve_process import Addresses
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -39,6 +38,10 @@ def command(
 
     Capture and serve are two processes; one that dies is started again, and that is said.
     """
+    from penstock.cli import logs
+    from penstock.cli.config import load
+    from penstock.cli.parent import ChildFailedError, die_with_parent, supervise_processes
+
     die_with_parent()
     logs.configure(as_json=as_json, process=role or "penstock")
     settings = load(config, listen={"grpc": grpc, "flight": flight})
@@ -82,14 +85,20 @@ def _run(
     asyncio.run(run())
 
 
-async def _capture(settings: Settings, stop: asyncio.Event) -> None:
+async def _capture(settings: "Settings", stop: asyncio.Event) -> None:
+    from penstock.cli.capture_process import capture, relax_collector
+    from penstock.log import LmdbLog
+
     relax_collector()
     async with LmdbLog(settings.log) as log:
         output.emit({"pid": os.getpid()})
         await capture(settings, log, stop=stop)
 
 
-async def _serve(settings: Settings, stop: asyncio.Event) -> None:
+async def _serve(settings: "Settings", stop: asyncio.Event) -> None:
+    from penstock.cli.serve_process import serve
+    from penstock.log import LmdbLogReader
+
     async with await LmdbLogReader.open(
         settings.log.path, cache_bytes=settings.log.cache_bytes
     ) as log:
@@ -101,10 +110,15 @@ async def _serve(settings: Settings, stop: asyncio.Event) -> None:
         )
 
 
-async def one_process_service(settings: Settings, *, stop: asyncio.Event, tell: Tell) -> None:
+async def one_process_service(settings: "Settings", *, stop: asyncio.Event, tell: Tell) -> None:
     """Capture and serve in this process until `stop`; `tell` gets the ready fact."""
 
-    def ready(addresses: Addresses) -> None:
+    from penstock.cli.capture_process import capture
+    from penstock.cli.parent import ready_fact
+    from penstock.cli.serve_process import serve
+    from penstock.log import LmdbLog
+
+    def ready(addresses: "Addresses") -> None:
         tell(ready_fact(settings, to_builtins(addresses), {"run": os.getpid()}))
 
     try:

@@ -2,25 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from penstock.cli.config import Settings
 from penstock.client.flight import PipelineReport
-from penstock.log.config import LogConfig
 from penstock.ports import LogReader
-from penstock.serve.consumers import published
+from penstock.serve.consumers import consumers_path, published
 from penstock.serve.flight import FlightServer, SyncLogReader
 from penstock.serve.grpc import serve_grpc
-
-CONSUMERS_FOLDER: Final = "consumers"
-
-
-def consumers_path(log: LogConfig) -> Path:
-    """Where the serve process writes who reads the log: an environment of its own beside it."""
-    return log.path / CONSUMERS_FOLDER
 
 
 class Addresses(Struct, frozen=True, kw_only=True):
@@ -45,7 +36,7 @@ async def serve(
 
     Raises ConfigError if a port is taken; nothing is bound then.
     """
-    async with published(consumers_path(settings.log)) as consumers:
+    async with published(consumers_path(settings.log.path)) as consumers:
 
         def on_report(report: PipelineReport) -> None:
             consumers.report(report.pipeline, "pipeline", report.sequence)

@@ -2,21 +2,18 @@
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from msgspec import Struct, to_builtins
 from rich.table import Table
 
 from penstock.cli import output
-from penstock.cli.config import Settings, load
-from penstock.cli.serve_process import consumers_path
 from penstock.errors import LogError
-from penstock.kv import exists
-from penstock.log import LmdbLogReader
-from penstock.log.wake import ask
-from penstock.ports import SourceState
-from penstock.serve.consumers import read_status
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings
+    from penstock.ports import SourceState
 
 ASK_SECONDS = 5.0
 STALE_MS = 10_000
@@ -98,6 +95,8 @@ def command(
     Reads the log itself, so the service may be down. Exit code 1 unless capture and serve are up
     and every configured source is captured.
     """
+    from penstock.cli.config import load
+
     settings = load(config)
     report = look(settings)
     if as_json:
@@ -117,8 +116,11 @@ def healthy(report: Report) -> bool:
     return report.capture and report.serve and all(one.state in fine for one in report.sources)
 
 
-def look(settings: Settings) -> Report:
+def look(settings: "Settings") -> Report:
     """Ask capture, and read what the log and the serve process wrote."""
+    from penstock.kv import exists
+    from penstock.serve.consumers import consumers_path, read_status
+
     path = settings.log.path
     answer = ask_capture(settings)
     states: list[SourceState] = []
@@ -127,7 +129,7 @@ def look(settings: Settings) -> Report:
         states, log = asyncio.run(_read_log(settings))
     now_ms = time.time_ns() // 1_000_000
     head = log.head if log is not None else 0
-    status = read_status(consumers_path(settings.log))
+    status = read_status(consumers_path(settings.log.path))
     serving = status is not None and now_ms - status.written_at < STALE_MS
     consumers: list[ReaderReport] = []
     pipelines: list[ReaderReport] = []
@@ -165,8 +167,10 @@ def look(settings: Settings) -> Report:
     )
 
 
-def ask_capture(settings: Settings) -> dict[str, Any] | None:
+def ask_capture(settings: "Settings") -> dict[str, Any] | None:
     """What capture says of itself; None when it does not answer."""
+    from penstock.log.wake import ask
+
     try:
         answer = ask(settings.log.path, {"request": "status"}, timeout_seconds=ASK_SECONDS)
     except LogError:
@@ -174,7 +178,9 @@ def ask_capture(settings: Settings) -> dict[str, Any] | None:
     return answer if "sources" in answer else None
 
 
-async def _read_log(settings: Settings) -> tuple[list[SourceState], LogReport]:
+async def _read_log(settings: "Settings") -> "tuple[list[SourceState], LogReport]":
+    from penstock.log import LmdbLogReader
+
     path = settings.log.path
     async with LmdbLogReader(path) as reader:
         # In this order, so that the head is never behind what the sources have appended.
@@ -191,7 +197,7 @@ async def _read_log(settings: Settings) -> tuple[list[SourceState], LogReport]:
 
 
 def _sources(
-    settings: Settings, answer: dict[str, Any] | None, states: list[SourceState], now_ms: int
+    settings: "Settings", answer: dict[str, Any] | None, states: "list[SourceState]", now_ms: int
 ) -> list[SourceReport]:
     """Sources that are configured, and those that only the log still knows."""
     told = {one["source"]: one for one in (answer or {}).get("sources", [])}

@@ -1,20 +1,18 @@
 """`penstock tail`: watch changes pass."""
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 from rich.text import Text
 
 from penstock.cli import output
-from penstock.cli.config import load
-from penstock.client import Change, Retry, follow_sync
-from penstock.client.flight import LogClient
 from penstock.errors import ConfigError
 from penstock.event import Kind
-from penstock.progress import Progress
-from penstock.wire import to_json
+
+if TYPE_CHECKING:
+    from penstock.client import Change
 
 _STYLES = {"insert": "green", "update": "yellow", "replace": "cyan", "delete": "red"}
 
@@ -44,6 +42,10 @@ def command(
 
     Reconnects by itself. Ends with Ctrl-C, after --limit changes, or with the error that ends it.
     """
+    from penstock.cli.config import load
+    from penstock.client import Retry, follow_sync
+    from penstock.wire import to_json
+
     if from_beginning and after:
         raise ConfigError("--from-beginning and --after exclude each other. Give one of them.")
     if from_beginning:
@@ -69,12 +71,15 @@ def command(
 
 def oldest(flight: str) -> str:
     """The oldest marker of the log that is served at a Flight address."""
+    from penstock.client.flight import LogClient
+    from penstock.progress import Progress
+
     with LogClient(flight, patience_seconds=5.0) as client:
         bounds = client.bounds()
     return str(Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check))
 
 
-def line(change: Change) -> Text:
+def line(change: "Change") -> Text:
     """A change as one line: place, time, what, where, key, document."""
     event = change.entry.event
     text = Text()
@@ -96,7 +101,7 @@ def compact(document: object) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def _print(change: Change) -> None:
+def _print(change: "Change") -> None:
     console = output.stdout()
     if console.is_terminal:
         console.print(line(change), no_wrap=True, overflow="ellipsis", crop=True)

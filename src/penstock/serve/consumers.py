@@ -27,6 +27,11 @@ _STATUS_KEY: Final = b"status"
 _MAP_BYTES: Final = 1 << 30
 
 
+def consumers_path(log: Path) -> Path:
+    """Where the serve process writes who reads the log at `log`."""
+    return log / "consumers"
+
+
 class Reader(Struct, kw_only=True, rename="camel"):
     """One connected reader. Its server moves it; all times are Unix milliseconds."""
 
