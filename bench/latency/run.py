@@ -14,11 +14,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from bench.fanout.run import change, serving
 from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
+from bench.fanout.run import change, serving
 from penstock.client import follow_sync
 from penstock.event import Commit
 from penstock.log import LmdbLog, LogConfig

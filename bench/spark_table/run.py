@@ -87,9 +87,7 @@ async def fill(path: Path, events: int, keys: int) -> None:
                     Commit(
                         source="shop",
                         position=str(at),
-                        events=tuple(
-                            change(n, keys, dice) for n in range(at, at + COMMIT_EVENTS)
-                        ),
+                        events=tuple(change(n, keys, dice) for n in range(at, at + COMMIT_EVENTS)),
                     )
                     for at in range(first, first + APPEND_EVENTS, COMMIT_EVENTS)
                 ]

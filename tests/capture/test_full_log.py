@@ -4,12 +4,11 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.capture.doubles import ManualClock, entries
-
 from penstock.capture import PumpLimits, Supervised, Supervisor
 from penstock.capture.supervise import LOG_FULL_WAIT_SECONDS, State
 from penstock.log import LmdbLog, LogConfig
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from tests.capture.doubles import ManualClock, entries
 
 TRANSACTIONS = 3_000
 

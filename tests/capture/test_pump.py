@@ -7,6 +7,12 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from penstock.capture import PumpLimits, pump
+from penstock.capture.pump import last_position, weight
+from penstock.errors import LogFullError, SourceUnavailableError, UndecodableError
+from penstock.event import Commit, Fragment
+from penstock.log import MemoryLog
 from tests.capture.doubles import (
     SOURCE,
     ListSource,
@@ -16,12 +22,6 @@ from tests.capture.doubles import (
     entries,
     fragment,
 )
-
-from penstock.capture import PumpLimits, pump
-from penstock.capture.pump import last_position, weight
-from penstock.errors import LogFullError, SourceUnavailableError, UndecodableError
-from penstock.event import Commit, Fragment
-from penstock.log import MemoryLog
 
 
 class PowerCutError(Exception):

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.capture.doubles import entries
 
 from penstock.capture import PumpLimits, pump
 from penstock.errors import SourceChangedError
@@ -17,6 +16,7 @@ from penstock.event import ChangeEvent, Commit, Operation, SchemaEvent
 from penstock.log import MemoryLog
 from penstock.sources.script import COLLECTIONS, ScriptSource, ScriptSourceConfig, Shop
 from penstock.wire import encode_event
+from tests.capture.doubles import entries
 
 UNPACED = 0.0
 

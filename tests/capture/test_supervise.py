@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import pytest
 import structlog
-from tests.capture.doubles import ListSource, ManualClock, TellingLog, commit, entries
 
 from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor
 from penstock.capture.supervise import SourceStatus, State
@@ -21,6 +20,7 @@ from penstock.event import Commit
 from penstock.log import MemoryLog
 from penstock.ports import ChangeLog, ChangeSource
 from penstock.telemetry import REGISTRY
+from tests.capture.doubles import ListSource, ManualClock, TellingLog, commit, entries
 
 
 @contextlib.asynccontextmanager

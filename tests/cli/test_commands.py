@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.service import Service, configure, penstock
 
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient, PipelineReport
 from penstock.errors import PenstockError
+from tests.cli.service import Service, configure, penstock
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.service import configure, penstock
 
 from penstock.testing.servers import MongoReplicaSet
+from tests.cli.service import configure, penstock
 
 FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\n'
 

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.service import configure, penstock
 
 from penstock.capture import pump
 from penstock.cli.config import load
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from tests.cli.service import configure, penstock
 
 
 async def fill(config: Path) -> None:

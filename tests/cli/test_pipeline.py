@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
-from tests.cli.service import COMMAND, SHOP, Service, configure, penstock
 
 from penstock.cli.telling import Teller
 from penstock.spark.run import PipelineProgress
+from tests.cli.service import COMMAND, SHOP, Service, configure, penstock
 
 
 def progress(sequence: int) -> PipelineProgress:

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from rich.progress import Progress
-from tests.cli.service import SHOP, Service, configure, penstock, spawn
 
 from penstock.cli.compare import compare
 from penstock.cli.config import load
@@ -17,6 +16,7 @@ from penstock.cli.walkthrough import Run, prepare
 from penstock.client import follow_sync
 from penstock.errors import ConfigError, PipelineError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from tests.cli.service import SHOP, Service, configure, penstock, spawn
 
 DOCUMENTS = {
     "1": b'{"_id":1,"total":{"$numberDecimal":"2.50"},"tags":["b","a"],'

@@ -7,12 +7,12 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.cli.service import Service, commands_alive, configure, penstock
 
 from penstock.cli.config import load
 from penstock.client import Change, follow_sync
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from tests.cli.service import Service, commands_alive, configure, penstock
 
 
 @pytest.mark.slow

@@ -3,8 +3,6 @@
 from collections.abc import AsyncGenerator, Callable
 
 import pytest
-from tests.serve.conftest import Log, Serve
-from tests.subscribe.events import change, commit, one_each, schema
 
 from penstock.client import Following, MemoryProgress, Retry, commits, follow, follow_log
 from penstock.client.change import Received
@@ -12,6 +10,8 @@ from penstock.errors import LogCorruptError, RequestError
 from penstock.ports import LogReader
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import change, commit, one_each, schema
 
 
 async def beginning(log: LogReader) -> str:

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.client.processes import first_line, running
-from tests.subscribe.events import change, commit
 
 from penstock.client import Change, MemoryProgress, follow_log
 from penstock.event import Commit, Operation
@@ -20,6 +18,8 @@ from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
+from tests.client.processes import first_line, running
+from tests.subscribe.events import change, commit
 
 State = dict[str, Any]
 

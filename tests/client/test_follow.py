@@ -7,9 +7,6 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from tests.serve.calls import until
-from tests.serve.conftest import Log, Serve
-from tests.subscribe.events import change, commit, one_each, schema, system
 
 from penstock.client import (
     FileProgress,
@@ -34,6 +31,9 @@ from penstock.event import ChangeEvent, Kind, Operation
 from penstock.progress import Progress, parse_progress
 from penstock.serve.consumers import Consumers
 from penstock.subscribe.resume import oldest
+from tests.serve.calls import until
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import change, commit, one_each, schema, system
 
 QUICK = Retry(initial_seconds=0.01, max_seconds=0.02)
 

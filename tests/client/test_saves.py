@@ -8,15 +8,15 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.test_cursor import message
-from tests.serve.calls import until
-from tests.serve.conftest import Log, Serve
-from tests.subscribe.events import change, commit, one_each
 
 from penstock.client import Following, Retry, commits, follow_log, follow_sync
 from penstock.client.change import Received
 from penstock.log.memory import MemoryLog
 from penstock.subscribe.resume import oldest
+from tests.client.test_cursor import message
+from tests.serve.calls import until
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import change, commit, one_each
 
 QUICK = Retry(initial_seconds=0.01, max_seconds=0.02)
 

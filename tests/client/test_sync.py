@@ -6,15 +6,15 @@ from typing import TypeVar
 
 import pytest
 from structlog.testing import capture_logs
-from tests.serve.calls import until
-from tests.serve.conftest import Log, Serve
-from tests.subscribe.events import change, commit, one_each, system
 
 from penstock.client import MemoryProgress, Retry, follow_sync
 from penstock.errors import GapError, MalformedProgressError, ServiceUnavailableError
 from penstock.progress import parse_progress
 from penstock.serve.consumers import Consumers
 from penstock.subscribe.resume import oldest
+from tests.serve.calls import until
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import change, commit, one_each, system
 
 QUICK = Retry(initial_seconds=0.01, max_seconds=0.02)
 

@@ -5,8 +5,6 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
-from tests.core.strategies import StoredBlock, blocks, events, stored_block
-from tests.core.test_wire import change
 
 from penstock.errors import LogCorruptError, LogError, LogFormatError
 from penstock.wire import (
@@ -17,6 +15,8 @@ from penstock.wire import (
     build_block,
     encode_event,
 )
+from tests.core.strategies import StoredBlock, blocks, events, stored_block
+from tests.core.test_wire import change
 
 
 def opened(data: bytes) -> Block:

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw, structs
-from tests.core.strategies import texts
-from tests.core.test_wire import change
 
 from penstock.event import (
     Kind,
@@ -17,6 +15,8 @@ from penstock.event import (
     event_id,
     kind_of,
 )
+from tests.core.strategies import texts
+from tests.core.test_wire import change
 
 
 def test_a_delete_has_no_document_after_it() -> None:

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw, structs
-from tests.core.strategies import StoredBlock, blocks, change_events, events, stored_block
 
 from penstock._generated import puller_pb2
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
@@ -30,6 +29,7 @@ from penstock.wire import (
     to_arrow,
     to_json,
 )
+from tests.core.strategies import StoredBlock, blocks, change_events, events, stored_block
 
 
 def change(**changes: Any) -> ChangeEvent:

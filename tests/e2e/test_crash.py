@@ -17,6 +17,10 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pymongo import MongoClient
+
+from penstock.client.flight import LogClient
+from penstock.progress import Progress
+from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.e2e.comparison import (
     balances_of_every_version,
     collection_rows,
@@ -27,10 +31,6 @@ from tests.e2e.comparison import (
 from tests.e2e.consumer import CHANGES
 from tests.e2e.processes import Process, wait_until
 from tests.e2e.workload import ACCOUNTS, ORDERS, Writers, prepare
-
-from penstock.client.flight import LogClient
-from penstock.progress import Progress
-from penstock.testing.servers import MongoReplicaSet, free_ports
 
 VICTIMS = ("service", "capture", "serve", "consumer", "driver")
 

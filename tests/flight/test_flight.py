@@ -13,7 +13,6 @@ import pyarrow.flight as fl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.flight.blocks import BlockLog, gap, insert
 
 from penstock.client.flight import LogClient, PipelineReport, PlanRequest, ReadRequest
 from penstock.errors import (
@@ -30,6 +29,7 @@ from penstock.progress import Progress, parse_progress
 from penstock.serve.flight import FlightServer, covered_batches, plan
 from penstock.telemetry import REGISTRY
 from penstock.wire import ARROW_SCHEMA, Block
+from tests.flight.blocks import BlockLog, gap, insert
 
 Serve = Callable[..., FlightServer]
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tests.flight.blocks import insert
 
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.errors import TrimmedError
@@ -14,6 +13,7 @@ from penstock.event import AnyEvent, Commit, Fragment
 from penstock.log import LmdbLog, LogConfig, MemoryLog
 from penstock.progress import Progress, parse_progress
 from penstock.serve.flight import FlightServer
+from tests.flight.blocks import insert
 
 Log = LmdbLog | MemoryLog
 

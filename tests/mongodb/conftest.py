@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.conftest import started
 
 from penstock.testing.servers import MongoReplicaSet
+from tests.conftest import started
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from bson import Binary, Decimal128, Int64, ObjectId
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from tests.mongodb.support import loaded, reading
 
 from penstock.errors import UndecodableError
 from penstock.event import Operation, SchemaEvent, event_id
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import loaded, reading
 
 Client = MongoClient[dict[str, Any]]
 

@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
-from tests.mongodb.support import config
 
 from penstock.sources.mongodb import MongoSourceConfig
 from penstock.sources.mongodb.deployment import grant_command
+from tests.mongodb.support import config
 
 PAGE = Path("docs/how-to/mongodb.md")
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from tests.mongodb.support import config, reading, source
 
 from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mongodb import Check, doctor
 from penstock.sources.mongodb.deployment import Deployment
 from penstock.sources.mongodb.positions import MongoPosition, Server, Token
 from penstock.testing.servers import MongoReplicaSet, free_ports
+from tests.mongodb.support import config, reading, source
 
 source_module = importlib.import_module("penstock.sources.mongodb.source")
 doctor_module = importlib.import_module("penstock.sources.mongodb.doctor")

@@ -22,12 +22,12 @@ from bson import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.mongodb.support import loaded
 
 from penstock.extjson import AmbiguousDocumentError
 from penstock.sources.mongodb.documents import OPTIONS, BsonEncoder, decode
 from penstock.sources.mongodb.faithful import InexactError, read_document
 from penstock.sources.mongodb.snapshot import key_of
+from tests.mongodb.support import loaded
 
 NAMES = st.one_of(
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8),

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from tests.mongodb.support import failing, loaded, reading, source
 
 from penstock.errors import UndecodableError
 from penstock.sources.mongodb import cursor
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import failing, loaded, reading, source
 
 Client = MongoClient[dict[str, Any]]
 LARGE = 5_800_000

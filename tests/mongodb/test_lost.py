@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from pymongo import MongoClient
-from tests.conftest import started
-from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
 
 from penstock.capture.pump import pump
 from penstock.errors import PositionLostError, SourceUnavailableError
@@ -23,6 +21,8 @@ from penstock.sources.mongodb.positions import (
     parse_position,
 )
 from penstock.testing.servers import MongoReplicaSet
+from tests.conftest import started
+from tests.mongodb.support import Reading, failing, folded, loaded, reading, source, stored_rows
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server

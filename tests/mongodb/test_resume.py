@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from tests.mongodb.support import Reading, loaded, reading, source
 
 from penstock.errors import SourceChangedError, SourceUnavailableError
 from penstock.event import Commit, Fragment
 from penstock.sources.mongodb import assemble
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import Reading, loaded, reading, source
 
 Client = MongoClient[dict[str, Any]]
 pytestmark = pytest.mark.server

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 from pymongo import MongoClient
-from tests.mongodb.support import Reading, folded, reading, stored_rows
 
 from penstock.event import SystemEvent
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import Reading, folded, reading, stored_rows
 
 Client = MongoClient[dict[str, Any]]
 

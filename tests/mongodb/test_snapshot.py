@@ -10,11 +10,11 @@ import pytest
 from bson import Binary, Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from tests.mongodb.support import Reading, folded, loaded, reading, source, stored_rows
 
 from penstock.event import ChangeEvent, SystemEvent
 from penstock.sources.mongodb.documents import OPTIONS, decode
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import Reading, folded, loaded, reading, source, stored_rows
 
 Client = MongoClient[dict[str, Any]]
 COLLECTIONS = ["customers", "orders"]

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from tests.mongodb.support import Reading, before_chunk, folded, reading, stored_rows
 
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import Reading, before_chunk, folded, reading, stored_rows
 
 Client = MongoClient[dict[str, Any]]
 

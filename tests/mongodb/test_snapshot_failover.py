@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from pymongo import MongoClient
-from tests.mongodb.support import folded, reading, stored_rows
 
 from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import folded, reading, stored_rows
 
 Client = MongoClient[dict[str, Any]]
 ROWS = 120

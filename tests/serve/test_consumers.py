@@ -7,9 +7,6 @@ from threading import Thread
 
 import grpc.aio
 import pytest
-from tests.serve.calls import subscribe, take, until
-from tests.serve.conftest import Log, Serve
-from tests.subscribe.events import one_each
 
 from penstock.errors import LogFullError
 from penstock.serve.consumers import (
@@ -20,6 +17,9 @@ from penstock.serve.consumers import (
     read_status,
 )
 from penstock.subscribe.resume import oldest
+from tests.serve.calls import subscribe, take, until
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import one_each
 
 
 async def test_a_reader_is_listed_with_its_place_and_count_while_it_is_connected(

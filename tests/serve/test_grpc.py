@@ -12,9 +12,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
-from tests.serve.calls import events_until, failure, subscribe, subscribe_batch, take, until
-from tests.serve.conftest import Log, Serve
-from tests.subscribe.events import change, commit, one_each, schema, system
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import ConfigError
@@ -24,6 +21,9 @@ from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
 from penstock.serve.grpc import serve_grpc
 from penstock.subscribe.resume import oldest
+from tests.serve.calls import events_until, failure, subscribe, subscribe_batch, take, until
+from tests.serve.conftest import Log, Serve
+from tests.subscribe.events import change, commit, one_each, schema, system
 
 Connect = Callable[[str], grpc.aio.Channel]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
-from tests.client.processes import first_line, running
-from tests.serve.calls import subscribe, subscribe_batch
-from tests.subscribe.events import change, commit
 
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.subscribe.resume import oldest
+from tests.client.processes import first_line, running
+from tests.serve.calls import subscribe, subscribe_batch
+from tests.subscribe.events import change, commit
 
 STALLED = 10
 EVENTS = 24_000

@@ -2,10 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.subscribe.events import blocks_of, one_each
 
 from penstock.serve.shared import SharedMessages
 from penstock.wire import Block
+from tests.subscribe.events import blocks_of, one_each
 
 BLOCKS = blocks_of([one_each(1, 9), one_each(10, 12), one_each(13, 30)])
 

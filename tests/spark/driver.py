@@ -3,10 +3,9 @@
 import sys
 from pathlib import Path
 
-from tests.spark.tables import pipeline
-
 from penstock.spark.run import PipelineProgress, run_pipeline
 from penstock.spark.session import local_session
+from tests.spark.tables import pipeline
 
 
 def say(progress: PipelineProgress) -> None:

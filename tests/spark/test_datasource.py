@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
-from tests.flight.blocks import BlockLog, gap, insert
 
 from penstock.client.flight import PipelineReport
 from penstock.ports import Ancestor
@@ -16,6 +15,7 @@ from penstock.spark.datasource import PenstockStreamReader, RangePartition
 from penstock.spark.options import parse_options
 from penstock.spark.rows import ENTRY_SCHEMA
 from penstock.wire import ARROW_SCHEMA
+from tests.flight.blocks import BlockLog, gap, insert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession

@@ -36,13 +36,13 @@ from pyspark.sql.types import (
     TimestampType,
     VariantVal,
 )
-from tests.flight.blocks import BlockLog, gap, insert
 
 from penstock.errors import ConfigError
 from penstock.extjson import encode
 from penstock.serve.flight import FlightServer
 from penstock.spark.documents import MisfitError, converter_of
 from penstock.spark.variant import encode_variant
+from tests.flight.blocks import BlockLog, gap, insert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
-from tests.flight.blocks import BlockLog, gap
-from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
 
 from penstock.client.flight import PipelineReport
 from penstock.errors import (
@@ -24,6 +22,8 @@ from penstock.serve.flight import FlightServer
 from penstock.spark.delta import Table
 from penstock.spark.run import PipelineProgress, own_error, run_pipeline
 from penstock.spark.tables import merge_into_delta
+from tests.flight.blocks import BlockLog, gap
+from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from tests.spark.tables import Entries, apply, pipeline, put, version_of
 
 from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import PipelineConfig
 from penstock.spark.standing import Standing, StandingTable, decide_start
+from tests.spark.tables import Entries, apply, pipeline, put, version_of
 
 LOG = 0xFEDC_BA98_7654_3210
 

@@ -10,6 +10,9 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from penstock.errors import ChangesLostError, IncompleteCommitError, StreamChangedError
+from penstock.event import ChangeEvent
 from tests.spark.tables import (
     Entries,
     apply,
@@ -23,9 +26,6 @@ from tests.spark.tables import (
     schema_event,
     version_of,
 )
-
-from penstock.errors import ChangesLostError, IncompleteCommitError, StreamChangedError
-from penstock.event import ChangeEvent
 
 VALUES = st.fixed_dictionaries(
     {"n": st.integers(-(2**31), 2**31 - 1)},

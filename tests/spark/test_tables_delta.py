@@ -7,13 +7,13 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pydantic import ValidationError
-from tests.spark.tables import Entries, apply, pipeline, put, rows_of
 
 from penstock.errors import PipelineError, TrimmedError
 from penstock.spark.config import PipelineConfig
 from penstock.spark.delta import Stamp, Table
 from penstock.spark.plan import OWN_COLUMNS
 from penstock.spark.run import own_error
+from tests.spark.tables import Entries, apply, pipeline, put, rows_of
 
 
 def stamp(until: int) -> Stamp:

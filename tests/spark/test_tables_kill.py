@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from tests.flight.blocks import BlockLog
-from tests.spark.tables import apply, change, fold, pipeline, put, rejects_of, rows_of
 
 from penstock.event import ChangeEvent
 from penstock.serve.flight import FlightServer
+from tests.flight.blocks import BlockLog
+from tests.spark.tables import apply, change, fold, pipeline, put, rejects_of, rows_of
 
 _KILLS = 3
 _ROOT = Path(__file__).parents[2]
@@ -94,9 +94,8 @@ def test_a_crash_between_the_rejects_and_the_table_ends_as_if_there_was_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each commit is idempotent on its own, and the rejects come first."""
-    from tests.spark.tables import Entries
-
     from penstock.spark.delta import Table
+    from tests.spark.tables import Entries
 
     entries, config = Entries(), pipeline(tmp_path / "t")
     entries.commit(put(1, n=1), put(2, n="x"))

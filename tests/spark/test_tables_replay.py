@@ -13,6 +13,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
+
+from penstock.errors import ChangesLostError, PipelineError
+from penstock.spark.config import PipelineConfig
+from penstock.spark.delta import Table
+from penstock.spark.kinds import Kind, column_field
+from penstock.spark.plan import place
 from tests.spark.tables import (
     Entries,
     apply,
@@ -23,12 +29,6 @@ from tests.spark.tables import (
     rows_of,
     schema_event,
 )
-
-from penstock.errors import ChangesLostError, PipelineError
-from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Table
-from penstock.spark.kinds import Kind, column_field
-from penstock.spark.plan import place
 
 
 def _crash_before_the_table(

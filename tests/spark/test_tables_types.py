@@ -11,6 +11,9 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from penstock.spark.decode import decode_documents, documents_of
+from penstock.spark.kinds import ARROW_TYPES, Kind
 from tests.spark.tables import (
     Entries,
     apply,
@@ -21,9 +24,6 @@ from tests.spark.tables import (
     rejects_of,
     rows_of,
 )
-
-from penstock.spark.decode import decode_documents, documents_of
-from penstock.spark.kinds import ARROW_TYPES, Kind
 
 I64 = '{"$numberLong":"%d"}'
 DEC = '{"$numberDecimal":"%s"}'

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.subscribe.events import LOG_ID, blocks_of, change, commit, one_each, schema, system
 
 from penstock.errors import GapError, LogCorruptError, StreamChangedError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Entry
 from penstock.progress import Progress
 from penstock.subscribe import Criteria, Delivery, Subscription, batches, deliver
 from penstock.wire import Block, decode_message
+from tests.subscribe.events import LOG_ID, blocks_of, change, commit, one_each, schema, system
 
 START = Progress(LOG_ID, 0, 0)
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from tests.subscribe.events import LOG_ID, PartialLog, blocks_of, commit, one_each, system
 
 from penstock.progress import Progress
 from penstock.subscribe import Criteria, Delivery, Subscription, follow
 from penstock.wire import Block
+from tests.subscribe.events import LOG_ID, PartialLog, blocks_of, commit, one_each, system
 
 START = Progress(LOG_ID, 0, 0)
 

@@ -1,7 +1,6 @@
 """Where a marker leads: to the very next entry, or to a sentence that says why not."""
 
 import pytest
-from tests.subscribe.events import PartialLog
 
 from penstock.errors import (
     AheadError,
@@ -12,6 +11,7 @@ from penstock.errors import (
 from penstock.ports import Ancestor, Bounds
 from penstock.progress import Progress
 from penstock.subscribe import resume, start
+from tests.subscribe.events import PartialLog
 
 BOUNDS = Bounds(log_id=7, trimmed=10, trimmed_check=0xAA, head=20, head_commit=20, head_check=0xBB)
 
