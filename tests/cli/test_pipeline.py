@@ -84,9 +84,12 @@ def test_a_pipeline_whose_reader_went_away_ends_without_an_error(tmp_path: Path)
         ) as running:
             assert running.stdout is not None
             assert running.stderr is not None
-            assert json.loads(running.stdout.readline())["pipeline"] == "shop"
-            running.stdout.close()
-            # Spark may log the batch that was not begun any more; that is no error of ours.
-            errors = running.stderr.read().decode()
-            assert running.wait() == 0, errors
+            try:
+                assert json.loads(running.stdout.readline())["pipeline"] == "shop"
+                running.stdout.close()
+                # Spark may log the batch that was not begun any more; that is no error of ours.
+                errors = running.stderr.read().decode()
+                assert running.wait() == 0, errors
+            finally:
+                running.kill()
         assert "BrokenPipeError" not in errors
