@@ -20,7 +20,12 @@ from penstock.errors import (
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark.delta import Table
-from penstock.spark.run import PipelineProgress, own_error, run_pipeline
+from penstock.spark.run import (
+    PipelineProgress,
+    _Runner,  # pyright: ignore[reportPrivateUsage]
+    own_error,
+    run_pipeline,
+)
 from penstock.spark.tables import merge_into_delta
 from tests.flight.blocks import BlockLog, gap
 from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
@@ -204,6 +209,55 @@ def test_a_pipeline_that_is_told_to_stop_while_a_batch_begins_ends_without_an_er
     config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.01)
     run_pipeline("p", config, endpoint, spark=spark, stop=stop)
     assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [0]
+
+
+class WaitedFor:
+    """A lock that says when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.contended = threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.contended.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark's stop waits for the batch, so the batch must not wait for whoever stops."""
+    log.append([put(number, n=number)] for number in range(40))
+    config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.0)
+    stop, lock = threading.Event(), WaitedFor()
+    made = _Runner.__init__
+
+    def make(runner: Any, *given: Any) -> None:
+        made(runner, *given)
+        runner._writing = lock
+
+    def exception(query: object) -> None:
+        lock.contended.wait(10)
+
+    monkeypatch.setattr("penstock.spark.run._Runner.__init__", make)
+    monkeypatch.setattr("pyspark.sql.streaming.query.StreamingQuery.exception", exception)
+    running = threading.Thread(
+        target=run_pipeline,
+        args=("p", config, endpoint),
+        kwargs={"spark": spark, "stop": stop, "on_progress": lambda _: stop.set()},
+        daemon=True,
+    )
+    running.start()
+    running.join(90)
+    assert not running.is_alive()
 
 
 def test_a_batch_beyond_what_the_driver_may_hold_is_refused_by_name(

@@ -235,7 +235,9 @@ class _Runner:
         """Stop between batches: no write is torn off, though one that were would do no harm."""
         with self._writing:
             failed = query.exception()
-            query.stop()
+        # Without the lock: Spark's stop waits for a batch that has just begun, and that batch for
+        # the lock. It finds that we stop, and writes nothing.
+        query.stop()
         if failed is not None and not self._stopping.is_set():
             raise failed
 
