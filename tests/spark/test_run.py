@@ -247,12 +247,15 @@ def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
     def exception(query: object) -> None:
         lock.contended.wait(10)
 
+    def told(progress: PipelineProgress) -> None:
+        stop.set()
+
     monkeypatch.setattr("penstock.spark.run._Runner.__init__", make)
     monkeypatch.setattr("pyspark.sql.streaming.query.StreamingQuery.exception", exception)
     running = threading.Thread(
         target=run_pipeline,
         args=("p", config, endpoint),
-        kwargs={"spark": spark, "stop": stop, "on_progress": lambda _: stop.set()},
+        kwargs={"spark": spark, "stop": stop, "on_progress": told},
         daemon=True,
     )
     running.start()
