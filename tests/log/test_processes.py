@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,24 @@ class Writer:
             cwd=_ROOT,
         )
 
-    def wait_until_appending(self, lines: int = 1) -> None:
-        """Hear so much of what it says: it stops appending while its pipe is full."""
+        self._appending = threading.Event()
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        """Take all that it says: with a full pipe it would stop appending."""
         assert self._process.stdout is not None
-        for _ in range(lines):
-            assert self._process.stdout.readline()
+        with self._process.stdout as lines:
+            for _ in lines:
+                self._appending.set()
+
+    def wait_until_appending(self) -> None:
+        assert self._appending.wait(120)
 
     def kill(self) -> None:
-        assert self._process.stdout is not None
         self._process.send_signal(signal.SIGKILL)
-        self._process.stdout.close()
         self._process.wait()
+        self._listener.join()
 
 
 async def test_a_second_writer_is_refused_in_this_process_and_in_another(tmp_path: Path) -> None:
@@ -90,9 +98,9 @@ async def test_a_reader_outlives_the_writers_that_are_killed_under_it(tmp_path: 
             await asyncio.to_thread(writer.wait_until_appending)
             reader = reader or await opening
             for _ in range(5):
-                await asyncio.to_thread(writer.wait_until_appending, 1000)
                 assert await reader.wait(after=after, timeout_seconds=60)
-                entries += await read_all(reader, after=after)
+                for block in await reader.read(after=after):
+                    entries += block.entries()
                 after = entries[-1].sequence
         finally:
             await asyncio.to_thread(writer.kill)
