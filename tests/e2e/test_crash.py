@@ -232,5 +232,5 @@ def test_no_version_of_a_table_shows_a_part_of_a_transaction(
 def test_the_same_through_twenty_kills_of_each(
     mongo: MongoReplicaSet, tmp_path: Path, images: bool
 ) -> None:
-    """The long run of the above; its log is kept in docs/benchmarks/soak.md."""
+    """The long run of the above."""
     crash_run(mongo.uri, tmp_path, kills=20, seed=seed_of("soak"), images=images)
