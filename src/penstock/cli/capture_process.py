@@ -13,7 +13,7 @@ import structlog
 
 from penstock.capture import Supervised, Supervisor
 from penstock.cli.config import Settings
-from penstock.errors import RequestError
+from penstock.cli.control import Control
 from penstock.ports import ChangeLog, SourceState
 from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
 
@@ -69,12 +69,8 @@ class Observer:
             if state.last_timestamp:
                 SOURCE_LAG_SECONDS.labels(state.source).set(lag_seconds(state))
 
-    async def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What a request over the log's socket gets back. Raises RequestError for another one."""
-        if request.get("request") != "status":
-            raise RequestError(
-                f"capture knows no request {request.get('request')!r}. Nothing was changed."
-            )
+    async def status(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The answer to the request `status`: this process, and every source's capture."""
         return {
             "pid": os.getpid(),
             "ageRetentionPaused": self._log.age_retention_paused,
@@ -131,7 +127,9 @@ async def capture(settings: Settings, log: CaptureLog, *, stop: asyncio.Event) -
         rng=random.Random(),
     )
     observer = Observer(log, supervisor)
-    log.on_request(observer.answer)
+    control = Control()
+    control.register("status", observer.status)
+    log.on_request(control.answer)
     tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(observer.run())]
     stopping = asyncio.create_task(stop.wait())
     try:
