@@ -3,16 +3,19 @@
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 from pymongo import MongoClient
 
-from penstock.testing.servers import MongoReplicaSet, ServerUnavailableError
+from penstock.testing.servers import EtcdServer, MongoReplicaSet, ServerUnavailableError
 
-SERVER_FIXTURES = frozenset({"mongo", "mongo_client", "mongo_database", "mongo6027", "start_mongo"})
+SERVER_FIXTURES = frozenset(
+    {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
+)
+Server = TypeVar("Server", bound=AbstractContextManager[Any])
 
 # A slow machine is no bug; a failure must be reproducible from what CI printed.
 settings.register_profile("dev", deadline=None)
@@ -28,14 +31,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.server)
 
 
-def started(stack: ExitStack, mongo: MongoReplicaSet) -> MongoReplicaSet:
-    """Start a replica set that `stack` stops. Missing server: fail where required, else skip."""
+def started(stack: ExitStack, server: Server) -> Server:
+    """Start a server that `stack` stops. Missing server: fail where required, else skip."""
     try:
-        return stack.enter_context(mongo)
+        stack.enter_context(server)
     except ServerUnavailableError as error:
         if "true" in (os.environ.get("CI"), os.environ.get("PENSTOCK_SERVERS_REQUIRED")):
             pytest.fail(str(error))
         pytest.skip(str(error))
+    return server
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +80,17 @@ def start_mongo() -> Iterator[Callable[..., MongoReplicaSet]]:
             return started(stack, MongoReplicaSet(**options))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[EtcdServer]:
+    """One etcd, shared: keep to keys of your own, and kill nothing."""
+    with ExitStack() as stack:
+        yield started(stack, EtcdServer())
+
+
+@pytest.fixture
+def start_etcd() -> Iterator[Callable[[], EtcdServer]]:
+    """Start etcds of this test's own; kill what you like."""
+    with ExitStack() as stack:
+        yield lambda: started(stack, EtcdServer())

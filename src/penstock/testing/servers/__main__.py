@@ -16,8 +16,8 @@ from penstock.testing.servers.packages import (
 
 # The loader names one missing library at a time.
 APT_ROUNDS_MAX = 5
-TOOLS = ["strace"]
-"""Programs that tests run, each in a Debian package of its name."""
+TOOLS = {"etcd": "etcd-server", "strace": "strace"}
+"""Programs that tests run, and the Debian package of each."""
 
 
 def main(arguments: list[str]) -> int:
@@ -50,7 +50,7 @@ def install_with_libraries(package: ServerPackage) -> ServerBinary:
 
 def install_tools() -> None:
     """Install the tools that are missing, where we are root on a Debian system."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
