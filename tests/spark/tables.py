@@ -20,18 +20,18 @@ from penstock.event import (
     event_id,
 )
 from penstock.extjson import encode
-from penstock.spark.apply import table_states
-from penstock.spark.arrow import compute
-from penstock.spark.batch import BatchResult, BatchWriter, cuts_of
-from penstock.spark.chunk import (
+from penstock.spark.config import PipelineConfig
+from penstock.spark.table.apply import table_states
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
+from penstock.spark.table.chunk import (
     INPUT_COLUMNS,
     Collected,
     from_chunks,
     join,
     to_chunks,
 )
-from penstock.spark.config import PipelineConfig
-from penstock.spark.reduce import verify_commits
+from penstock.spark.table.reduce import verify_commits
 from penstock.wire import Block, CommitSummary, Placed, build_block, encode_commit
 
 LOG_ID = 0xFEDC_BA98_7654_3210

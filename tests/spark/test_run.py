@@ -19,13 +19,13 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
-from penstock.spark.delta import Table
 from penstock.spark.run import (
     PipelineProgress,
     _Runner,  # pyright: ignore[reportPrivateUsage]
     own_error,
     run_pipeline,
 )
+from penstock.spark.table.delta import Table
 from penstock.spark.tables import merge_into_delta
 from tests.flight.blocks import BlockLog, gap
 from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event

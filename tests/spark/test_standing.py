@@ -12,7 +12,7 @@ from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamCha
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import PipelineConfig
-from penstock.spark.standing import Standing, StandingTable, decide_start
+from penstock.spark.table.standing import Standing, StandingTable, decide_start
 from tests.spark.tables import Entries, apply, pipeline, put, version_of
 
 LOG = 0xFEDC_BA98_7654_3210

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from penstock.errors import PipelineError, TrimmedError
 from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Stamp, Table
-from penstock.spark.plan import OWN_COLUMNS
 from penstock.spark.run import own_error
+from penstock.spark.table.delta import Stamp, Table
+from penstock.spark.table.plan import OWN_COLUMNS
 from tests.spark.tables import Entries, apply, pipeline, put, rows_of
 
 

@@ -13,8 +13,8 @@ from deltalake import DeltaTable
 
 from penstock.event import ChangeEvent
 from penstock.serve.flight import FlightServer
-from penstock.spark.arrow import compute
-from penstock.spark.plan import DATABASE, KEY, REJECTED, SEQUENCE
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import apply, change, fold, pipeline, put, rejects_of, rows_of
 
@@ -119,7 +119,7 @@ def test_a_crash_between_the_rejects_and_the_table_ends_as_if_there_was_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each commit is idempotent on its own, and the rejects come first."""
-    from penstock.spark.delta import Table
+    from penstock.spark.table.delta import Table
     from tests.spark.tables import Entries
 
     entries, config = Entries(), pipeline(tmp_path / "t")

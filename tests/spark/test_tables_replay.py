@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from penstock.errors import ChangesLostError, PipelineError
 from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Table
-from penstock.spark.kinds import Kind, column_field
-from penstock.spark.plan import place
+from penstock.spark.table.delta import Table
+from penstock.spark.table.kinds import Kind, column_field
+from penstock.spark.table.plan import place
 from tests.spark.tables import (
     Entries,
     apply,

@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.spark.decode import decode_documents, documents_of
-from penstock.spark.kinds import ARROW_TYPES, Kind
+from penstock.spark.table.decode import decode_documents, documents_of
+from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from tests.spark.tables import (
     Entries,
     apply,
@@ -233,8 +233,8 @@ def test_a_batch_without_entries_for_the_tables_writes_nothing(tmp_path: Path) -
     config = pipeline(tmp_path / "t")
     apply(entries.table(), config)
     version = DeltaTable(str(tmp_path / "t")).version()
-    from penstock.spark.batch import BatchWriter
-    from penstock.spark.chunk import Collected, join
+    from penstock.spark.table.batch import BatchWriter
+    from penstock.spark.table.chunk import Collected, join
 
     writer = BatchWriter(
         pipeline="p", config=config, log_id=1 << 63, batch_id=1, entries_at=lambda _: pa.table({})

@@ -1,8 +1,8 @@
 """Run a pipeline: from the service's log to its tables, until it is told to stop.
 
 One Spark query per pipeline. Where it goes on is in a row beside the tables, written after all
-tables of a batch (`penstock.spark.standing`); each table ignores what it has already. Spark's own
-checkpoint lasts for one run only: kept, it would be a second word on where the pipeline stands.
+tables of a batch (`penstock.spark.table.standing`); each table ignores what it has already. Spark's
+own checkpoint lasts for one run only: kept, it would be a second word on where the pipeline stands.
 
 A service that is away is waited for: the query is started again, with growing pauses. Whatever
 cannot heal by itself is raised as the error of errors.py that it is.
@@ -29,12 +29,12 @@ from penstock.client.flight import LogClient, from_wire
 from penstock.errors import PenstockError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.batch import BatchResult
-from penstock.spark.chunk import INPUT_COLUMNS
 from penstock.spark.config import PipelineConfig
 from penstock.spark.options import NOTE, place_of
 from penstock.spark.session import local_session
-from penstock.spark.standing import StandingTable
+from penstock.spark.table.batch import BatchResult
+from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.table.standing import StandingTable
 from penstock.spark.tables import merge_into_delta, scratch_folder, sweep_scratch
 
 if TYPE_CHECKING:

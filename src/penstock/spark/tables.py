@@ -1,7 +1,7 @@
 """`to = "table"`: keep Delta tables equal to collections (SCD type 1), from Spark.
 
-Workers reduce and decode (`penstock.spark.chunk`), this process joins and writes
-(`penstock.spark.batch`); what a batch does to a table is described there.
+Workers reduce and decode (`penstock.spark.table.chunk`), this process joins and writes
+(`penstock.spark.table.batch`); what a batch does to a table is described there.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from penstock.errors import BatchTooLargeError
-from penstock.spark.arrow import arrow, compute
-from penstock.spark.batch import BatchResult, BatchWriter, cuts_of
-from penstock.spark.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
 from penstock.spark.config import PipelineConfig
-from penstock.spark.reduce import IDENTITY, verify_commits
-from penstock.spark.rejects import ENTRY_COLUMNS
+from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
+from penstock.spark.table.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
+from penstock.spark.table.reduce import IDENTITY, verify_commits
+from penstock.spark.table.rejects import ENTRY_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import IncompleteCommitError
 from penstock.event import Kind
-from penstock.spark.arrow import arrow, compute
+from penstock.spark.table.arrow import arrow, compute
 
 IDENTITY: Final = ("source", "database", "collection", "key")
 """What makes two entries changes of the same row. `key` is text with its types: 5 is not "5"."""

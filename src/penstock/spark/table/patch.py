@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from penstock.spark.decode import Document
+from penstock.spark.table.decode import Document
 
 
 class Change(Struct, frozen=True, kw_only=True):

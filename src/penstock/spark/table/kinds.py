@@ -23,7 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from penstock.spark.arrow import Field, arrow
+from penstock.spark.table.arrow import Field, arrow
 
 
 class Kind(StrEnum):

@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from penstock.errors import StreamChangedError
 from penstock.spark.ahead import Ahead
-from penstock.spark.arrow import Column, arrow, compute
-from penstock.spark.plan import (
+from penstock.spark.table.arrow import Column, arrow, compute
+from penstock.spark.table.plan import (
     DATABASE,
     KEY,
     OPERATION,
@@ -32,7 +32,7 @@ from penstock.spark.plan import (
     SOURCE,
     STALE,
 )
-from penstock.spark.reduce import DELETE, PUT
+from penstock.spark.table.reduce import DELETE, PUT
 
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _SIGN: Final = 1 << 64

@@ -34,14 +34,14 @@ from msgspec import Struct
 
 from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.event import Kind
-from penstock.spark.apply import TableWrite, prepare, prepare_move, relative_keys
-from penstock.spark.arrow import compute
-from penstock.spark.chunk import Chunk, Collected, Control
 from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Stamp, Table, of_stream, secrets, text
-from penstock.spark.plan import DATABASE, SEQUENCE
-from penstock.spark.reduce import CONTROL
-from penstock.spark.rejects import Reject, between, known_rejects, rejects_table
+from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.chunk import Chunk, Collected, Control
+from penstock.spark.table.delta import Stamp, Table, of_stream, secrets, text
+from penstock.spark.table.plan import DATABASE, SEQUENCE
+from penstock.spark.table.reduce import CONTROL
+from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
 
 _HARMLESS = frozenset(
     {

@@ -22,9 +22,9 @@ from msgspec import Struct, structs
 from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.arrow import arrow
 from penstock.spark.config import PipelineConfig
-from penstock.spark.delta import Stamp, Table, secrets
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.delta import Stamp, Table, secrets
 
 log = structlog.get_logger()
 

@@ -13,9 +13,9 @@ import pyarrow as pa
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from penstock.spark.arrow import Column, Field, arrow, compute
-from penstock.spark.decode import Cells, json_text, python_values
-from penstock.spark.kinds import (
+from penstock.spark.table.arrow import Column, Field, arrow, compute
+from penstock.spark.table.decode import Cells, json_text, python_values
+from penstock.spark.table.kinds import (
     ARROW_TYPES,
     Kind,
     column_field,

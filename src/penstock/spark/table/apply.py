@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, structs
 
-from penstock.spark.arrow import Column, arrow, compute
-from penstock.spark.chunk import ROW_SCHEMA, Chunk, concat_cells
-from penstock.spark.decode import Cells, Document, decode_documents, documents_of
-from penstock.spark.kinds import Kind, document_field, kind_of_column
-from penstock.spark.patch import State, decode_change, fold
-from penstock.spark.plan import (
+from penstock.spark.table.arrow import Column, arrow, compute
+from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, concat_cells
+from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
+from penstock.spark.table.kinds import Kind, document_field, kind_of_column
+from penstock.spark.table.patch import State, decode_change, fold
+from penstock.spark.table.plan import (
     DATABASE,
     KEY,
     OPERATION,
@@ -29,8 +29,8 @@ from penstock.spark.plan import (
     Placement,
     place,
 )
-from penstock.spark.reduce import DELETE, PUT, RELATIVE, codes_of
-from penstock.spark.rejects import Reject
+from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
+from penstock.spark.table.rejects import Reject
 
 Identity = tuple[str, str, str]
 """(key, database, source) of a row of one table."""

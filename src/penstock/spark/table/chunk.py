@@ -22,10 +22,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.event import Kind as Event
-from penstock.spark.arrow import arrow, compute
-from penstock.spark.decode import Cells, decode_documents, parse_documents
-from penstock.spark.kinds import Kind
-from penstock.spark.reduce import (
+from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.decode import Cells, decode_documents, parse_documents
+from penstock.spark.table.kinds import Kind
+from penstock.spark.table.reduce import (
     CONTROL,
     PUT,
     RELATIVE,

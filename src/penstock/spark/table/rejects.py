@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.spark.arrow import arrow
+from penstock.spark.table.arrow import arrow
 
 REJECTS_SCHEMA: Final = arrow.schema(
     [

@@ -1,7 +1,7 @@
 """Documents to columns: Extended JSON in, one exact column per field and kind out; and back.
 
 A field whose values are of several kinds has several columns, each null where the value is of
-another kind. Nothing is decided here about what a table can hold (see `penstock.spark.plan`).
+another kind. Nothing is decided here about what a table can hold (see `penstock.spark.table.plan`).
 """
 
 # The stubs of pyarrow leave element types open.
@@ -22,8 +22,8 @@ import pyarrow as pa
 from penstock.extjson import binary as binary_wrapper
 from penstock.extjson import date as date_wrapper
 from penstock.extjson import long as long_wrapper
-from penstock.spark.arrow import Column, arrow, compute
-from penstock.spark.kinds import ARROW_TYPES, DECIMAL_SCALE, Kind
+from penstock.spark.table.arrow import Column, arrow, compute
+from penstock.spark.table.kinds import ARROW_TYPES, DECIMAL_SCALE, Kind
 
 Cells = dict[str, dict[Kind, Column]]
 """Per field, in the order of first appearance, a column for each kind that occurs."""
