@@ -182,6 +182,15 @@ def exact(value: Any, path: tuple[str, ...] = (), *, hook: Hook | None = None) -
     return value
 
 
+def refuse_mimic(document: Mapping[str, Any]) -> None:
+    """Raise AmbiguousDocumentError if a plain `document` would read as a wrapper."""
+    first = next(iter(document), "")
+    if first in _WRAPPER_KEYS:
+        raise AmbiguousDocumentError(
+            f"a plain document with the key {first!r}, which Extended JSON reserves"
+        )
+
+
 def _field(path: tuple[str, ...]) -> str:
     return f"the field {'.'.join(path)}" if path else "the document"
 

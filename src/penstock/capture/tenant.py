@@ -1,0 +1,137 @@
+"""Whose an event is: the rule that a source is given, applied to what one event says. Pure.
+
+Every event has a tenant, and it is never empty (P24). It is told from the event alone, so that it is
+the same on every capture. What cannot be told is an error, and so stops capture or becomes a dead
+letter; it is never an empty text, nor quietly another tenant's.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self, cast
+from uuid import UUID
+
+from pydantic import Field, model_validator
+
+from penstock.config import Config
+
+Document = Mapping[str, Any]
+
+
+class TenantUnknownError(ValueError):
+    """An event does not say whose it is; the message says what was looked for."""
+
+
+class TenantRule(Config):
+    """Tells an event's tenant from its document or its key; exactly one way of the three."""
+
+    field: str | None = Field(
+        None,
+        min_length=1,
+        description="A field of the document, as a path: `account.id`. Needs before images, for a "
+        "delete has no other document.",
+    )
+    id_prefix: str | None = Field(
+        None,
+        min_length=1,
+        description="The separator after the tenant in a text key: ':' reads acme from acme:42.",
+    )
+    id_field: str | None = Field(
+        None, min_length=1, description="A field of a key that is a document, as a path."
+    )
+    otherwise: str | None = Field(
+        None,
+        min_length=1,
+        description="The tenant of documents or keys that do not name one. Without it they are "
+        "undecodable.",
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        ways = (self.field, self.id_prefix, self.id_field)
+        if sum(way is not None for way in ways) != 1:
+            raise ValueError("name one of field, id_prefix and id_field")
+        return self
+
+    def of(
+        self,
+        key: object,
+        *,
+        after: Document | None = None,
+        updated: Document | None = None,
+        before: Document | None = None,
+        text: Callable[[object], str | None] = lambda _: None,
+    ) -> str:
+        """The tenant of one event. `key` is the value of the document's id.
+
+        A field is looked for in the document after the change; without one, in what the update
+        set; without that, in the document before. `text` writes a source's own types as text
+        (None: it cannot); text and whole numbers need no help.
+
+        Raises TenantUnknownError where none of them is here, or where what is here names no
+        tenant and the rule has no `otherwise`. A missing document is never `otherwise`: it might
+        well name a tenant.
+        """
+        if self.field is not None:
+            value = self._in_documents(after, updated, before)
+            where = f"the field {self.field} of its document"
+        elif self.id_field is not None:
+            value = _at(key, self.id_field)
+            where = f"the field {self.id_field} of its key"
+        else:
+            assert self.id_prefix is not None
+            head, separator, _ = (
+                key.partition(self.id_prefix) if isinstance(key, str) else ("", "", "")
+            )
+            value = head if separator else None
+            where = f"its key's prefix before {self.id_prefix!r}"
+        tenant = value if isinstance(value, str) else _written(value, text)
+        if tenant:
+            return tenant
+        if self.otherwise is not None:
+            return self.otherwise
+        raise TenantUnknownError(
+            f"its tenant cannot be told: {where} is no text or whole number. Set "
+            f"tenant.otherwise for such documents"
+        )
+
+    def _in_documents(
+        self, after: Document | None, updated: Document | None, before: Document | None
+    ) -> object:
+        assert self.field is not None
+        if after is not None:
+            return _at(after, self.field)
+        if updated is not None and self.field in updated:
+            return updated[self.field]
+        if before is not None:
+            return _at(before, self.field)
+        raise TenantUnknownError(
+            f"its tenant cannot be told: the event holds no document with the field {self.field}. "
+            f"Let the server store before images, or take the tenant from the key"
+        )
+
+
+Tenant = str | TenantRule | None
+"""A constant, a rule, or None for the event's database."""
+
+
+def control_tenant(tenant: Tenant, *, database: str, source: str) -> str:
+    """The tenant of an event about no document: the constant, else the database, else the source.
+
+    An event of a whole source that reads many databases belongs to none of them.
+    """
+    return tenant if isinstance(tenant, str) else database or source
+
+
+def _at(value: object, path: str) -> object:
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = cast("Document", value).get(name)
+    return value
+
+
+def _written(value: object, text: Callable[[object], str | None]) -> str | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, int):
+        return str(int(value))
+    return str(value) if isinstance(value, UUID) else text(value)
