@@ -3,7 +3,7 @@ r"""Nested documents as one level of dotted keys, and back, exactly (P32).
 | document | flattened |
 |---|---|
 | `{a: {b: 1, c: {d: 2}}}` | `{"a.b": 1, "a.c.d": 2}` |
-| a field that is called `a.b` | `a\.b`: the dot of a name is written `\.`, and `\` is written `\\` |
+| a field called `a.b` | `a\.b`: the dot of a name is written `\.`, and `\` is written `\\` |
 | `{a: {}}` | the same: an empty document is a value |
 | `{a: [{b: 1}]}` | the same: an array is a value, with all that is in it |
 | `{a: null}` | the same |

@@ -1,8 +1,8 @@
 """Whose an event is: the rule that a source is given, applied to what one event says. Pure.
 
-Every event has a tenant, and it is never empty (P24). It is told from the event alone, so that it is
-the same on every capture. What cannot be told is an error, and so stops capture or becomes a dead
-letter; it is never an empty text, nor quietly another tenant's.
+Every event has a tenant, and it is never empty (P24). It is told from the event alone, so that it
+is the same on every capture. What cannot be told is an error, and so stops capture or becomes a
+dead letter; it is never an empty text, nor quietly the tenant of somebody else.
 """
 
 from collections.abc import Callable, Mapping
