@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from penstock import extjson
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
@@ -26,7 +26,10 @@ SEED_FIELDS = 10
 
 ARROW_NAMES = {"id": ["event_id"], "cluster_time": ["cluster_time_t", "cluster_time_i"]}
 JSON_NAMES = {"id": "eventId"}
-NOT_IN_ARROW = {"progress": "made from log id, `sequence` and `check`"}
+NOT_IN_ARROW = {
+    "progress": "made from log id, `sequence` and `check`",
+    "coalesced": "a range is read as captured",
+}
 
 
 def json_names() -> set[str]:
@@ -63,7 +66,8 @@ def json_names() -> set[str]:
         progress="m",
         event=event,
     )
-    return set(msgspec.json.decode(to_json(entry)))
+    coalesced = structs.replace(entry, coalesced=2)
+    return {name for one in (entry, coalesced) for name in msgspec.json.decode(to_json(one))}
 
 
 def camel(name: str) -> str:

@@ -169,6 +169,12 @@ class Entry(Struct, frozen=True, kw_only=True):
     progress: str
     """The marker to save once this entry is processed, and to send back as `after`."""
     event: AnyEvent
+    coalesced: int = 0
+    """How many changes this entry stands for, itself the last of them; 0 = as captured.
+
+    An entry that says more than 0 came in a coalesced window, which does not prove its commits:
+    `commit_rows` and `commit_digest` are 0, and `ends_commit` says of the window's last entry that
+    all up to it is whole commits."""
 
 
 def kind_of(event: AnyEvent) -> Kind:

@@ -114,6 +114,7 @@ def entry_of(event: pb.Event) -> Entry:
         ingested_at=event.ingested_at,
         progress=event.progress,
         event=event_of(event),
+        coalesced=event.coalesced,
     )
 
 
@@ -180,7 +181,8 @@ def _raw(data: bytes) -> Raw | None:
 def to_json(entry: Entry, *, plain_numbers: bool = True) -> bytes:
     """One entry as JSON, in the seed's names; `plain_numbers` as its relaxed Extended JSON.
 
-    Absent fields are left out, but `txnNumber` is null outside a transaction (P28).
+    Absent fields are left out, but `txnNumber` is null outside a transaction (P28). An entry of a
+    coalesced window has neither `commitRows` nor `commitDigest`.
     """
     event = entry.event
     fields: dict[str, Any] = {}
@@ -193,12 +195,15 @@ def to_json(entry: Entry, *, plain_numbers: bool = True) -> bytes:
         "sequence": entry.sequence,
         "commit": entry.commit,
         "ordinal": entry.ordinal,
-        "commitRows": entry.commit_rows,
-        "commitDigest": f"{entry.commit_digest:016x}",
         "endsCommit": entry.ends_commit,
         "ingestedAt": entry.ingested_at,
         "progress": entry.progress,
     }
+    if entry.coalesced:
+        fields["coalesced"] = entry.coalesced
+    else:
+        fields["commitRows"] = entry.commit_rows
+        fields["commitDigest"] = f"{entry.commit_digest:016x}"
     encoded = msgspec.json.encode(fields)
     return relaxed(encoded) if plain_numbers else encoded
 
