@@ -13,6 +13,12 @@
     │   ├── LogLockedError           another process writes this log
     │   ├── LogFormatError           the log is of a newer format
     │   └── LogCorruptError          the log does not say what it must
+    ├── CheckpointError              the published copy of where the log stands
+    │   ├── CheckpointUnavailableError   transient: its store does not answer
+    │   ├── CheckpointConflictError  another process wrote it since we looked
+    │   ├── CheckpointStoreError     its store answers with what no retry mends
+    │   ├── SupersededError          another log has taken this one's place
+    │   └── ForeignCheckpointError   the instance's name belongs to another log
     ├── DocumentMisfitError          a document does not fit the columns that a reader declared
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
     │   └── ServiceBusyError         it serves as many readers as it may
@@ -150,6 +156,72 @@ class LogCorruptError(LogError):
     """The log does not say what it must."""
 
     code = "log.corrupt"
+
+
+class CheckpointError(PenstockError):
+    """The published copy failed. The positions beside the events, in the log, are safe."""
+
+    code = "checkpoint"
+    exit_code = 8
+
+
+class CheckpointUnavailableError(CheckpointError):
+    """The store of published copies does not answer; capture goes on, and asks again."""
+
+    code = "checkpoint.unavailable"
+    transient = True
+
+
+class CheckpointConflictError(CheckpointError):
+    """Another process wrote the published copy since it was read; nothing was changed."""
+
+    code = "checkpoint.conflict"
+
+    def __init__(self, *, instance: str) -> None:
+        super().__init__(
+            f"the published copy of instance {instance} was written by another process meanwhile. "
+            f"Nothing was changed. Look at `penstock checkpoint show`, and try again."
+        )
+
+
+class CheckpointStoreError(CheckpointError):
+    """The store of published copies answers with what no retry mends."""
+
+    code = "checkpoint.store"
+
+
+class SupersededError(CheckpointError):
+    """Another machine has taken this one's place: two must not capture as one instance."""
+
+    code = "checkpoint.superseded"
+
+    def __init__(self, *, instance: str, log_id: int, taken_over_by: int) -> None:
+        who = (
+            f"log {taken_over_by:016x}, which goes on from ours ({log_id:016x})"
+            if taken_over_by != log_id
+            else f"another process with a copy of our log ({log_id:016x})"
+        )
+        super().__init__(
+            f"instance {instance} was taken over by {who}. Capture stops here for good, and what "
+            f"this log holds is safe. If this machine is the one to keep, stop the other one, run "
+            f"`penstock checkpoint clear --published` here, and start again; otherwise retire it, "
+            f"or give it an instance name of its own."
+        )
+
+
+class ForeignCheckpointError(CheckpointError):
+    """The instance's name belongs to a log that has nothing to do with this one."""
+
+    code = "checkpoint.foreign"
+
+    def __init__(self, *, instance: str, log_id: int, published: int) -> None:
+        super().__init__(
+            f"the published copy of instance {instance} is of log {published:016x}, which neither "
+            f"goes on from this log ({log_id:016x}) nor comes before it. Nothing was captured and "
+            f"the copy is as it was. Give this service an instance name of its own under "
+            f"[checkpoint]; or, if that log is given up, run `penstock checkpoint clear "
+            f"--published`."
+        )
 
 
 class DocumentMisfitError(PenstockError):
@@ -327,14 +399,18 @@ class MalformedProgressError(ProgressError):
 
 
 class GapError(ProgressError):
-    """Changes were lost upstream, and this reader did not ask for control events."""
+    """Changes were lost, and this reader did not ask for control events, or cannot be told which.
+
+    `sentence` stands in place of the usual one.
+    """
 
     code = "GAP"
 
-    def __init__(self, *, after: str, description: str) -> None:
+    def __init__(self, *, after: str, description: str = "", sentence: str = "") -> None:
         self.after = after
         super().__init__(
-            f"changes were lost between the source and the log: {description}. Everything before "
-            f"was delivered. Rebuild what the gap names, then follow from the marker after it: "
-            f"{after}"
+            sentence
+            or f"changes were lost between the source and the log: {description}. Everything "
+            f"before was delivered. Rebuild what the gap names, then follow from the marker after "
+            f"it: {after}"
         )

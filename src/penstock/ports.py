@@ -4,20 +4,22 @@ Every method is async and leaves threads to the adapter. A block is `penstock.wi
 """
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from penstock.event import Commit, Fragment
+from penstock.event import Commit, Fragment, SystemEvent
 from penstock.wire import Block
 
 
 class Ancestor(Struct, frozen=True, kw_only=True):
-    """A log that this one was restored from: they agree up to `head`, and only so far."""
+    """A log that this one goes on from: they agree up to `head`, and only so far."""
 
     log_id: int
     head: int
-    """Markers of the ancestor up to this sequence resume here; later ones are of another stream."""
+    """Markers of the ancestor up to this sequence resume here; later ones are refused."""
+    gone: bool = False
+    """It was lost with its disk: what it held is not in this log, which begins above `head`."""
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -35,7 +37,10 @@ class Bounds(Struct, frozen=True, kw_only=True):
     head_check: int
     """The 32-bit check of the entry at `head`; 0 in an empty log."""
     ancestors: tuple[Ancestor, ...] = ()
-    """The logs that this one was restored from, nearest first."""
+    """The logs that this one goes on from, nearest first."""
+    base: int = 0
+    """This log began above this sequence: what its ancestors held up to here was never in it.
+    Markers of ancestors below it resume at it, and the gaps that follow it say what is missing."""
 
 
 class SourceState(Struct, frozen=True, kw_only=True):
@@ -49,6 +54,82 @@ class SourceState(Struct, frozen=True, kw_only=True):
     """Unix milliseconds of the source's clock at its last event; 0 before the first."""
     moved_at: int
     """Unix milliseconds when the position was last moved (a heartbeat moves it too)."""
+
+
+class Above(Struct, frozen=True, kw_only=True):
+    """Where a new log begins, when the log before it is gone: above what was published of it."""
+
+    head: int
+    """The published sequence: the first entry follows it."""
+    head_commit: int
+    head_check: int
+    ancestors: tuple[Ancestor, ...]
+    """The log that is gone, then its own ancestors."""
+    sources: tuple[SourceState, ...]
+    """Where each source goes on."""
+    gaps: tuple[SystemEvent, ...]
+    """What the new log says first, each a commit of its own: what it does not hold."""
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """A published copy: where one log and all its sources stood at one moment.
+
+    It may lag the log and never leads it, for it says only what was durable when it was made: every
+    entry up to `sequence` was, and each position was reached with no entry after `sequence`.
+    """
+
+    instance: str
+    """The service's name; whoever replaces its machine takes the same one."""
+    log_id: int
+    writer: str
+    """Names the process that published it: drawn at every start, so that one finds out that another
+    took its place."""
+    sequence: int
+    commit: int
+    check: int
+    """The 32-bit check of the entry at `sequence`; 0 at sequence 0."""
+    ancestors: tuple[Ancestor, ...] = ()
+    sources: tuple[SourceState, ...] = ()
+    past_sources: tuple[str, ...] = ()
+    """Sources that the instance's log has entries of, but no position any more."""
+    published_at: int
+    """Unix milliseconds of the publisher's clock."""
+
+
+class Kept(NamedTuple):
+    """A published copy as a store keeps it."""
+
+    checkpoint: Checkpoint
+    revision: int
+    """Of this copy; another one has another, whatever it says."""
+
+
+@runtime_checkable
+class CheckpointStore(Protocol):
+    """Keeps one published copy for each instance, away from the log's disk.
+
+    Every method answers or raises within the store's configured time: CheckpointUnavailableError
+    when it does not answer (a write may have been kept then), CheckpointStoreError when it answers
+    with what no retry mends.
+    """
+
+    async def read(self, instance: str) -> Kept | None:
+        """The copy that was written last."""
+        ...
+
+    async def write(self, checkpoint: Checkpoint, *, replacing: int | None) -> int:
+        """Keep `checkpoint` in place of the revision `replacing`, and return its own revision.
+
+        None: there must be no copy yet. Raises CheckpointConflictError, with nothing changed, when
+        another one is there: of two processes that write at once, one is refused.
+        """
+        ...
+
+    async def clear(self, instance: str) -> None:
+        """Forget the instance's copy; nothing happens if there is none."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 @runtime_checkable
@@ -141,4 +222,22 @@ class ChangeSource(Protocol):
         """Called once everything up to `position` is durable in the log; never earlier."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Let go of connections; harmless when there are none. `changes` may come after it."""
+        ...
+
+
+@runtime_checkable
+class Rewinds(Protocol):
+    """A source that can go back to what it still has; beside ChangeSource, and optional."""
+
+    async def rewound(self, position: str, *, to: str | None, by_seconds: float | None) -> str:
+        """A place before `position` from which everything can still be captured, as a position.
+
+        Exactly one is given: `to`, an earlier position of the source, or of one of its events
+        (that event is then captured again too), or `by_seconds`, counted back by the source's own
+        clock. Never inside a transaction: at or before what was asked for, never after. Raises
+        RequestError for what is no earlier place of this source, PositionLostError where the source
+        no longer has what follows it.
+        """
+        ...

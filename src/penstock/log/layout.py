@@ -1,6 +1,6 @@
 """What the log's LMDB values mean: keys, the state, and the pointer to an extent.
 
-    meta       format, log id, state, ancestors, restored
+    meta       format, log id, state, ancestors, base, restored
     entries    last sequence (u64), rows (u32) -> a block, or a pointer to an extent
     positions  source name -> SourceState
     extents    extent id (u64), last row (u64), rows (u32) -> a block of a staged commit;
@@ -30,6 +30,7 @@ FORMAT_KEY: Final = b"format"
 LOG_ID_KEY: Final = b"log_id"
 STATE_KEY: Final = b"state"
 ANCESTORS_KEY: Final = b"ancestors"
+BASE_KEY: Final = b"base"
 RESTORED_KEY: Final = b"restored"
 
 POINTER: Final = 0xFF
@@ -103,7 +104,7 @@ class State(NamedTuple):
     def pack(self) -> bytes:
         return _STATE.pack(*self)
 
-    def bounds(self, log_id: int, ancestors: tuple[Ancestor, ...]) -> Bounds:
+    def bounds(self, log_id: int, ancestors: tuple[Ancestor, ...], *, base: int = 0) -> Bounds:
         return Bounds(
             log_id=log_id,
             trimmed=self.trimmed,
@@ -112,6 +113,7 @@ class State(NamedTuple):
             head_commit=self.head_commit,
             head_check=self.head_check,
             ancestors=ancestors,
+            base=base,
         )
 
 

@@ -15,22 +15,27 @@ import structlog
 from penstock import kv
 from penstock.errors import LogError, LogFormatError, LogLockedError
 from penstock.event import Commit, Fragment
-from penstock.kv import Env
+from penstock.kv import Env, Transaction
+from penstock.log.above import beginning
 from penstock.log.assemble import Item
 from penstock.log.config import LogConfig
 from penstock.log.intake import Intake
 from penstock.log.layout import (
     ANCESTORS_KEY,
+    BASE_KEY,
     DATABASES,
+    ENTRIES,
     FORMAT,
     FORMAT_KEY,
     LOG_ID_KEY,
     META,
+    POSITIONS,
     RESTORED_KEY,
     STATE_KEY,
-    State,
     ancestors_of,
+    entry_key,
     pack_ancestors,
+    pack_source,
     pack_u64,
     state_of,
     unpack_u64,
@@ -39,7 +44,7 @@ from penstock.log.reading import LmdbReads
 from penstock.log.retention import Clock, SystemClock
 from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.log.writer import Applied, Draft, Writer, durable, load
-from penstock.ports import Ancestor, Bounds, SourceState
+from penstock.ports import Above, Ancestor, Bounds, SourceState
 from penstock.wire import Block
 
 LOCK_NAME: Final = "writer.lock"
@@ -94,12 +99,15 @@ class _AsyncReads(LmdbReads):
 class LmdbLog(_AsyncReads):
     """The log, open for writing. At most one in the world has a given path open.
 
-    Opens, or creates, at once; blocks for a moment. `append` belongs to one event loop.
+    Opens, or creates, at once; blocks for a moment. `append` belongs to one event loop. `above`
+    says where a log that does not exist yet begins; one that does is opened as it is.
     Raises LogLockedError when another process writes it, LogFormatError for one of a newer
     Penstock, ConfigError on a network file system, LogFullError when it cannot be created.
     """
 
-    def __init__(self, config: LogConfig, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: LogConfig, *, clock: Clock | None = None, above: Above | None = None
+    ) -> None:
         self.config = config
         self._clock = clock or SystemClock()
         self.path = config.path.resolve()
@@ -110,7 +118,7 @@ class LmdbLog(_AsyncReads):
             undo.callback(os.close, self._lock)
             env = kv.open_env(self.path, map_bytes=config.map_bytes, create=True)
             undo.callback(env.close)
-            draft = _prepare(env)
+            draft = _prepare(env, above, now=self._clock.wall_ms())
             super().__init__(env, cache_bytes=config.cache_bytes)
             self._wake = WakeServer(self.path)
             undo.pop_all()
@@ -319,16 +327,14 @@ def lock_log(path: Path) -> int:
     return descriptor
 
 
-def _prepare(env: Env) -> Draft:
+def _prepare(env: Env, above: Above | None, *, now: int) -> Draft:
     """Create or check the log in `env`, and what the writer starts from."""
     env.databases(DATABASES, create=True)
     with env.write() as txn:
         meta = env[META]
         found = txn.get(FORMAT_KEY, db=meta)
         if found is None:
-            txn.put(FORMAT_KEY, pack_u64(FORMAT), db=meta)
-            txn.put(LOG_ID_KEY, pack_u64(_new_id()), db=meta)
-            txn.put(STATE_KEY, State().pack(), db=meta)
+            _create(txn, env, above, now=now)
         else:
             _require_format(found, env.path)
         if txn.pop(RESTORED_KEY, db=meta) is not None:
@@ -342,6 +348,22 @@ def _prepare(env: Env) -> Draft:
         draft = load(txn, env)
     sync_folder(env.path)
     return draft
+
+
+def _create(txn: Transaction, env: Env, above: Above | None, *, now: int) -> None:
+    """Write what a new log begins with; all of it in the one transaction that makes it a log."""
+    meta = env[META]
+    txn.put(FORMAT_KEY, pack_u64(FORMAT), db=meta)
+    txn.put(LOG_ID_KEY, pack_u64(_new_id()), db=meta)
+    state, blocks = beginning(above, ingested_at=now)
+    txn.put(STATE_KEY, state.pack(), db=meta)
+    for block in blocks:
+        txn.put(entry_key(block.last, block.rows), block.data, db=env[ENTRIES])
+    if above is not None:
+        txn.put(ANCESTORS_KEY, pack_ancestors(above.ancestors), db=meta)
+        txn.put(BASE_KEY, pack_u64(above.head), db=meta)
+        for source in above.sources:
+            txn.put(source.source.encode(), pack_source(source), db=env[POSITIONS])
 
 
 def _new_id() -> int:

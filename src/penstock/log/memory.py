@@ -10,6 +10,7 @@ from typing import NamedTuple, Self
 
 from penstock.errors import AheadError, LogError
 from penstock.event import Commit, Fragment
+from penstock.log.above import beginning
 from penstock.log.assemble import Head, Item, Staging, finish, moved, pack_commits, stage
 from penstock.log.config import LogConfig
 from penstock.log.intake import Intake
@@ -17,7 +18,7 @@ from penstock.log.layout import State
 from penstock.log.retention import Clock, Holdings, Old, SystemClock, Trust, due, ends
 from penstock.log.view import Reads, View
 from penstock.log.wake import Bell
-from penstock.ports import Bounds, SourceState
+from penstock.ports import Above, Ancestor, Bounds, SourceState
 from penstock.wire import Block, EncodedCommit
 
 
@@ -39,14 +40,24 @@ class _Truth(NamedTuple):
     stagings: dict[str, _Staged]
 
 
+class _Origin(NamedTuple):
+    """What never changes in a log."""
+
+    log_id: int
+    ancestors: tuple[Ancestor, ...]
+    base: int
+
+
 class _View(View):
-    def __init__(self, log_id: int, truth: _Truth) -> None:
-        self.log_id = log_id
+    def __init__(self, origin: _Origin, truth: _Truth) -> None:
+        self.log_id = origin.log_id
         self.state = truth.state
+        self._origin = origin
         self._truth = truth
 
     def bounds(self) -> Bounds:
-        return self.state.bounds(self.log_id, ())
+        origin = self._origin
+        return self.state.bounds(origin.log_id, origin.ancestors, base=origin.base)
 
     def sources(self) -> list[SourceState]:
         return sorted(self._truth.sources.values(), key=lambda state: state.source)
@@ -65,12 +76,19 @@ class MemoryLog(Reads):
     Retention is that of `config`, whose path and disk limits mean nothing here.
     """
 
-    def __init__(self, config: LogConfig | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: LogConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        above: Above | None = None,
+    ) -> None:
         self.config = config or LogConfig()
         self._clock = clock or SystemClock()
         self._trust = Trust(self._clock)
-        self._log_id = secrets.randbits(64)
-        self._truth = _Truth(State(), [], [], 0, {}, {})
+        ancestors, base = (above.ancestors, above.head) if above else ((), 0)
+        self._origin = _Origin(secrets.randbits(64), ancestors, base)
+        self._truth = _begun(above, self._origin.log_id, self._clock.wall_ms())
         self._bell = Bell()
         self._closed = False
         self._intake = Intake(self._submit, stages=self._stages, drop=self._drop)
@@ -79,7 +97,7 @@ class MemoryLog(Reads):
 
     @contextmanager
     def snapshot(self) -> Generator[View]:
-        yield _View(self._log_id, self._truth)
+        yield _View(self._origin, self._truth)
 
     async def bounds(self) -> Bounds:
         """As `LogReader.bounds`."""
@@ -168,7 +186,7 @@ class MemoryLog(Reads):
     async def _submit(self, items: list[Item]) -> Awaitable[None]:
         if self._closed:
             raise LogError("this log is closed; nothing was written")
-        self._truth = _appended(self._truth, items, self._log_id, self._clock.wall_ms())
+        self._truth = _appended(self._truth, items, self._origin.log_id, self._clock.wall_ms())
         self._retain()
         self._bell.ring()
         return _done()
@@ -190,6 +208,17 @@ class MemoryLog(Reads):
             lasts=truth.lasts[gone:],
             bytes=truth.bytes - sum(block.nbytes for block in truth.blocks[:gone]),
         )
+
+
+def _begun(above: Above | None, log_id: int, now: int) -> _Truth:
+    """The truth of a new log."""
+    state, packed = beginning(above, ingested_at=now)
+    blocks = [
+        Block(one.data, log_id=log_id, first_sequence=one.last - one.rows + 1) for one in packed
+    ]
+    lasts = [block.last_sequence for block in blocks]
+    sources = {one.source: one for one in above.sources} if above else {}
+    return _Truth(state, blocks, lasts, sum(block.nbytes for block in blocks), sources, {})
 
 
 async def _done() -> None:

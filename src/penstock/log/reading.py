@@ -9,6 +9,7 @@ from penstock.errors import LogCorruptError, LogError
 from penstock.kv import Env, Transaction
 from penstock.log.layout import (
     ANCESTORS_KEY,
+    BASE_KEY,
     ENTRIES,
     EXTENTS,
     LOG_ID_KEY,
@@ -87,7 +88,10 @@ class Snapshot(View):
 
     def bounds(self) -> Bounds:
         ancestors = self._txn.get(ANCESTORS_KEY, db=self._env[META])
-        return self.state.bounds(self.log_id, ancestors_of(ancestors))
+        base = self._txn.get(BASE_KEY, db=self._env[META])
+        return self.state.bounds(
+            self.log_id, ancestors_of(ancestors), base=unpack_u64(base) if base else 0
+        )
 
     def sources(self) -> list[SourceState]:
         with self._txn.cursor(self._env[POSITIONS]) as cursor:

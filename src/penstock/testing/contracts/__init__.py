@@ -6,7 +6,8 @@
 Importing this package needs pytest and hypothesis.
 """
 
+from penstock.testing.contracts.above import AboveContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
 
-__all__ = ["ChangeLogContract", "DurableLogContract", "ManualClock"]
+__all__ = ["AboveContract", "ChangeLogContract", "DurableLogContract", "ManualClock"]
