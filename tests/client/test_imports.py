@@ -30,6 +30,6 @@ def test_every_export_is_there_and_none_has_the_name_of_a_module() -> None:
     modules = {path.stem for path in Path(client.__file__).parent.glob("*.py")}
     assert not modules.intersection(client.__all__)
     for name in client.__all__:
-        assert getattr(client, name).__module__.startswith("penstock.client.")
+        assert getattr(client, name).__module__.startswith("penstock.")
     with pytest.raises(AttributeError, match="folow"):
         client.folow  # type: ignore[attr-defined]  # noqa: B018

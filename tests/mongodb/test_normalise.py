@@ -1,15 +1,35 @@
 """What a raw event becomes, for events that the test servers do not send."""
 
+import hashlib
+import json
+import math
 from typing import Any
 
 import bson
 import pytest
-from bson import Binary, DatetimeMS, Int64, ObjectId, Timestamp
+from bson import (
+    Binary,
+    Code,
+    DatetimeMS,
+    DBRef,
+    Decimal128,
+    Int64,
+    MaxKey,
+    MinKey,
+    ObjectId,
+    Timestamp,
+)
+from hypothesis import given
+from pydantic import ValidationError
 
+from penstock.capture.tenant import TenantRule
 from penstock.errors import UndecodableError
 from penstock.event import AnyEvent, ChangeEvent, ClusterTime, SchemaEvent
-from penstock.sources.mongodb.documents import OPTIONS
+from penstock.flatten import flatten, unflatten
+from penstock.sources.mongodb.documents import OPTIONS, BsonEncoder, decode
 from penstock.sources.mongodb.normalise import SCHEMA_OPERATIONS, Normaliser
+from tests.mongodb.support import config, loaded
+from tests.mongodb.test_documents import DOCUMENTS
 
 TOKEN = "826B00207E00000014" + "AB" * 30
 
@@ -101,3 +121,153 @@ def test_fields_that_we_do_not_know_are_no_reason_to_stop() -> None:
     event = normalised(raw("insert", documentKey={"_id": 1}, fullDocument={"_id": 1}, nsType="x"))
     assert isinstance(event, ChangeEvent)
     assert event.full_document_as_of_event
+
+
+def changed(operation: str, tenant: Any, **fields: Any) -> ChangeEvent:
+    event = normalised(
+        raw(operation, **{"documentKey": {"_id": 1}, **fields}),
+        tenant=TenantRule.model_validate(tenant) if isinstance(tenant, dict) else tenant,
+    )
+    assert isinstance(event, ChangeEvent)
+    return event
+
+
+def test_the_tenant_is_the_database_a_constant_or_what_the_event_says() -> None:
+    """P24."""
+    insert = {"fullDocument": {"_id": 1, "org": {"id": ObjectId("a" * 24)}}}
+    assert changed("insert", None, **insert).tenant == "shop"
+    assert changed("insert", "acme", **insert).tenant == "acme"
+    assert changed("insert", {"field": "org.id"}, **insert).tenant == "a" * 24
+    compound = {"documentKey": {"_id": {"t": Binary(bytes(16), 4), "n": 1}}}
+    told = changed("delete", {"id_field": "t"}, **compound).tenant
+    assert told == "00000000-0000-0000-0000-000000000000"
+
+
+def test_a_delete_has_the_tenant_of_its_document_or_key_and_never_an_empty_one() -> None:
+    """P24."""
+    key = {"documentKey": {"_id": "acme:42"}}
+    assert changed("delete", {"id_prefix": ":"}, **key).tenant == "acme"
+    before = {"fullDocumentBeforeChange": {"_id": 1, "org": Int64(7)}}
+    assert changed("delete", {"field": "org"}, **before).tenant == "7"
+    with pytest.raises(
+        UndecodableError, match=r"delete of shop\.orders: its tenant cannot be told"
+    ):
+        changed("delete", {"field": "org"})
+
+
+def test_an_update_whose_document_is_gone_has_a_tenant_by_what_it_set_or_what_was_there() -> None:
+    """P24, P25: a look-up that finds nothing must not make the event another tenant's."""
+    update = {"updateDescription": {"updatedFields": {"n": 1}, "removedFields": []}}
+    before = {"fullDocumentBeforeChange": {"_id": 1, "org": "old"}}
+    assert changed("update", {"field": "org"}, **update, **before).tenant == "old"
+    moved = {"updateDescription": {"updatedFields": {"org": "new"}, "removedFields": []}}
+    assert changed("update", {"field": "org"}, **moved, **before).tenant == "new"
+
+
+def test_what_is_about_no_database_has_a_tenant_too() -> None:
+    """P24."""
+    event = bson.decode(raw("invalidate"), OPTIONS)
+    del event["ns"]
+    assert normalised(bson.encode(event, codec_options=OPTIONS)).tenant == "shop"
+    assert normalised(raw("drop", ns={"db": "d", "coll": "c"})).tenant == "d"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (ObjectId("0123456789abcdef01234567"), "0123456789abcdef01234567"),
+        ("a/b:c", "a/b:c"),
+        ("", ""),
+        (5, "5"),
+        (Int64(5), "5"),
+        (-(1 << 40), "-1099511627776"),
+        (5.0, "5.0"),
+        (math.nan, '{"$numberDouble":"NaN"}'),
+        (True, "true"),
+        (None, "null"),
+        (Decimal128("1.10"), '{"$numberDecimal":"1.10"}'),
+        (DatetimeMS(0), '{"$date":"1970-01-01T00:00:00.000Z"}'),
+        (Timestamp(1, 2), '{"$timestamp":{"t":1,"i":2}}'),
+        (b"\x01", '{"$binary":{"base64":"AQ==","subType":"00"}}'),
+        (Binary(bytes(16), 4), '{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAA==","subType":"04"}}'),
+        (Code("f()"), '{"$code":"f()"}'),
+        (MinKey(), '{"$minKey":1}'),
+        (MaxKey(), '{"$maxKey":1}'),
+        (DBRef("c", 1), '{"$ref":"c","$id":1}'),
+        ({}, "{}"),
+        ({"region": "eu", "n": Int64(1)}, '{"region":"eu","n":{"$numberLong":"1"}}'),
+    ],
+    ids=repr,
+)
+def test_a_key_of_every_type_has_a_text_and_keeps_its_type(value: Any, text: str) -> None:
+    """The text is for people; `key` is the identity, in which 5 and "5" differ."""
+    event = normalised(raw("delete", documentKey={"_id": value}))
+    assert isinstance(event, ChangeEvent)
+    assert event.document_id == text
+    again = loaded(event.key)
+    assert bson.encode(again, codec_options=OPTIONS) == bson.encode(
+        {"_id": value}, codec_options=OPTIONS
+    )
+
+
+def test_a_key_without_an_id_is_named_by_a_hash_of_it() -> None:
+    """As the puller's sheet says: the first half of the SHA-256 of the key's BSON."""
+    events = [normalised(raw("delete", documentKey=key)) for key in ({}, {"n": 1}, {"n": Int64(1)})]
+    ids = [event.document_id for event in events if isinstance(event, ChangeEvent)]
+    assert ids[0] == hashlib.sha256(bson.encode({})).hexdigest()[:32]
+    assert len(set(ids)) == 3
+
+
+def test_flattened_documents_and_paths_have_one_spelling() -> None:
+    """P32."""
+    event = normalised(
+        raw(
+            "update",
+            documentKey={"_id": 1},
+            fullDocument={"_id": 1, "a": {"b": Int64(1), "c.d": {}}, "e": [{"f": {"g": 1}}]},
+            fullDocumentBeforeChange={"_id": 1, "a": {"b": None}},
+            updateDescription={
+                "updatedFields": {"a.b": Int64(1), "a.c.d": {}},
+                "removedFields": ["a.x"],
+                "truncatedArrays": [],
+                "disambiguatedPaths": {"a.c.d": ["a", "c.d"]},
+            },
+        ),
+        flat=True,
+    )
+    assert isinstance(event, ChangeEvent)
+    one = '{"_id":1,"a.b":{"$numberLong":"1"},"a.c\\\\.d":{},"e":[{"f":{"g":1}}]}'
+    assert bytes(event.full_document or b"").decode() == one
+    assert bytes(event.full_document_before_change or b"").decode() == '{"_id":1,"a.b":null}'
+    update = json.loads(bytes(event.update_description or b""))
+    assert update["updatedFields"] == {"a.b": {"$numberLong": "1"}, "a.c\\.d": {}}
+    assert update["removedFields"] == ["a.x"]
+    assert json.loads(bytes(event.disambiguated_paths or b"")) == {"a.c\\.d": ["a", "c.d"]}
+    assert bytes(event.key) == b'{"_id":1}'
+
+
+@given(DOCUMENTS)
+def test_every_flattened_document_of_bson_comes_back_exactly(original: dict[str, Any]) -> None:
+    """P32: through capture's own encoding, for every type that BSON has."""
+    data = bson.encode({"v": original}, codec_options=OPTIONS)
+    nested = json.loads(bytes(BsonEncoder().encode(decode(data))))
+    flat = json.loads(bytes(BsonEncoder().encode(flatten(decode(data)))))
+    assert json.dumps(unflatten(flat)) == json.dumps(nested)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tenant": ""}, "at least 1 character"),
+        ({"tenant": {}}, "name one of"),
+        ({"tenant": {"field": "a"}, "full_document_before_change": "off"}, "before a delete"),
+        ({"tenant": {"field": "a"}, "full_document": "default"}, "tenant.field needs"),
+        ({"flatten": "dot", "full_document": "default"}, "flatten = 'dot' needs"),
+    ],
+)
+def test_settings_that_would_leave_events_without_a_tenant_or_a_document_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
+    """P24, P32."""
+    with pytest.raises(ValidationError, match=message):
+        config("mongodb://localhost", **options)

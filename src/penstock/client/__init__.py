@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.client.store import FileProgress, MemoryProgress, ProgressStore
     from penstock.client.sync import SyncFollowing, follow_sync
     from penstock.client.whole import WholeCommit, commits
+    from penstock.flatten import unflatten
 
 __all__ = [
     "Change",
@@ -32,6 +33,7 @@ __all__ = [
     "follow",
     "follow_log",
     "follow_sync",
+    "unflatten",
 ]
 
 # Loaded when first asked for: Spark's workers use `penstock.client.flight` alone, and each would
@@ -50,6 +52,7 @@ _HOMES: Final = {
     "follow": "following",
     "follow_log": "following",
     "follow_sync": "sync",
+    "unflatten": ".flatten",
 }
 
 if not TYPE_CHECKING:  # so that a checker still knows which names there are
@@ -58,6 +61,6 @@ if not TYPE_CHECKING:  # so that a checker still knows which names there are
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found: object = getattr(import_module(f"{__name__}.{home}"), name)
+        found: object = getattr(import_module(f".{home}", __name__), name)
         globals()[name] = found
         return found

@@ -1,9 +1,10 @@
 """What a MongoDB source can be told."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from penstock.capture.tenant import TenantRule
 from penstock.config import Config, Seconds
 from penstock.sources.mongodb.namespaces import Namespaces
 from penstock.sources.mongodb.positions import Scope
@@ -26,8 +27,15 @@ class MongoSourceConfig(Config):
         "Empty: all. Filtered on the server. What is included is captured even if it is excluded.",
     )
     exclude: tuple[str, ...] = Field((), description="Collections to leave out; as `include`.")
-    tenant: str | None = Field(
-        None, description="The tenant of every event. Default: the event's database."
+    tenant: Annotated[str, Field(min_length=1)] | TenantRule | None = Field(
+        None,
+        description="Whose an event is: a constant, or `{field = ...}` of the document, "
+        "`{id_prefix = ...}` or `{id_field = ...}` of its key. Default: the event's database.",
+    )
+    flatten: Literal["none", "dot"] = Field(
+        "none",
+        description="`dot`: documents and before images have one level of dotted keys; "
+        "`penstock.client.unflatten` gives them back exactly.",
     )
     start: Literal["now", "snapshot", "beginning"] = Field(
         "now",
@@ -73,6 +81,25 @@ class MongoSourceConfig(Config):
         if self.database in {"admin", "config", "local", ""}:
             raise ValueError(f"the database {self.database!r} has no change stream")
         return self
+
+    @model_validator(mode="after")
+    def _documents(self) -> "MongoSourceConfig":
+        """What needs a document must get one (P24, P32)."""
+        if self.needs_before_images and self.full_document_before_change == "off":
+            raise ValueError(
+                "tenant.field needs the document before a delete: set full_document_before_change, "
+                "or take the tenant from the key (id_prefix, id_field)"
+            )
+        without = self.full_document == "default"
+        if without and (self.needs_before_images or self.flatten == "dot"):
+            what = "flatten = 'dot'" if self.flatten == "dot" else "tenant.field"
+            raise ValueError(f"{what} needs the document of an update: set full_document")
+        return self
+
+    @property
+    def needs_before_images(self) -> bool:
+        """Whether only the document before a delete tells whose it was."""
+        return isinstance(self.tenant, TenantRule) and self.tenant.field is not None
 
     @property
     def deadline_seconds(self) -> float:

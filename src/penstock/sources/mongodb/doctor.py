@@ -190,7 +190,8 @@ async def _images(config: MongoSourceConfig, client: Client, deployment: Deploym
             enabled = found["options"].get("changeStreamPreAndPostImages", {}).get("enabled")
             if (database, found["name"]) in captured and not enabled:
                 lacking.append(f"{database}.{found['name']}")
-    required = "required" in (config.full_document, config.full_document_before_change)
+    settings = (config.full_document, config.full_document_before_change)
+    required = config.needs_before_images or "required" in settings
     with_images = len(captured) - len(lacking)
     first = lacking[0].partition(".")[2] if lacking else ""
     return Check(

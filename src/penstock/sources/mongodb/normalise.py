@@ -6,12 +6,17 @@ resume token, which no other event has, not even of the same transaction and doc
 Source: MongoDB manual, Change Events.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
-from bson import Int64, ObjectId
+import bson
+from bson import Binary, Int64, ObjectId
+from bson.binary import UUID_SUBTYPE
 from msgspec import Raw, Struct
 
+from penstock.capture.tenant import Tenant, TenantRule, control_tenant
 from penstock.errors import UndecodableError
 from penstock.event import (
     AnyEvent,
@@ -21,7 +26,8 @@ from penstock.event import (
     SchemaEvent,
     event_id,
 )
-from penstock.sources.mongodb.documents import BsonEncoder, decode
+from penstock.flatten import flatten, respelled, spelled
+from penstock.sources.mongodb.documents import OPTIONS, BsonEncoder, decode
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.positions import Token
 
@@ -61,13 +67,23 @@ class Normaliser:
     """Turns raw events of one stream into ours, in order. Joins the fragments of a split event."""
 
     def __init__(
-        self, source: str, *, database: str | None, tenant: str | None, post_images: bool
+        self,
+        source: str,
+        *,
+        database: str | None,
+        tenant: Tenant,
+        post_images: bool,
+        flat: bool = False,
     ) -> None:
         self._source = source
         self._database = database or ""
-        self._tenant = tenant
+        self._control_tenant = tenant
+        self._tenant = tenant if isinstance(tenant, str) else None
+        self._rule = tenant if isinstance(tenant, TenantRule) else None
         self._post_images = post_images
         self._encoder = BsonEncoder()
+        self._image = self._flattened if flat else self._encoder.encode
+        self._flat = flat
         self._fragments: dict[str, Any] = {}
         self._fragment_bytes = 0
 
@@ -131,6 +147,9 @@ class Normaliser:
         before = document.get("fullDocumentBeforeChange")
         update = document.get("updateDescription")
         paths = update.pop("disambiguatedPaths", None) if update else None
+        tenant = self._tenant or (database if self._rule is None else self._told(document))
+        if self._flat and update:
+            update, paths = respelled(update, paths), _respelled_names(paths)
         time, timestamp = _times(document)
         number = document.get("txnNumber")
         document_id, key_json = self._identity(document["documentKey"])
@@ -138,7 +157,7 @@ class Normaliser:
             event_id=event_id(self._source, token.data, 0),
             source=self._source,
             database=database,
-            tenant=self._tenant or database,
+            tenant=tenant,
             collection=namespace["coll"],
             cluster_time=time,
             timestamp=timestamp,
@@ -148,8 +167,8 @@ class Normaliser:
             key=key_json,
             operation=operation,
             # A look-up that finds nothing (P25) says nothing: the delete follows.
-            full_document=None if full is None else encode(full),
-            full_document_before_change=None if before is None else encode(before),
+            full_document=None if full is None else self._image(full),
+            full_document_before_change=None if before is None else self._image(before),
             update_description=None if update is None else encode(update),
             disambiguated_paths=encode(paths) if paths else None,
             txn_number=None if number is None else int(number),
@@ -166,7 +185,7 @@ class Normaliser:
             event_id=event_id(self._source, token.data, 0),
             source=self._source,
             database=database,
-            tenant=self._tenant or database,
+            tenant=control_tenant(self._control_tenant, database=database, source=self._source),
             collection=namespace.get("coll", ""),
             cluster_time=time,
             timestamp=timestamp,
@@ -186,7 +205,12 @@ class Normaliser:
             document = decode(raw)
             document_id, key = self._identity({"_id": document["_id"]})
             where = f"{where}:{bytes(key).decode()}"
-            full = self._encoder.encode(document)
+            full = self._image(document)
+            tenant = self._tenant or (
+                database
+                if self._rule is None
+                else self._rule.of(document["_id"], after=document, text=tenant_text)
+            )
         except (TypeError, ValueError, KeyError) as error:
             raise UndecodableError(
                 source=self._source,
@@ -197,7 +221,7 @@ class Normaliser:
             event_id=event_id(self._source, where, 0),
             source=self._source,
             database=database,
-            tenant=self._tenant or database,
+            tenant=tenant,
             collection=collection,
             cluster_time=at,
             timestamp=at.t * 1000,
@@ -213,18 +237,36 @@ class Normaliser:
     def _identity(self, key: Mapping[str, Any]) -> tuple[str, Raw]:
         """The key as text and as JSON.
 
-        As text: an ObjectId in hex, text and integers as they are, all else as JSON. Raises
-        TypeError for the key of a sharded collection: a copied row would have another one.
+        As text: an ObjectId in hex, text and integers as they are, all else as JSON; a key without
+        `_id` as 32 hex digits of the SHA-256 of its BSON. Raises TypeError for the key of a sharded
+        collection: a copied row would have another one.
         """
         if len(key) > 1:
             raise TypeError("a sharded collection's key, which is not supported yet")
-        value: object = key.get("_id")
+        if "_id" not in key:
+            whole = bson.encode(key, codec_options=OPTIONS)
+            return hashlib.sha256(whole).hexdigest()[:32], self._encoder.encode(key)
+        value: object = key["_id"]
         kind = type(value)
         if isinstance(value, ObjectId):
             text = value.binary.hex()
             return text, Raw(f'{{"_id":{{"$oid":"{text}"}}}}'.encode())
         text = str(value) if kind is str or kind is int or kind is Int64 else self._value(value)
         return text, self._encoder.encode(key)
+
+    def _told(self, document: Mapping[str, Any]) -> str:
+        """The tenant by the rule. Raises TenantUnknownError."""
+        assert self._rule is not None
+        return self._rule.of(
+            document["documentKey"].get("_id"),
+            after=document.get("fullDocument"),
+            updated=document.get("updateDescription", {}).get("updatedFields"),
+            before=document.get("fullDocumentBeforeChange"),
+            text=tenant_text,
+        )
+
+    def _flattened(self, document: Mapping[str, Any]) -> Raw:
+        return self._encoder.encode(flatten(document))
 
     def encode(self, document: Mapping[str, Any]) -> Raw:
         """A part of an event as it is stored."""
@@ -250,6 +292,19 @@ def _times(document: Mapping[str, Any]) -> tuple[ClusterTime, int]:
     stamp = document["clusterTime"]
     wall = document.get("wallTime")
     return ClusterTime(stamp.time, stamp.inc), stamp.time * 1000 if wall is None else int(wall)
+
+
+def tenant_text(value: object) -> str | None:
+    """A tenant's id that is an ObjectId or a UUID, as people write it."""
+    if isinstance(value, ObjectId):
+        return value.binary.hex()
+    uuid = isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16
+    return str(UUID(bytes=bytes(value))) if uuid else None
+
+
+def _respelled_names(paths: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """`disambiguatedPaths` under the spelling that the update's paths have."""
+    return paths and {spelled([str(part) for part in path]): path for path in paths.values()}
 
 
 def _transaction(document: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Raw, json, structs
 from pymongo.errors import OperationFailure
 
+from penstock.capture.tenant import control_tenant
 from penstock.errors import SourceUnavailableError, UndecodableError
 from penstock.event import (
     ChangeEvent,
@@ -65,6 +66,7 @@ class Session:
             database=config.database,
             tenant=config.tenant,
             post_images=config.full_document in {"whenAvailable", "required"},
+            flat=config.flatten == "dot",
         )
         self.assembler = Assembler(self._source, place=self._place)
 
@@ -339,7 +341,7 @@ def system_event(
         event_id=event_id(source, f"{operation}:{identity}", 0),
         source=source,
         database=database,
-        tenant=config.tenant or database,
+        tenant=control_tenant(config.tenant, database=database, source=source),
         collection="",
         cluster_time=token.time,
         timestamp=token.time.t * 1000,

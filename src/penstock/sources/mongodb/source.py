@@ -30,6 +30,7 @@ from penstock.sources.mongodb.deployment import (
     obstacle,
 )
 from penstock.sources.mongodb.failures import code_name, is_lost, position_lost, translated
+from penstock.sources.mongodb.images import require_before_images
 from penstock.sources.mongodb.positions import (
     Copying,
     MongoPosition,
@@ -70,6 +71,7 @@ class MongoSource:
             client = await self._connected()
             async with asyncio.timeout(3 * self._patience.seconds):
                 deployment = await self._identified(client, known)
+                await require_before_images(client, self.name, self.config)
             if known is None:
                 known = await self._start(client, deployment)
                 yield Commit(source=self.name, position=known.text())
