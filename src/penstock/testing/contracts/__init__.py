@@ -7,7 +7,14 @@ Importing this package needs pytest and hypothesis.
 """
 
 from penstock.testing.contracts.above import AboveContract
+from penstock.testing.contracts.checkpoints import CheckpointStoreContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
 
-__all__ = ["AboveContract", "ChangeLogContract", "DurableLogContract", "ManualClock"]
+__all__ = [
+    "AboveContract",
+    "ChangeLogContract",
+    "CheckpointStoreContract",
+    "DurableLogContract",
+    "ManualClock",
+]

@@ -1,0 +1,139 @@
+"""Published copies in a MongoDB collection.
+
+One document an instance, `_id` its name. A write names the `revision` that it replaces, so that of
+two writers one is refused. Written by a majority, and read as a majority has it: what was read may
+be outvoted by a newer one, and then the write that follows from it is refused.
+"""
+
+import asyncio
+from typing import Any
+
+from bson.int64 import Int64
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import (
+    AutoReconnect,
+    ConnectionFailure,
+    DuplicateKeyError,
+    ExecutionTimeout,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    WTimeoutError,
+)
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from penstock.checkpoints.config import CheckpointConfig
+from penstock.checkpoints.record import pack, unpack
+from penstock.errors import (
+    CheckpointConflictError,
+    CheckpointError,
+    CheckpointStoreError,
+    CheckpointUnavailableError,
+    ConfigError,
+)
+from penstock.ports import Checkpoint, Kept
+
+Document = dict[str, Any]
+
+_PASSING = (
+    AutoReconnect,
+    ConnectionFailure,
+    ExecutionTimeout,
+    NetworkTimeout,
+    WTimeoutError,
+)
+
+
+class MongoCheckpoints:
+    """A `CheckpointStore` in MongoDB, a replica set or not. Belongs to one event loop at a time."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config = config
+        self._client: AsyncMongoClient[Document] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def read(self, instance: str) -> Kept | None:
+        """As `CheckpointStore.read`."""
+        try:
+            found = await self._collection().find_one({"_id": instance})
+        except PyMongoError as error:
+            raise _translated(error) from None
+        if found is None:
+            return None
+        record = found.get("record")
+        where = f"MongoDB under _id {instance}"
+        checkpoint = unpack(record.encode() if isinstance(record, str) else b"", where=where)
+        return Kept(checkpoint, int(found["revision"]))
+
+    async def write(self, checkpoint: Checkpoint, *, replacing: int | None) -> int:
+        """As `CheckpointStore.write`."""
+        revision = (replacing or 0) + 1
+        content = {"revision": Int64(revision), "record": pack(checkpoint).decode()}
+        try:
+            if replacing is None:
+                await self._collection().insert_one({"_id": checkpoint.instance, **content})
+                return revision
+            replaced = await self._collection().update_one(
+                {"_id": checkpoint.instance, "revision": Int64(replacing)}, {"$set": content}
+            )
+        except DuplicateKeyError:
+            raise CheckpointConflictError(instance=checkpoint.instance) from None
+        except PyMongoError as error:
+            raise _translated(error) from None
+        if replaced.matched_count == 0:
+            raise CheckpointConflictError(instance=checkpoint.instance)
+        return revision
+
+    async def clear(self, instance: str) -> None:
+        """As `CheckpointStore.clear`."""
+        try:
+            await self._collection().delete_one({"_id": instance})
+        except PyMongoError as error:
+            raise _translated(error) from None
+
+    async def close(self) -> None:
+        """Close the connections; harmless when there are none."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _collection(self) -> AsyncCollection[Document]:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client, self._loop = self._connect(), loop
+        return self._client[self._config.database].get_collection(
+            self._config.collection,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern("majority", j=True),
+        )
+
+    def _connect(self) -> AsyncMongoClient[Document]:
+        assert self._config.uri is not None, "the configuration asks for it"
+        try:
+            return AsyncMongoClient(
+                self._config.uri.get_secret_value(),
+                appname="penstock",
+                # For the whole of a call, choosing a server and retrying included.
+                timeoutMS=int(self._config.timeout * 1000),
+            )
+        except (PyMongoError, ValueError) as error:
+            raise ConfigError(
+                f"checkpoint.uri is not a MongoDB connection string ({type(error).__name__}). "
+                f"Nothing was published."
+            ) from None
+
+
+def _translated(error: PyMongoError) -> CheckpointError:
+    """Without the server's text, which may hold a host or a user."""
+    if isinstance(error, _PASSING) or error.timeout or not isinstance(error, OperationFailure):
+        return CheckpointUnavailableError(
+            f"MongoDB does not answer ({type(error).__name__}). Capture goes on, the positions in "
+            f"the log are safe, and publishing is tried again. Is [checkpoint] uri up?"
+        )
+    name = (error.details or {}).get("codeName") or f"code {error.code}"
+    return CheckpointStoreError(
+        f"MongoDB refuses: {name}. Nothing was published, and the positions in the log are safe. "
+        f"Correct [checkpoint], or what its user may do: it needs readWrite on the database."
+    )

@@ -1,0 +1,146 @@
+"""Both stores keep the one contract, on real servers, and say what is wrong when they cannot."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+from pymongo import MongoClient
+
+from penstock.checkpoints import CheckpointConfig, open_store
+from penstock.checkpoints.etcd import PREFIX
+from penstock.errors import CheckpointStoreError, CheckpointUnavailableError
+from penstock.ports import CheckpointStore
+from penstock.testing.contracts import CheckpointStoreContract
+from penstock.testing.contracts.checkpoints import checkpoint
+from penstock.testing.servers import EtcdServer, MongoReplicaSet, free_ports
+
+
+def store(**options: Any) -> CheckpointStore:
+    found = open_store(CheckpointConfig.model_validate({"instance": "x", **options}))
+    assert found is not None
+    return found
+
+
+def etcd_store(*servers: EtcdServer, **options: Any) -> CheckpointStore:
+    endpoints = [server.endpoint for server in servers]
+    return store(**{"store": "etcd", "endpoints": endpoints, "timeout": 2, **options})
+
+
+class TestEtcdCheckpoints(CheckpointStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, etcd: EtcdServer) -> None:
+        self._etcd = etcd
+
+    def open_store(self) -> CheckpointStore:
+        return etcd_store(self._etcd, timeout=30)
+
+
+class TestMongoCheckpoints(CheckpointStoreContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, mongo: MongoReplicaSet, mongo_database: str) -> None:
+        self._uri, self._database = mongo.uri, mongo_database
+
+    def open_store(self) -> CheckpointStore:
+        return store(store="mongodb", uri=self._uri, database=self._database, timeout=30)
+
+
+async def test_an_etcd_that_is_down_is_unavailable_until_it_is_back(
+    start_etcd: Callable[[], EtcdServer],
+) -> None:
+    server = start_etcd()
+    opened = etcd_store(server)
+    revision = await opened.write(checkpoint("a"), replacing=None)
+    server.kill()
+    with pytest.raises(CheckpointUnavailableError) as refused:
+        await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    assert refused.value.transient
+    assert server.endpoint not in str(refused.value)
+    await asyncio.to_thread(server.restart)
+    assert await opened.read("a") == (checkpoint("a"), revision)
+    await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    await opened.close()
+
+
+async def test_a_mongod_that_is_down_is_unavailable_until_it_is_back(
+    start_mongo: Callable[..., MongoReplicaSet],
+) -> None:
+    server = start_mongo()
+    opened = store(store="mongodb", uri=server.uri, timeout=2)
+    revision = await opened.write(checkpoint("a"), replacing=None)
+    server.kill(0)
+    with pytest.raises(CheckpointUnavailableError) as refused:
+        await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    assert refused.value.transient
+    assert server.addresses[0] not in str(refused.value)
+    await asyncio.to_thread(server.restart, 0)
+    assert await opened.read("a") == (checkpoint("a"), revision)
+    await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    await opened.close()
+
+
+async def test_another_member_is_asked_when_one_is_gone(etcd: EtcdServer) -> None:
+    (port,) = free_ports(1)
+    endpoints = [f"http://127.0.0.1:{port}", etcd.endpoint]
+    opened = store(store="etcd", endpoints=endpoints, timeout=30)
+    await opened.write(checkpoint("members"), replacing=None)
+    assert await opened.read("members") is not None
+    await opened.clear("members")
+    await opened.close()
+
+
+async def test_etcd_with_users_takes_the_right_password_and_refuses_the_wrong_one(
+    start_etcd: Callable[[], EtcdServer],
+) -> None:
+    """A token that etcd has forgotten, as after a restart, is replaced by a new one."""
+    server = start_etcd()
+
+    def ask(path: str, **body: Any) -> None:
+        with requests.Session() as session:
+            session.trust_env = False
+            session.post(f"{server.endpoint}/v3/auth/{path}", json=body).raise_for_status()
+
+    ask("user/add", name="root", password="rosebud")
+    ask("user/grant", user="root", role="root")
+    ask("user/add", name="reader", password="rosebud")
+    ask("enable")
+    opened = etcd_store(server, username="root", password="rosebud")
+    revision = await opened.write(checkpoint("a"), replacing=None)
+    await asyncio.to_thread(server.restart)
+    await opened.write(checkpoint("a", sequence=11), replacing=revision)
+    await opened.close()
+    for username, password, why in (
+        ("root", "wrong-secret", "authentication failed"),
+        ("reader", "rosebud", "permission denied"),
+    ):
+        opened = etcd_store(server, username=username, password=password)
+        with pytest.raises(CheckpointStoreError, match=why) as refused:
+            await opened.read("a")
+        assert not refused.value.transient
+        assert password not in str(refused.value)
+        await opened.close()
+
+
+async def test_what_is_not_ours_is_told_and_left_alone(
+    etcd: EtcdServer, mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    with requests.Session() as session:
+        session.trust_env = False
+        key = base64.b64encode(f"{PREFIX}alien".encode()).decode()
+        alien = base64.b64encode(b'{"version":2,"checkpoint":{}}').decode()
+        session.post(f"{etcd.endpoint}/v3/kv/put", json={"key": key, "value": alien})
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        client[mongo_database]["checkpoints"].insert_one({"_id": "alien", "revision": 1})
+    for opened, why in (
+        (etcd_store(etcd, timeout=30), "is of version 2, and this Penstock knows 1"),
+        (
+            store(store="mongodb", uri=mongo.uri, database=mongo_database, timeout=30),
+            "is not a published copy",
+        ),
+    ):
+        with pytest.raises(CheckpointStoreError, match=why):
+            await opened.read("alien")
+        await opened.clear("alien")
+        await opened.close()
