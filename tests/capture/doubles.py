@@ -5,7 +5,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from msgspec import Raw
 
-from penstock.event import ChangeEvent, ClusterTime, Commit, Entry, Fragment, Operation, event_id
+from penstock.event import (
+    ChangeEvent,
+    ClusterTime,
+    Commit,
+    Entry,
+    Fragment,
+    Operation,
+    SystemEvent,
+    event_id,
+)
 from penstock.log import MemoryLog
 from penstock.ports import ChangeLog
 
@@ -123,6 +132,20 @@ async def entries(log: ChangeLog, *, after: int = 0) -> list[Entry]:
     return found
 
 
+async def captured(log: ChangeLog) -> list[Entry]:
+    """What a log holds of the sources: everything but what capture itself said."""
+    return [entry for entry in await entries(log) if not isinstance(entry.event, SystemEvent)]
+
+
+async def said(log: ChangeLog) -> list[tuple[str, str]]:
+    """What capture said, in order: (source, operation)."""
+    return [
+        (entry.event.source, entry.event.operation)
+        for entry in await entries(log)
+        if isinstance(entry.event, SystemEvent)
+    ]
+
+
 class ManualClock:
     """Time that passes only when a test lets it."""
 
@@ -133,6 +156,9 @@ class ManualClock:
 
     def now_ms(self) -> int:
         return int(self.seconds * 1000)
+
+    def steady_seconds(self) -> float:
+        return self.seconds
 
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

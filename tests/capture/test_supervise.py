@@ -9,7 +9,8 @@ import pytest
 import structlog
 
 from penstock.capture import Backoff, PumpLimits, Supervised, Supervisor
-from penstock.capture.supervise import SourceStatus, State
+from penstock.capture.breaker import Circuit
+from penstock.capture.status import Health, SourceStatus, State, health_of
 from penstock.errors import (
     LogCorruptError,
     LogFullError,
@@ -20,7 +21,7 @@ from penstock.event import Commit
 from penstock.log import MemoryLog
 from penstock.ports import ChangeLog, ChangeSource
 from penstock.telemetry import REGISTRY
-from tests.capture.doubles import ListSource, ManualClock, TellingLog, commit, entries
+from tests.capture.doubles import ListSource, ManualClock, TellingLog, captured, commit
 
 
 @contextlib.asynccontextmanager
@@ -91,11 +92,45 @@ async def test_a_transient_error_is_retried_with_growing_waits_until_it_passes()
         await clock.until(in_state(supervisor, State.FINISHED))
         assert status(supervisor).restarts == 6
         assert status(supervisor).code == ""
-    assert len(await entries(log)) == 1
+    assert len(await captured(log)) == 1
     # Silence is looked for every 15 s; the rest are the waits between the sessions.
     waits = [slept for slept in clock.slept if slept != 15.0]
-    for wait, whole in zip(waits, [1, 2, 4, 8, 8, 8], strict=True):
+    for wait, whole in zip(waits[:4], [1, 2, 4, 8], strict=True):
         assert whole / 2 <= wait <= whole
+
+
+async def test_a_source_that_failed_five_times_in_a_row_is_left_alone_for_half_a_minute() -> None:
+    """P18: the circuit breaker is wired; one trial at a time, until the source moves."""
+    clock = ManualClock()
+    source = QuietSource([commit(1)], before=failing(6, unavailable))
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        opened: list[float] = []
+        for trial in (5, 6):
+            await clock.until(lambda: len(source.sessions) == trial)  # noqa: B023
+            await clock.until(lambda: status(supervisor).circuit is Circuit.OPEN)
+            opened.append(clock.seconds)
+        assert opened[1] - opened[0] > 29.9
+        await clock.until(in_state(supervisor, State.RUNNING))
+        assert clock.seconds - opened[1] > 29.9
+        assert status(supervisor).circuit is Circuit.CLOSED
+        assert status(supervisor).failures == 0
+
+
+async def test_a_source_that_fails_for_long_is_retried_for_ever_and_called_unhealthy() -> None:
+    """P34: to stop trying would be an outage too; one change made durable ends it."""
+    clock = ManualClock()
+    source = QuietSource([commit(1)], before=failing(25, unavailable))
+    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+        seen: list[Health] = []
+
+        def moved() -> bool:
+            health = health_of(status(supervisor), failures_max=10)
+            if seen[-1:] != [health]:
+                seen.append(health)
+            return status(supervisor).state is State.RUNNING
+
+        await clock.until(moved)
+    assert seen == [Health.OK, Health.DEGRADED, Health.UNHEALTHY, Health.OK]
 
 
 async def test_the_waits_are_those_of_the_seed() -> None:
@@ -146,7 +181,7 @@ async def test_a_silent_source_is_restarted_and_counted() -> None:
         assert status(supervisor).restarts == 2
     assert source.sessions == [None, "2", "2"]
     assert reconnects() == before + 2
-    assert len(await entries(log)) == 2
+    assert len(await captured(log)) == 2
 
 
 async def test_a_quiet_source_that_says_so_is_left_alone() -> None:
@@ -203,7 +238,7 @@ async def test_when_the_log_is_full_capture_waits_says_so_and_goes_on_with_nothi
         assert source.acknowledged == ["1", "2"]
         full = False
         await clock.until(in_state(supervisor, State.FINISHED))
-    held = [entry.event.position for entry in await entries(log)]
+    held = [entry.event.position for entry in await captured(log)]
     assert held == ["1", "2", "3", "4", "5"]
 
 

@@ -42,7 +42,8 @@ def test_tail_shows_changes_from_the_beginning_as_json_lines(
     assert done.code == 0, done.err
     lines = [json.loads(line) for line in done.out.splitlines()]
     assert [line["sequence"] for line in lines] == [1, 2, 3, 4, 5]
-    assert lines[0]["kind"] == "schema"
+    assert [line["kind"] for line in lines[:2]] == ["system", "schema"]
+    assert lines[0]["operationType"] == "started"
     again = penstock(
         capsys,
         *("tail", "--config", addressed(service), "--json"),

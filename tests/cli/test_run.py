@@ -10,6 +10,7 @@ import pytest
 
 from penstock.cli.config import load
 from penstock.client import Change, follow_sync
+from penstock.event import SystemEvent
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 from tests.cli.service import Service, commands_alive, configure, penstock
@@ -42,9 +43,12 @@ def test_kill_9_of_each_process_is_survived_and_said_and_no_reader_misses_a_chan
     first = int(seen[0].event.position.partition(":")[2])
     told = [event for n in range(first, first + 400) for event in shop.transaction(n).events]
     start = next(i for i, event in enumerate(told) if event.event_id == seen[0].event.event_id)
-    assert [change.event.event_id for change in seen] == [
-        event.event_id for event in told[start : start + len(seen)]
+    shops = [change.event for change in seen if not isinstance(change.event, SystemEvent)]
+    assert [event.event_id for event in shops] == [
+        event.event_id for event in told[start : start + len(shops)]
     ]
+    notices = [change.event for change in seen if isinstance(change.event, SystemEvent)]
+    assert {event.operation for event in notices} == {"started"}
 
 
 @pytest.mark.slow

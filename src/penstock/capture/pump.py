@@ -8,7 +8,7 @@ from the log's position, and the source sends the rest again.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from msgspec import Struct
 
@@ -40,6 +40,8 @@ class PumpProgress:
         """Of them, how many are durable."""
         self.moved = asyncio.Event()
         """Set once something was made durable."""
+        self.opened = False
+        """The opening notice is durable."""
         self.waits_for_log = False
         """The hand-over is full: the source is not being asked, so it cannot be called silent."""
 
@@ -55,8 +57,12 @@ async def pump(
     *,
     limits: PumpLimits | None = None,
     progress: PumpProgress | None = None,
+    opening: Callable[[Commit], Commit] | None = None,
 ) -> None:
     """Append what `source` yields until it ends, from where the log says that it stands.
+
+    `opening` makes of the first commit the notice that goes right behind it, in the same append:
+    a source says its position first (P21), so the notice comes before its first change.
 
     Whatever the source yielded before it failed is durable before its error is raised here, so
     that a source stopped by an undecodable change has lost nothing that came before it. An error
@@ -69,7 +75,10 @@ async def pump(
     reader = asyncio.ensure_future(hand_over.fill(changes))
     try:
         while batch := await hand_over.take():
-            await _append_whole(log, batch)
+            opened = None if opening is None else _open(batch, opening)
+            await _append_whole(log, opened or batch)
+            if opened is not None:
+                opening, hand_over.progress.opened = None, True
             hand_over.progress.kept(len(batch))
             _count(source.name, batch)
             position = last_position(batch)
@@ -82,6 +91,16 @@ async def pump(
         await asyncio.gather(reader, return_exceptions=True)
         if isinstance(changes, AsyncGenerator):
             await changes.aclose()
+
+
+def _open(
+    batch: list[Commit | Fragment], opening: Callable[[Commit], Commit]
+) -> list[Commit | Fragment] | None:
+    """`batch` with the notice behind its first commit; None if it lies within a transaction."""
+    for index, item in enumerate(batch):
+        if isinstance(item, Commit):
+            return [*batch[: index + 1], opening(item), *batch[index + 1 :]]
+    return None
 
 
 async def _append_whole(log: ChangeLog, batch: list[Commit | Fragment]) -> None:

@@ -1,23 +1,27 @@
 """Keeps every source captured: retries what passes, stops what does not, and says which.
 
-One task per source. A source that fails, falls silent or is stopped holds up no other
-(invariant 8). Every retry starts a new pump from the log's own position, so nothing that happened
-before it can be lost or appended twice.
+One task per source. A source that fails, falls silent, is stopped, paused, added or removed holds
+up no other (invariant 8). Every retry starts a new pump from the log's own position, so nothing
+that happened before it can be lost or appended twice.
 """
 
 import asyncio
 import random
 import traceback
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
 from msgspec import Struct, structs
 
+from penstock.capture.breaker import Breaker
+from penstock.capture.notices import notice, notice_at
 from penstock.capture.pump import PumpLimits, PumpProgress, pump
-from penstock.errors import LogFullError, PenstockError, SourceSilentError
-from penstock.ports import ChangeLog, ChangeSource
+from penstock.capture.status import SourceStatus, State
+from penstock.errors import LogError, LogFullError, PenstockError, RequestError, SourceSilentError
+from penstock.event import Commit
+from penstock.ports import ChangeLog, ChangeSource, Rewinds, SourceState
 from penstock.telemetry import SOURCE_ERRORS, SOURCE_RECONNECTS
 
 logger = structlog.get_logger(__name__)
@@ -35,40 +39,11 @@ class Clock(Protocol):
         """Unix milliseconds."""
         ...
 
+    def steady_seconds(self) -> float:
+        """Seconds that never jump, from any start."""
+        ...
+
     async def sleep(self, seconds: float) -> None: ...
-
-
-class State(StrEnum):
-    """What the capture of a source is doing."""
-
-    STARTING = "starting"
-    """Nothing has been made durable yet, and nothing has failed."""
-    RUNNING = "running"
-    RETRYING = "retrying"
-    """A transient error; it goes on by itself."""
-    LOG_FULL = "log_full"
-    """The log has no space; it goes on by itself once there is some (P5)."""
-    STOPPED = "stopped"
-    """An error that no retry mends; somebody must act. The position stands."""
-    FINISHED = "finished"
-    """The source has said that it has nothing more to say."""
-
-
-class SourceStatus(Struct, frozen=True, kw_only=True):
-    """The state of a source's capture, for `status`, health and metrics."""
-
-    source: str
-    state: State
-    since_ms: int
-    """Unix milliseconds when this state was entered."""
-    code: str = ""
-    """The code of the error that led here; empty if none did."""
-    message: str = ""
-    """That error's sentence."""
-    failures: int = 0
-    """Failures in a row since something was last made durable."""
-    restarts: int = 0
-    """Sessions started after the first one."""
 
 
 class Backoff(Struct, frozen=True, kw_only=True):
@@ -79,6 +54,10 @@ class Backoff(Struct, frozen=True, kw_only=True):
 
     first_seconds: float = 0.25
     longest_seconds: float = 30.0
+    breaker_failures: int = 5
+    """After so many failures in a row the source is left alone for `breaker_seconds`, and then
+    tried once at a time, until it moves again."""
+    breaker_seconds: float = 30.0
 
     def wait_seconds(self, failures: int, rng: random.Random) -> float:
         """How long to wait after the `failures`-th failure in a row (1 is the first)."""
@@ -95,10 +74,23 @@ class Supervised(Struct, frozen=True, kw_only=True):
     """A source that yields nothing for so long, not even an empty commit, is restarted (S15)."""
 
 
+class _Kept:
+    """A source, the task that captures it, and what the task must remember between sessions."""
+
+    def __init__(self, supervised: Supervised, breaker: Breaker) -> None:
+        self.supervised = supervised
+        self.breaker = breaker
+        self.task: asyncio.Task[None] | None = None
+        self.to_say: str | None = "started"
+        """What the log is told with the next commit that becomes durable."""
+
+
 class Supervisor:
     """Runs a pump for each source, and knows how each one is.
 
-    `run` returns once every source has finished or stopped; cancel it to stop capture.
+    Sources are paused, resumed, rewound, added, replaced and removed while it runs, one such step
+    at a time; none of them touches another source. What it says of a source in the log:
+    `penstock.capture.notices`.
     """
 
     def __init__(
@@ -110,38 +102,220 @@ class Supervisor:
         rng: random.Random,
         backoff: Backoff | None = None,
         limits: PumpLimits | None = None,
+        paused: frozenset[str] = frozenset(),
     ) -> None:
+        """Sources named in `paused` are not captured until they are resumed."""
         self._log = log
-        self._sources = sources
         self._clock = clock
         self._rng = rng
         self._backoff = backoff or Backoff()
         self._limits = limits
-        self._status = {
-            name: SourceStatus(source=name, state=State.STARTING, since_ms=clock.now_ms())
-            for name in (supervised.source.name for supervised in sources)
-        }
+        self._group: asyncio.TaskGroup | None = None
+        self._turn = asyncio.Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._status: dict[str, SourceStatus] = {}
+        for supervised in sources:
+            self._admit(supervised, paused=supervised.source.name in paused)
 
     def status(self) -> list[SourceStatus]:
         """How each source is, in the order of the configuration."""
-        return list(self._status.values())
+        return [
+            structs.replace(status, circuit=self._kept[name].breaker.circuit)
+            for name, status in self._status.items()
+        ]
 
-    async def run(self) -> None:
-        """Capture every source until each has finished or stopped."""
+    async def run(self, *, lasting: bool = False) -> None:
+        """Capture every source until each has finished or stopped; if `lasting`, until cancelled,
+        so that a source can be resumed or added when all others have ended."""
         async with asyncio.TaskGroup() as group:
-            for supervised in self._sources:
-                group.create_task(self._keep(supervised))
+            self._group = group
+            for name, kept in self._kept.items():
+                if self._status[name].state is not State.PAUSED:
+                    self._start(kept)
+            if lasting:
+                await asyncio.Event().wait()
 
-    async def _keep(self, supervised: Supervised) -> None:
+    # --- what an operator asks for ----------------------------------------------------------------
+
+    async def pause(self, name: str) -> bool:
+        """Stop capturing a source until it is resumed; False if it is paused already.
+
+        What it was appending is durable or dropped as a whole when this returns; its position
+        stands. Raises RequestError for a name that is not captured.
+        """
+        async with self._turn:
+            kept = self._known(name)
+            if self._status[name].state is State.PAUSED:
+                return False
+            await self._halt(kept)
+            self._enter(name, State.PAUSED)
+            await self._say(name, "paused", {})
+            return True
+
+    async def resume(self, name: str) -> bool:
+        """Capture a source that is paused, stopped or finished, or try now what waits for its next
+        retry; False if it is being captured. Raises RequestError for a name that is not captured.
+        """
+        async with self._turn:
+            kept = self._known(name)
+            state = self._status[name].state
+            if state in {State.RUNNING, State.STARTING}:
+                return False
+            await self._halt(kept)
+            if state is State.PAUSED:
+                kept.to_say = "resumed"
+            elif state in {State.STOPPED, State.FINISHED}:
+                kept.to_say = "started"
+            kept.breaker.succeeded()
+            self._enter(name, State.STARTING)
+            self._start(kept)
+            return True
+
+    async def rewind(
+        self, name: str, *, to: str | None = None, by_seconds: float | None = None
+    ) -> str:
+        """Move a source back to a place that it still has, and return its new position.
+
+        Everything after that place is captured again, with the eventIds that it had. Exactly one of
+        `to`, a position of the source or of one of its events, and `by_seconds`, counted back by
+        the source's clock. Raises RequestError for a source that is not paused or stopped, has
+        nothing to rewind, or cannot; and what the source says of a place that is gone.
+        """
+        async with self._turn:
+            kept, status = self._known(name), self._status[name]
+            if status.state not in {State.PAUSED, State.STOPPED, State.FINISHED}:
+                raise RequestError(
+                    f"{name} is being captured ({status.state}), and a position in use is not "
+                    f"moved. Nothing was changed. Run `penstock pause {name}` first."
+                )
+            source, state = kept.supervised.source, await self._durable(name)
+            if state is None:
+                raise RequestError(f"{name} was never captured, so there is nothing to rewind.")
+            if not isinstance(source, Rewinds):
+                raise RequestError(f"{name}: this kind of source cannot be rewound.")
+            try:
+                position = await source.rewound(state.position, to=to, by_seconds=by_seconds)
+            finally:
+                await source.close()
+            said = notice_at(
+                structs.replace(state, position=position),
+                "rewound",
+                at_ms=self._clock.now_ms(),
+                facts={"from": state.position, "to": position},
+            )
+            await self._log.abandon(name)
+            # One append: the entry is there exactly if the position was moved.
+            await self._log.append([said])
+            logger.info("source rewound", source=name)
+            return position
+
+    async def add(self, supervised: Supervised, *, paused: bool = False) -> None:
+        """Capture one source more. Raises RequestError for a name in use."""
+        async with self._turn:
+            if supervised.source.name in self._kept:
+                raise RequestError(f"{supervised.source.name} is captured already.")
+            kept = self._admit(supervised, paused=paused)
+            if not paused:
+                self._start(kept)
+
+    async def replace(self, supervised: Supervised) -> None:
+        """Capture a source as it is configured now, from where it stands; paused, it stays so."""
+        async with self._turn:
+            name = supervised.source.name
+            kept, paused = self._known(name), self._status[name].state is State.PAUSED
+            await self._halt(kept)
+            kept = self._admit(supervised, paused=paused)
+            if not paused:
+                self._start(kept)
+
+    async def remove(self, name: str) -> None:
+        """Capture a source no more. Its position stays in the log, for when it is added again."""
+        async with self._turn:
+            await self._halt(self._known(name))
+            await self._say(name, "removed", {})
+            del self._kept[name], self._status[name]
+
+    def _known(self, name: str) -> _Kept:
+        kept = self._kept.get(name)
+        if kept is None:
+            names = ", ".join(self._kept) or "none"
+            raise RequestError(
+                f"there is no source {name!r}; captured are: {names}. Nothing was changed."
+            )
+        return kept
+
+    def _admit(self, supervised: Supervised, *, paused: bool) -> _Kept:
+        name, backoff = supervised.source.name, self._backoff
+        breaker = Breaker(
+            steady_seconds=self._clock.steady_seconds,
+            failures_max=backoff.breaker_failures,
+            open_seconds=backoff.breaker_seconds,
+        )
+        self._kept[name] = _Kept(supervised, breaker)
+        self._status[name] = SourceStatus(
+            source=name,
+            state=State.PAUSED if paused else State.STARTING,
+            since_ms=self._clock.now_ms(),
+        )
+        return self._kept[name]
+
+    def _start(self, kept: _Kept) -> None:
+        assert self._group is not None, "sources start once the supervisor runs"
+        kept.task = self._group.create_task(self._keep(kept))
+
+    @staticmethod
+    async def _halt(kept: _Kept) -> None:
+        task, kept.task = kept.task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    # --- what the log is told -------------------------------------------------------------------
+
+    async def _durable(self, name: str) -> SourceState | None:
+        return next((one for one in await self._log.sources() if one.source == name), None)
+
+    async def _say(self, name: str, operation: str, facts: Mapping[str, object]) -> None:
+        """Say it in the log, where the source stands; nothing of a source that never stood there.
+
+        A log that refuses it holds up nothing: the state itself is in `status`, and no change
+        depends on what is said of it.
+        """
+        try:
+            # A transaction that is staged would end with our commit; it will be sent again.
+            await self._log.abandon(name)
+            state = await self._durable(name)
+            if state is not None:
+                await self._log.append(
+                    [notice_at(state, operation, at_ms=self._clock.now_ms(), facts=facts)]
+                )
+        except LogError as error:
+            logger.warning("the log took no notice", source=name, said=operation, code=error.code)
+
+    def _opening(self, operation: str, state: SourceState | None, first: Commit) -> Commit:
+        known = 0 if state is None else state.last_timestamp
+        return notice(
+            first.source,
+            operation,
+            position=first.position,
+            at_ms=self._clock.now_ms(),
+            timestamp=first.events[-1].timestamp if first.events else known,
+            facts={"first": state is None},
+        )
+
+    # --- the task of a source -------------------------------------------------------------------
+
+    async def _keep(self, kept: _Kept) -> None:
         """Capture one source until it ends or fails for good; raises only when cancelled."""
-        name = supervised.source.name
+        source = kept.supervised.source
+        name = source.name
         try:
             try:
-                await self._sessions(supervised)
+                await self._sessions(kept)
             finally:
-                await supervised.source.close()
+                await source.close()
         except PenstockError as error:
-            self._stop(name, error.code, str(error))
+            await self._stop(name, error.code, str(error))
         except Exception as error:  # a defect in one adapter stops only that one
             # Where it happened, but not its text, which might quote a document.
             logger.error(  # noqa: TRY400
@@ -150,7 +324,7 @@ class Supervisor:
                 error=type(error).__name__,
                 where=traceback.format_tb(error.__traceback__),
             )
-            self._stop(
+            await self._stop(
                 name,
                 "internal",
                 f"{name}: capture stopped on a defect ({type(error).__name__}). Nothing was "
@@ -159,31 +333,36 @@ class Supervisor:
         else:
             self._enter(name, State.FINISHED)
 
-    async def _sessions(self, supervised: Supervised) -> None:
+    async def _sessions(self, kept: _Kept) -> None:
         """Run session after session until the source ends. Raises what no retry mends."""
-        name = supervised.source.name
+        name = kept.supervised.source.name
         failures = 0
         while True:
+            while not kept.breaker.admit():
+                await self._clock.sleep(kept.breaker.wait_seconds())
             progress = PumpProgress()
             try:
-                await self._session(supervised, progress)
+                await self._session(kept, progress)
                 return
             except PenstockError as error:
                 if not error.transient:
                     raise
-                failures = 1 if progress.appended else failures + 1
                 full = isinstance(error, LogFullError)
-                wait_seconds = (
-                    LOG_FULL_WAIT_SECONDS
-                    if full
-                    else self._backoff.wait_seconds(failures, self._rng)
-                )
+                failures = 1 if progress.appended else failures + 1
+                wait_seconds = LOG_FULL_WAIT_SECONDS
+                if not full:  # no fault of the source's
+                    kept.breaker.failed()
+                    wait_seconds = max(
+                        self._backoff.wait_seconds(failures, self._rng),
+                        kept.breaker.wait_seconds(),
+                    )
                 SOURCE_ERRORS.labels(name, error.code).inc()
                 logger.warning(
                     "capture waits for space in the log" if full else "source failed; retrying",
                     source=name,
                     code=error.code,
                     failures=failures,
+                    circuit=kept.breaker.circuit,
                     wait_seconds=round(wait_seconds, 3),
                 )
                 self._enter(
@@ -197,14 +376,17 @@ class Supervisor:
             SOURCE_RECONNECTS.labels(name).inc()
             self._set(name, restarts=self._status[name].restarts + 1)
 
-    async def _session(self, supervised: Supervised, progress: PumpProgress) -> None:
+    async def _session(self, kept: _Kept, progress: PumpProgress) -> None:
         """One pump with its two watchers. Raises what the pump raises, or SourceSilentError."""
-        source = supervised.source
+        source, opening = kept.supervised.source, None
+        if kept.to_say is not None:
+            state = await self._durable(source.name)
+            opening = partial(self._opening, kept.to_say, state)
         pumping = asyncio.ensure_future(
-            pump(source, self._log, limits=self._limits, progress=progress)
+            pump(source, self._log, limits=self._limits, progress=progress, opening=opening)
         )
-        silence = asyncio.ensure_future(self._silence(supervised, progress))
-        recovery = asyncio.ensure_future(self._recovery(source.name, progress))
+        silence = asyncio.ensure_future(self._silence(kept.supervised, progress))
+        recovery = asyncio.ensure_future(self._recovery(kept, progress))
         try:
             await asyncio.wait({pumping, silence}, return_when=asyncio.FIRST_COMPLETED)
             if pumping.cancelled():
@@ -214,6 +396,8 @@ class Supervisor:
             for task in (pumping, silence, recovery):
                 task.cancel()
             await asyncio.gather(pumping, silence, recovery, return_exceptions=True)
+            if progress.opened:
+                kept.to_say = None
 
     async def _silence(self, supervised: Supervised, progress: PumpProgress) -> None:
         """Raise SourceSilentError once the source was asked and said nothing for its deadline."""
@@ -227,17 +411,20 @@ class Supervisor:
             source=supervised.source.name, silence_seconds_max=supervised.silence_seconds_max
         )
 
-    async def _recovery(self, name: str, progress: PumpProgress) -> None:
+    async def _recovery(self, kept: _Kept, progress: PumpProgress) -> None:
         """Call the source running once it moves: that it connects again proves nothing."""
+        name = kept.supervised.source.name
         await progress.moved.wait()
+        kept.breaker.succeeded()
         if self._status[name].failures:
             logger.info("source captured again", source=name)
         self._enter(name, State.RUNNING)
 
-    def _stop(self, name: str, code: str, message: str) -> None:
+    async def _stop(self, name: str, code: str, message: str) -> None:
         SOURCE_ERRORS.labels(name, code).inc()
         logger.error("source stopped; it needs attention", source=name, code=code)
         self._enter(name, State.STOPPED, code=code, message=message)
+        await self._say(name, "stopped", {"code": code})
 
     def _enter(
         self, name: str, state: State, *, code: str = "", message: str = "", failures: int = 0
