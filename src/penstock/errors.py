@@ -18,11 +18,13 @@
     │   ├── CheckpointConflictError  another process wrote it since we looked
     │   ├── CheckpointStoreError     its store answers with what no retry mends
     │   ├── SupersededError          another log has taken this one's place
-    │   └── ForeignCheckpointError   the instance's name belongs to another log
+    │   ├── ForeignCheckpointError   the instance's name belongs to another log
+    │   └── OutdatedLogError         the log is an older copy of the one that was published
     ├── DocumentMisfitError          a document does not fit the columns that a reader declared
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
     │   └── ServiceBusyError         it serves as many readers as it may
     ├── RequestError                 the service cannot do what a reader asks
+    │   └── StateIncompleteError     not all current rows of what it asks for are known
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
     │   ├── IncompleteCommitError    a batch does not hold what was captured
     │   ├── ChangesLostError         changes that the target needs were lost upstream
@@ -120,9 +122,12 @@ class UndecodableError(SourceError):
     code = "source.undecodable"
 
     def __init__(self, *, source: str, what: str, position: str) -> None:
+        self.what = what
+        self.position = position
         super().__init__(
             f"{source}: cannot decode {what} at position {position}. Capture has stopped before "
-            f"it and nothing was skipped. Please report it with the type named here."
+            f"it and nothing was skipped. Set on_undecodable = 'dead_letter' to keep its bytes in "
+            f"the log, record the gap and go on; and please report it with the type named here."
         )
 
 
@@ -224,6 +229,20 @@ class ForeignCheckpointError(CheckpointError):
         )
 
 
+class OutdatedLogError(CheckpointError):
+    """The log on this disk is an older copy of the one that was published."""
+
+    code = "checkpoint.outdated_log"
+
+    def __init__(self, *, instance: str, log_id: int) -> None:
+        super().__init__(
+            f"the published copy of instance {instance} is of this log ({log_id:016x}), and says "
+            f"what this log does not: the disk holds an older copy of it. Capture has stopped and "
+            f"nothing was mixed. Start again: the log then goes on from its own position under a "
+            f"new id, and markers ahead of it are refused."
+        )
+
+
 class DocumentMisfitError(PenstockError):
     """A document does not fit the columns that a reader declared; nothing was made null for it."""
 
@@ -262,6 +281,25 @@ class RequestError(PenstockError):
 
     code = "request"
     exit_code = 2
+
+
+class StateIncompleteError(RequestError):
+    """Not every current row of what a reader asks for is known (P19)."""
+
+    code = "state.incomplete"
+
+    def __init__(self, *, source: str, what: str, under_way: bool) -> None:
+        remedy = (
+            "A copy is under way: ask again when `penstock status` shows it complete"
+            if under_way
+            else f"Run `penstock snapshot {source}`, which copies it beside the stream, then ask "
+            f"again"
+        )
+        super().__init__(
+            f"not all current rows of {what} are known: it was captured from the middle of its "
+            f"life, or changes of it were lost. Nothing was sent, and the stream is not affected. "
+            f"{remedy}."
+        )
 
 
 class PipelineError(PenstockError):

@@ -32,6 +32,18 @@ SOURCE_LAG_SECONDS = Gauge(
     ["source"],
     registry=REGISTRY,
 )
+CHECKPOINTS_SAVED = Counter(
+    "penstock_checkpoints_saved_total",
+    "Published copies that were written with the source's position.",
+    ["source"],
+    registry=REGISTRY,
+)
+CHECKPOINT_ERRORS = Counter(
+    "penstock_checkpoint_errors_total",
+    "Published copies that could not be written.",
+    ["source"],
+    registry=REGISTRY,
+)
 LOG_HEAD_SEQUENCE = Gauge(
     "penstock_log_head_sequence", "Sequence of the newest entry.", registry=REGISTRY
 )
@@ -42,4 +54,21 @@ LOG_BYTES = Gauge("penstock_log_bytes", "Bytes of the log's live pages.", regist
 EVENTS_PUBLISHED = Counter(
     "penstock_events_published_total", "Events sent to readers.", ["protocol"], registry=REGISTRY
 )
+CHANGES_COALESCED = Counter(
+    "penstock_changes_coalesced_total",
+    "Changes that readers far behind got merged into a later one.",
+    registry=REGISTRY,
+)
+INSERTS_REPEATED = Counter(
+    "penstock_inserts_repeated_total",
+    "Inserts of a document that was there already, seen while coalescing: no source should say so.",
+    ["source"],
+    registry=REGISTRY,
+)
 READERS = Gauge("penstock_readers", "Readers connected.", ["protocol"], registry=REGISTRY)
+DEAD_LETTERS = Counter(
+    "penstock_dead_letters_total",
+    "Changes that could not be decoded, made durable as dead letters.",
+    ["source"],
+    registry=REGISTRY,
+)
