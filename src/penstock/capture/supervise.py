@@ -8,7 +8,8 @@ that happened before it can be lost or appended twice.
 import asyncio
 import random
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ LOG_FULL_WAIT_SECONDS = 2.0
 """How soon capture looks again for space; short, because every source waits with it."""
 
 _SILENCE_CHECKS = 4
+_AT_REST = frozenset({State.PAUSED, State.STOPPED, State.FINISHED})
+"""The states in which nothing of a source is on its way into the log."""
 
 
 class Clock(Protocol):
@@ -183,7 +186,7 @@ class Supervisor:
         """
         async with self._turn:
             kept, status = self._known(name), self._status[name]
-            if status.state not in {State.PAUSED, State.STOPPED, State.FINISHED}:
+            if status.state not in _AT_REST:
                 raise RequestError(
                     f"{name} is being captured ({status.state}), and a position in use is not "
                     f"moved. Nothing was changed. Run `penstock pause {name}` first."
@@ -208,6 +211,21 @@ class Supervisor:
             await self._log.append([said])
             logger.info("source rewound", source=name)
             return position
+
+    @asynccontextmanager
+    async def at_rest(self, name: str) -> AsyncGenerator[None]:
+        """Inside the block `name` is not captured, and nobody can start it.
+
+        It may be a source that is not configured. Raises RequestError for one that is captured.
+        """
+        async with self._turn:
+            status = self._status.get(name)
+            if status is not None and status.state not in _AT_REST:
+                raise RequestError(
+                    f"{name} is being captured ({status.state}), and a position in use is not "
+                    f"moved. Nothing was changed. Run `penstock pause {name}` first."
+                )
+            yield
 
     async def add(self, supervised: Supervised, *, paused: bool = False) -> None:
         """Capture one source more. Raises RequestError for a name in use."""

@@ -100,13 +100,19 @@ class LmdbLog(_AsyncReads):
     """The log, open for writing. At most one in the world has a given path open.
 
     Opens, or creates, at once; blocks for a moment. `append` belongs to one event loop. `above`
-    says where a log that does not exist yet begins; one that does is opened as it is.
+    says where a log that does not exist yet begins; one that does is opened as it is. `restored`
+    says that it is an older copy of itself, so that it draws a new id, as a backup does.
     Raises LogLockedError when another process writes it, LogFormatError for one of a newer
     Penstock, ConfigError on a network file system, LogFullError when it cannot be created.
     """
 
     def __init__(
-        self, config: LogConfig, *, clock: Clock | None = None, above: Above | None = None
+        self,
+        config: LogConfig,
+        *,
+        clock: Clock | None = None,
+        above: Above | None = None,
+        restored: bool = False,
     ) -> None:
         self.config = config
         self._clock = clock or SystemClock()
@@ -118,7 +124,7 @@ class LmdbLog(_AsyncReads):
             undo.callback(os.close, self._lock)
             env = kv.open_env(self.path, map_bytes=config.map_bytes, create=True)
             undo.callback(env.close)
-            draft = _prepare(env, above, now=self._clock.wall_ms())
+            draft = _prepare(env, above, restored=restored, now=self._clock.wall_ms())
             super().__init__(env, cache_bytes=config.cache_bytes)
             self._wake = WakeServer(self.path)
             undo.pop_all()
@@ -327,7 +333,7 @@ def lock_log(path: Path) -> int:
     return descriptor
 
 
-def _prepare(env: Env, above: Above | None, *, now: int) -> Draft:
+def _prepare(env: Env, above: Above | None, *, restored: bool, now: int) -> Draft:
     """Create or check the log in `env`, and what the writer starts from."""
     env.databases(DATABASES, create=True)
     with env.write() as txn:
@@ -337,7 +343,8 @@ def _prepare(env: Env, above: Above | None, *, now: int) -> Draft:
             _create(txn, env, above, now=now)
         else:
             _require_format(found, env.path)
-        if txn.pop(RESTORED_KEY, db=meta) is not None:
+        marked = txn.pop(RESTORED_KEY, db=meta) is not None
+        if marked or (restored and found is not None):
             # From here on this copy and the log that it was copied from go different ways.
             log_id = unpack_u64(txn.get(LOG_ID_KEY, b"", db=meta))
             ancestors = ancestors_of(txn.get(ANCESTORS_KEY, db=meta))
