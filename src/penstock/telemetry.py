@@ -4,9 +4,19 @@ Counters count successes and failures; a log line tells a story. No label or fie
 document, a key, a URI or a secret.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 
 REGISTRY = CollectorRegistry()
+"""What the capture process counts."""
+SERVE_REGISTRY = CollectorRegistry()
+"""What the serve process counts. No name is in both, so that one page can show them."""
 
 EVENTS_APPENDED = Counter(
     "penstock_events_ingested_total", "Events made durable.", ["source"], registry=REGISTRY
@@ -52,23 +62,36 @@ LOG_TRIMMED_SEQUENCE = Gauge(
 )
 LOG_BYTES = Gauge("penstock_log_bytes", "Bytes of the log's live pages.", registry=REGISTRY)
 EVENTS_PUBLISHED = Counter(
-    "penstock_events_published_total", "Events sent to readers.", ["protocol"], registry=REGISTRY
+    "penstock_events_published_total",
+    "Events sent to readers.",
+    ["protocol"],
+    registry=SERVE_REGISTRY,
 )
 CHANGES_COALESCED = Counter(
     "penstock_changes_coalesced_total",
     "Changes that readers far behind got merged into a later one.",
-    registry=REGISTRY,
+    registry=SERVE_REGISTRY,
 )
 INSERTS_REPEATED = Counter(
     "penstock_inserts_repeated_total",
     "Inserts of a document that was there already, seen while coalescing: no source should say so.",
     ["source"],
-    registry=REGISTRY,
+    registry=SERVE_REGISTRY,
 )
-READERS = Gauge("penstock_readers", "Readers connected.", ["protocol"], registry=REGISTRY)
+READERS = Gauge("penstock_readers", "Readers connected.", ["protocol"], registry=SERVE_REGISTRY)
 DEAD_LETTERS = Counter(
     "penstock_dead_letters_total",
     "Changes that could not be decoded, made durable as dead letters.",
     ["source"],
     registry=REGISTRY,
 )
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """All metrics of a registry, in the text format of Prometheus."""
+    return generate_latest(registry)
+
+
+def count_process(process: str, registry: CollectorRegistry) -> None:
+    """Also tell this process's memory, processor time and open files, as penstock_<process>_*."""
+    ProcessCollector(namespace=f"penstock_{process}", registry=registry)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -34,7 +35,16 @@ from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
 from penstock.serve.shared import SharedMessages
-from penstock.subscribe import Criteria, Delivery, Subscription, batches, follow, start
+from penstock.subscribe import (
+    Coalescing,
+    Criteria,
+    Delivery,
+    Subscription,
+    Window,
+    batches,
+    follow,
+    start,
+)
 from penstock.telemetry import EVENTS_PUBLISHED, READERS
 from penstock.wire import Block, batch_message, heartbeat_message
 
@@ -114,11 +124,13 @@ class PullerServicer:
 
     async def subscribe(self, request: bytes, context: Context) -> None:
         """`penstock.v1.PullerService/Subscribe`: one Event a message."""
-        await self._serve(request, context, _event_sender(context, self._shared.messages))
+        send = _event_sender(context, self._shared.messages, Window.messages)
+        await self._serve(request, context, send)
 
     async def subscribe_seed(self, request: bytes, context: Context) -> None:
         """`PullerService/Subscribe`: the same events with the seed's plain numbers."""
-        await self._serve(request, context, _event_sender(context, Block.seed_messages))
+        send = _event_sender(context, Block.seed_messages, Window.seed_messages)
+        await self._serve(request, context, send)
 
     async def subscribe_batch(self, request: bytes, context: Context) -> None:
         """`penstock.v1.PullerService/SubscribeBatch`: many Events a message."""
@@ -167,6 +179,7 @@ class PullerServicer:
             bytes_max=self._config.outbox_bytes_max,
             heartbeat_seconds=self._config.heartbeat_interval,
             clock=time.monotonic,
+            coalescing=_coalescing(self._config) if request.coalesce_on_catch_up else None,
         )
         with self._consumers.connected(
             request.consumer_id, "grpc", sequence=progress.sequence
@@ -219,15 +232,28 @@ def _parse(request: bytes) -> pb.SubscribeRequest:
     return parsed
 
 
+def _coalescing(config: ServeConfig) -> Coalescing:
+    return Coalescing(
+        threshold=config.catch_up_threshold,
+        window_events=config.coalesce_window_events,
+        window_bytes=config.coalesce_window_bytes,
+        insert_delete=config.coalesce_insert_delete,
+    )
+
+
 def _event_sender(
-    context: Context, messages: Callable[[Block, Sequence[int]], Iterable[bytes]]
+    context: Context,
+    messages: Callable[[Block, Sequence[int]], Iterable[bytes]],
+    coalesced: Callable[[Window, Block, Sequence[int]], Iterable[bytes]],
 ) -> Send:
     """Send a delivery as single Events. What was filtered out shows in the next heartbeat."""
 
     async def send(delivery: Delivery) -> int:
         count = 0
+        window = delivery.window
+        make = messages if window is None else partial(coalesced, window)
         for block, entries in delivery.slices:
-            for message in messages(block, entries):
+            for message in make(block, entries):
                 await context.write(message)
             count += len(entries)
         if not count and delivery.gap is None:

@@ -1,7 +1,7 @@
 """What goes out to a reader, decided without sending it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -10,7 +10,7 @@ from penstock.errors import GapError, LogCorruptError, StreamChangedError
 from penstock.event import SystemEvent
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria, select
-from penstock.wire import Block, decode_message
+from penstock.wire import Block, decode_message, plain_numbers
 
 
 class Subscription(Struct, frozen=True, kw_only=True):
@@ -27,6 +27,57 @@ class Slice(NamedTuple):
     entries: Sequence[int]
 
 
+class Merged(NamedTuple):
+    """What an event of a window stands for."""
+
+    changes: int
+    stored: bytes | None
+    """What it says; None: what the entry itself says."""
+
+
+class Window(Struct, frozen=True, kw_only=True):
+    """What makes the slices of a delivery a coalesced window: each event stands for changes.
+
+    The marker of all but the last is that of the start: what they pass may be merged into a later
+    one (P8).
+    """
+
+    start: Progress
+    end: Progress
+    last_sequence: int
+    """Of the last event that is sent."""
+    ends_commit: bool
+    """The window is whole commits, and its last event says so."""
+    merged: Mapping[int, Merged]
+    """By sequence; who is not in it stands for itself."""
+    changes_merged: int = 0
+    """Changes that are not sent."""
+    inserts_repeated: Mapping[str, int] = {}
+    """By source: inserts of a document that was inserted and not deleted, which none should say."""
+
+    def messages(self, block: Block, entries: Iterable[int]) -> Iterator[bytes]:
+        """As `Block.messages`, in place of what each entry says alone."""
+        start = str(self.start)
+        for i in entries:
+            sequence = block.first_sequence + i
+            changes, stored = self.merged.get(sequence, _ITSELF)
+            last = sequence == self.last_sequence
+            yield block.standing_for(
+                i,
+                changes,
+                progress=str(self.end) if last else start,
+                ends_commit=last and self.ends_commit,
+                stored=stored,
+            )
+
+    def seed_messages(self, block: Block, entries: Iterable[int]) -> Iterator[bytes]:
+        """As `Block.seed_messages`, in place of what each entry says alone."""
+        return map(plain_numbers, self.messages(block, entries))
+
+
+_ITSELF: Final = Merged(1, None)
+
+
 class Delivery(Struct, frozen=True, kw_only=True):
     """What to send next, in this order: the slices, then the progress, then the gap's error."""
 
@@ -35,6 +86,8 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """Covers the slices and what was filtered out around them; before the gap, if there is one."""
     gap: GapError | None = None
     """Changes were lost here, and this reader cannot be told in-band: its stream ends."""
+    window: Window | None = None
+    """What the slices stand for, where changes were merged."""
 
 
 def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
@@ -94,8 +147,12 @@ def batches(
     """The slices of `delivery` as batches within both limits, lazily; none if nothing goes out.
 
     A single larger event is a batch of its own. The last batch's marker is that of the delivery,
-    so that whoever saves it also passes what was filtered out behind it.
+    so that whoever saves it also passes what was filtered out behind it. In a coalesced window
+    the others have the marker of its start.
     """
+    window = delivery.window
+    if window is not None:
+        messages = window.messages
     pending: list[bytes] = []
     pending_bytes = 0
     before: tuple[Block, int] | None = None
@@ -111,7 +168,8 @@ def batches(
         for i, message in zip(entries, made, strict=True):
             full = len(pending) >= events_max or pending_bytes + len(message) > bytes_max
             if before is not None and pending and full:
-                yield Batch(pending, before[0].progress(before[1]))
+                marker = before[0].progress(before[1]) if window is None else str(window.start)
+                yield Batch(pending, marker)
                 pending, pending_bytes = [], 0
             pending.append(message)
             pending_bytes += len(message)

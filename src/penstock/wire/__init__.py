@@ -16,7 +16,7 @@ This package is the only place that knows the layout.
 """
 
 from penstock.wire.arrow import ARROW_SCHEMA, to_arrow
-from penstock.wire.block import Block
+from penstock.wire.block import Block, Outline
 from penstock.wire.encode import (
     CommitSummary,
     EncodedCommit,
@@ -26,24 +26,29 @@ from penstock.wire.encode import (
     encode_commit,
     encode_event,
 )
-from penstock.wire.layout import BLOCK_BYTES, Stream
+from penstock.wire.layout import BLOCK_BYTES, OPERATION_CODES, Stream
 from penstock.wire.messages import (
     batch_message,
     content_check,
     decode_message,
     entry_of,
     heartbeat_message,
+    merged,
+    plain_numbers,
     split_batch,
     to_json,
+    unchanged_of,
 )
 
 __all__ = [
     "ARROW_SCHEMA",
     "BLOCK_BYTES",
+    "OPERATION_CODES",
     "Block",
     "CommitSummary",
     "EncodedCommit",
     "EncodedEvent",
+    "Outline",
     "Placed",
     "Stream",
     "batch_message",
@@ -54,7 +59,10 @@ __all__ = [
     "encode_event",
     "entry_of",
     "heartbeat_message",
+    "merged",
+    "plain_numbers",
     "split_batch",
     "to_arrow",
     "to_json",
+    "unchanged_of",
 ]

@@ -4,23 +4,24 @@ import struct
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.errors import LogCorruptError, LogFormatError
 from penstock.event import Entry, Kind
-from penstock.extjson import relaxed
 from penstock.progress import Progress
 from penstock.wire.arrow import to_arrow
 from penstock.wire.encode import CommitSummary
 from penstock.wire.layout import (
+    CELLS,
     COMMIT,
     COMMIT_PACK,
     FLAG_LONG,
+    FLAG_SNAPSHOT,
     HEADER,
     HEADER_CHECKED,
     INDEX,
@@ -32,10 +33,29 @@ from penstock.wire.layout import (
     Stream,
     tables_check,
     tag,
+    text_field,
     varint,
 )
-from penstock.wire.messages import decode_message
+from penstock.wire.messages import decode_message, plain_numbers
 from penstock.wire.verify import verify
+
+
+class Outline(NamedTuple):
+    """Facts of some entries, one array element each."""
+
+    key_hash: NDArray[np.uint64]
+    """Of stream and key: equal where both are, and once in 2**64 where they are not."""
+    operation: NDArray[np.uint8]
+    """A place in layout.OPERATIONS; 0 for a control event."""
+    control: NDArray[np.bool_]
+    copied: NDArray[np.bool_]
+    """A row of a snapshot."""
+    document: NDArray[np.bool_]
+    """Has a full document, though perhaps not all fields of it."""
+    partial: NDArray[np.bool_]
+    """Names fields that the full document lacks because they were not sent again."""
+    before: NDArray[np.bool_]
+    """Has the image before."""
 
 
 class Block:
@@ -209,6 +229,27 @@ class Block:
         """The marker to save once entry `i` is processed."""
         return str(Progress(self.log_id, self.first_sequence + i, self.check(i) & 0xFFFFFFFF))
 
+    def cell(self, i: int, name: str) -> bytes:
+        """The bytes of the variable field `name` (one of layout.CELLS); empty if it is absent."""
+        at = self._index_at + i * INDEX_PACK.size + _CELLS_AT[name]
+        start, length = _CELL.unpack_from(self.data, at)
+        start += self.payload + self._place(i)[0]
+        return self.data[start : start + length]
+
+    def outline(self, entries: Sequence[int]) -> "Outline":
+        """What the index says of `entries`: enough to know which of them need decoding."""
+        index = self.index[np.asarray(entries, np.intp)]
+        lengths = index["cells"][:, :, 1] != 0
+        return Outline(
+            key_hash=index["key_hash"],
+            operation=index["operation"],
+            control=index["kind"] != 0,
+            copied=index["flags"] & FLAG_SNAPSHOT != 0,
+            document=lengths[:, CELLS.index("full_document")],
+            partial=index["unchanged"] != 0,
+            before=lengths[:, CELLS.index("full_document_before_change")],
+        )
+
     # --- messages -------------------------------------------------------------------------------
 
     def stored(self, i: int) -> bytes:
@@ -264,6 +305,32 @@ class Block:
             )
         )
 
+    def standing_for(
+        self, i: int, changes: int, *, progress: str, ends_commit: bool, stored: bytes | None = None
+    ) -> bytes:
+        """The message of entry `i`, standing for `changes` changes of which it is the last.
+
+        `stored` replaces what the entry says, not where it stands. Rows and digest of the commit
+        are left out, because changes of it are.
+        """
+        return b"".join(
+            (
+                self.stored(i) if stored is None else stored,
+                _COMMIT,
+                varint(self.commit(i)),
+                _INGESTED_AT,
+                varint(self.ingested_at),
+                _ORDINAL,
+                varint(self.ordinal(i)),
+                _ENDS_COMMIT if ends_commit else b"",
+                _SEQUENCE,
+                varint(self.first_sequence + i),
+                text_field(10, progress),
+                _COALESCED,
+                varint(changes),
+            )
+        )
+
     def seed_message(self, i: int) -> bytes:
         """The puller's dialect: the same bytes, but int64 values plain as relaxed JSON has them."""
         return next(self.seed_messages((i,)))
@@ -272,7 +339,7 @@ class Block:
         """`seed_message` of many entries, in the order given."""
         flags = self.index["flags"]
         for i, message in zip(entries, self.messages(entries), strict=True):
-            yield _relaxed_message(message) if flags[i] & FLAG_LONG else message
+            yield plain_numbers(message) if flags[i] & FLAG_LONG else message
 
     def entries(self) -> Iterator[Entry]:
         """The entries in view, decoded."""
@@ -294,6 +361,11 @@ _INGESTED_AT = tag(21, 0)
 _ORDINAL = tag(14, 0)
 _ENDS_COMMIT = tag(29, 0) + b"\1"
 _SEQUENCE = tag(30, 0)
+_COALESCED = tag(31, 0)
+_CELL = struct.Struct("<II")
+_CELLS_AT = {  # the last field of INDEX
+    name: INDEX.itemsize - _CELL.size * (len(CELLS) - number) for number, name in enumerate(CELLS)
+}
 # A marker is the base64 of version, log id, sequence and check. The first two are 9 bytes, which is
 # 12 whole characters, so they are written once, and the other 12 bytes for each entry.
 _MARKER = struct.Struct(">QI")
@@ -312,14 +384,6 @@ def _marker_field(log_id: int) -> bytes:
 @lru_cache(maxsize=256)
 def _streams(table: bytes) -> list[Stream]:
     return msgspec.json.decode(table, type=list[Stream])
-
-
-def _relaxed_message(message: bytes) -> bytes:
-    event = pb.Event.FromString(message)
-    event.full_document = relaxed(event.full_document)
-    event.update_description = relaxed(event.update_description)
-    event.full_document_before_change = relaxed(event.full_document_before_change)
-    return event.SerializeToString()
 
 
 def _unreadable(data: bytes, first_sequence: int) -> LogFormatError | LogCorruptError:

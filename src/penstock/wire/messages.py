@@ -84,6 +84,46 @@ def content_check(message: bytes) -> int:
     raise ValueError("an Event has no place in the log")
 
 
+def merged(
+    stored: bytes,
+    *,
+    operation: Operation,
+    full_document: bytes | None = None,
+    unchanged: Sequence[str] = (),
+    full_document_before_change: bytes,
+    update_description: bytes,
+) -> bytes:
+    """What an entry stored, saying what it and the changes before it come to.
+
+    `full_document` and `unchanged` belong together; None leaves both as they are. Only an insert
+    is still said to be copied, and no path is ambiguous any more.
+    """
+    event = pb.Event.FromString(stored)
+    event.operation_type = operation
+    event.snapshot = event.snapshot and operation is Operation.INSERT
+    event.full_document_before_change = full_document_before_change
+    event.update_description = update_description
+    event.disambiguated_paths = b""
+    if full_document is not None:
+        event.full_document = full_document
+        event.unchanged[:] = unchanged
+    return event.SerializeToString()
+
+
+def unchanged_of(stored: bytes) -> list[str]:
+    """The fields that were not sent again, of an entry that has such."""
+    return list(pb.Event.FromString(stored).unchanged)
+
+
+def plain_numbers(message: bytes) -> bytes:
+    """Event bytes in the puller's dialect: int64 values plain, as relaxed JSON has them."""
+    event = pb.Event.FromString(message)
+    event.full_document = relaxed(event.full_document)
+    event.update_description = relaxed(event.update_description)
+    event.full_document_before_change = relaxed(event.full_document_before_change)
+    return event.SerializeToString()
+
+
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
