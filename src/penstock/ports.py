@@ -234,10 +234,23 @@ class Rewinds(Protocol):
     async def rewound(self, position: str, *, to: str | None, by_seconds: float | None) -> str:
         """A place before `position` from which everything can still be captured, as a position.
 
-        Exactly one is given: `to`, an earlier position of the source, or of one of its events
-        (that event is then captured again too), or `by_seconds`, counted back by the source's own
-        clock. Never inside a transaction: at or before what was asked for, never after. Raises
-        RequestError for what is no earlier place of this source, PositionLostError where the source
-        no longer has what follows it.
+        Exactly one is given: `to`, an earlier position of the source, or of one of its events, or
+        `by_seconds`, counted back by the source's own clock. Never inside a transaction: at or
+        before what was asked for (so what happened there may come again too), never after. Raises
+        RequestError for what is no earlier place of this source, or one that the source no longer
+        has, and SourceError when it does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Retains(Protocol):
+    """A source that discards its history by itself; beside ChangeSource, and optional."""
+
+    async def seconds_to_loss(self, position: str) -> float | None:
+        """How far `position` is from the oldest change that the source still holds, in seconds of
+        its own clock; 0 when it is older, None when the source cannot tell.
+
+        May be asked while changes are read. Raises SourceError when the source does not answer.
         """
         ...

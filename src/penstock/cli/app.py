@@ -5,7 +5,18 @@ import sys
 import typer
 
 from penstock import __version__
-from penstock.cli import check, doctor, log, output, pipeline, quickstart, run, status, tail
+from penstock.cli import (
+    check,
+    doctor,
+    log,
+    operate,
+    output,
+    pipeline,
+    quickstart,
+    run,
+    status,
+    tail,
+)
 from penstock.errors import PenstockError
 
 
@@ -51,6 +62,9 @@ app.command("run")(run.command)
 app.command("tail")(tail.command)
 app.command("status")(status.command)
 app.command("doctor")(doctor.command)
+app.command("pause")(operate.pause)
+app.command("resume")(operate.resume)
+app.command("rewind")(operate.rewind)
 app.add_typer(check.app, name="config")
 app.add_typer(log.app, name="log")
 app.add_typer(pipeline.app, name="pipeline")

@@ -11,9 +11,15 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.capture import Supervised, Supervisor
-from penstock.cli.config import Settings
+from penstock.capture import Backoff, Supervised, Supervisor, health_of
+from penstock.capture.config import CaptureConfig
+from penstock.capture.publish import Publisher
+from penstock.cli import publishing
+from penstock.cli.config import Settings, SourceSettings
 from penstock.cli.control import Control
+from penstock.cli.operations import Operations
+from penstock.cli.page import metrics
+from penstock.cli.paused import PausedSources
 from penstock.ports import ChangeLog, SourceState
 from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
 
@@ -51,8 +57,9 @@ class SystemClock:
 class Observer:
     """What capture says of itself: gauges, and the answer to `penstock status`."""
 
-    def __init__(self, log: CaptureLog, supervisor: Supervisor) -> None:
+    def __init__(self, log: CaptureLog, supervisor: Supervisor, config: CaptureConfig) -> None:
         self._log = log
+        self._config = config
         self._supervisor = supervisor
         self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
 
@@ -86,6 +93,8 @@ class Observer:
                     "message": status.message,
                     "failures": status.failures,
                     "restarts": status.restarts,
+                    "circuit": status.circuit.value,
+                    "health": health_of(status, failures_max=self._config.unhealthy_failures).value,
                     "eventsPerSecond": self._rate(status.source),
                 }
                 for status in self._supervisor.status()
@@ -109,31 +118,61 @@ def relax_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
+def supervised(source: SourceSettings) -> Supervised:
+    """A source as configured, opened; it connects only when it is captured."""
+    return Supervised(source=source.open(), silence_seconds_max=source.silence_seconds_max)
+
+
+def backoff_of(config: CaptureConfig) -> Backoff:
+    """How the configuration says that failures are waited out."""
+    return Backoff(
+        first_seconds=config.retry_delay,
+        longest_seconds=config.retry_delay_max,
+        breaker_failures=config.breaker_failures,
+        breaker_seconds=config.breaker_pause,
+    )
+
+
 def lag_seconds(state: SourceState) -> float:
     """How far the source's last captured event lies back, by the source's clock and ours."""
     return max(0.0, time.time() - state.last_timestamp / 1000)
 
 
-async def capture(settings: Settings, log: CaptureLog, *, stop: asyncio.Event) -> None:
+async def capture(
+    settings: Settings,
+    log: CaptureLog,
+    *,
+    stop: asyncio.Event,
+    publisher: Publisher | None = None,
+) -> None:
     """Capture all sources of `settings` into `log` until `stop` is set.
 
     A source that fails for good does not end this: its state is told to whoever asks. Raises what
-    the supervisor or the observer fails with: the process ends, and its parent starts it again.
+    the supervisor or the observer fails with: the process ends, and its parent starts it again;
+    and SupersededError once another machine publishes as this instance.
     """
+    paused = PausedSources(settings.log.path)
     supervisor = Supervisor(
         log,
-        [
-            Supervised(source=source.open(), silence_seconds_max=source.silence_seconds_max)
-            for source in settings.sources.values()
-        ],
+        [supervised(source) for source in settings.sources.values()],
         clock=SystemClock(),
         rng=random.Random(),
+        backoff=backoff_of(settings.capture),
+        paused=paused.read(),
     )
-    observer = Observer(log, supervisor)
+    observer = Observer(log, supervisor, settings.capture)
     control = Control()
+    control.register("metrics", metrics)
     control.register("status", observer.status)
+    Operations(log, supervisor, paused).register(control)
+    publishing.register(control, log, supervisor, publisher)
     log.on_request(control.answer)
-    tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(observer.run())]
+    tasks = [
+        asyncio.create_task(supervisor.run(lasting=True)),
+        asyncio.create_task(observer.run()),
+    ]
+    if publisher is not None:
+        tasks.append(asyncio.create_task(publisher.run()))
     stopping = asyncio.create_task(stop.wait())
     try:
         # All sources may have finished or stopped before we are told to: the service goes on, and
@@ -147,3 +186,5 @@ async def capture(settings: Settings, log: CaptureLog, *, stop: asyncio.Event) -
         for task in (stopping, *tasks):
             task.cancel()
         await asyncio.gather(stopping, *tasks, return_exceptions=True)
+    if publisher is not None and settings.checkpoint.on_shutdown:
+        await publisher.finish()

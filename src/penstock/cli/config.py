@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
+from penstock.capture.config import CaptureConfig
+from penstock.checkpoints import CheckpointConfig
 from penstock.cli.places import beside, clash
 from penstock.config import Config
 from penstock.errors import ConfigError
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
-_SECTIONS = ("log", "sources", "serve", "pipelines")
+_SECTIONS = ("log", "capture", "checkpoint", "sources", "serve", "pipelines")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -60,6 +62,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     path: Path
     log: LogConfig
+    capture: CaptureConfig
+    checkpoint: CheckpointConfig
     sources: dict[str, SourceSettings]
     serve: ServeConfig
     pipelines: "dict[str, PipelineConfig]"
@@ -134,6 +138,7 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         if not isinstance(written.get(section, {}), dict):
             raise ConfigError(f"{path}: {section} must be a table. Nothing was started.")
     log = _checked(LogConfig, written.get("log", {}), path, "log")
+    checkpoint = _checked(CheckpointConfig, written.get("checkpoint", {}), path, "checkpoint")
     folder = path.resolve().parent
     sources = {
         name: _source(path, name, table)
@@ -142,6 +147,8 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
     return Settings(
         path=path,
         log=log.model_copy(update={"path": folder / log.path}),
+        capture=_checked(CaptureConfig, written.get("capture", {}), path, "capture"),
+        checkpoint=checkpoint.beside(folder),
         sources=sources,
         serve=_checked(ServeConfig, written.get("serve", {}), path, "serve"),
         pipelines=_pipelines(path, written, sources),

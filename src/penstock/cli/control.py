@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.cli.config import near
-from penstock.errors import RequestError
+from penstock.errors import LogError, RequestError
 from penstock.log.wake import ask
 
 Handler = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -57,7 +57,15 @@ def request(
     Raises LogError when nobody answers in time, and RequestError with the answer's own sentence
     when it is refused.
     """
-    answer = ask(folder, {"request": name, **facts}, timeout_seconds=timeout_seconds)
+    try:
+        answer = ask(folder, {"request": name, **facts}, timeout_seconds=timeout_seconds)
+    except LogError as error:
+        if not isinstance(error.__cause__, TimeoutError):
+            raise
+        raise LogError(
+            f"capture has not answered `{name}` within {timeout_seconds:g} s. It may still do what "
+            f"it was asked: look at `penstock status`."
+        ) from error
     if "error" in answer:
         raise RequestError(str(answer.get("message", answer["error"])))
     return answer

@@ -26,6 +26,7 @@ _STYLES = {
     "starting": "yellow",
     "retrying": "yellow",
     "log_full": "bold red",
+    "paused": "yellow",
     "stopped": "bold red",
     "down": "bold red",
 }
@@ -42,6 +43,10 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
     code: str = ""
     message: str = ""
     restarts: int = 0
+    circuit: str = "closed"
+    """`open` while a source that failed again and again is left alone; `half_open` on trial."""
+    health: str | None = None
+    """ok, degraded or unhealthy, as capture says."""
     events_per_second: float | None = None
     position: str | None = None
     commits: int = 0
@@ -81,6 +86,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
 
     capture: bool
     serve: bool
+    age_retention_paused: bool
+    """The clocks have parted, so nothing is removed for its age until they agree again."""
     log: LogReport | None
     sources: list[SourceReport]
     consumers: list[ReaderReport]
@@ -160,6 +167,7 @@ def look(settings: "Settings") -> Report:
     return Report(
         capture=answer is not None,
         serve=serving,
+        age_retention_paused=bool((answer or {}).get("ageRetentionPaused")),
         log=log,
         sources=_sources(settings, answer, states, now_ms),
         consumers=consumers,
@@ -213,6 +221,8 @@ def _sources(
                 "code": said["code"],
                 "message": said["message"],
                 "restarts": said["restarts"],
+                "circuit": said["circuit"],
+                "health": said["health"],
                 "events_per_second": said["eventsPerSecond"],
             }
         if state is not None:
@@ -236,6 +246,13 @@ def _print(report: Report) -> None:
     console, now_ms = output.stdout(), time.time_ns() // 1_000_000
     for name, up in (("capture", report.capture), ("serve", report.serve)):
         console.print(f"{name}: " + ("[green]up[/]" if up else "[bold red]down[/]"))
+    if report.age_retention_paused:
+        console.print(
+            "retention by age is paused: the clock was set. It goes on once the clock is right, or "
+            "has been as it is for an hour; limits of bytes and entries hold meanwhile.",
+            style="yellow",
+            soft_wrap=True,
+        )
     if report.log is None:
         console.print("log: none yet")
     else:

@@ -15,6 +15,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from penstock.errors import (
     ConfigError,
+    RequestError,
     SourceChangedError,
     SourceUnavailableError,
 )
@@ -31,6 +32,7 @@ from penstock.sources.mongodb.deployment import (
 )
 from penstock.sources.mongodb.failures import code_name, is_lost, position_lost, translated
 from penstock.sources.mongodb.images import require_before_images
+from penstock.sources.mongodb.oplog import place_before, seconds_to_loss
 from penstock.sources.mongodb.positions import (
     Copying,
     MongoPosition,
@@ -131,6 +133,38 @@ class MongoSource:
             return await read_chunk(client, (database, name), after=after_key, limit=limit)
         except PyMongoError as error:
             raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    async def seconds_to_loss(self, position: str) -> float | None:
+        """As `Retains.seconds_to_loss`: by the server's clock, from its oldest oplog entry."""
+        try:
+            async with asyncio.timeout(self._patience.seconds):
+                return await seconds_to_loss(await self._connected(), position)
+        except TimeoutError:
+            raise self._patience.exhausted(self.name) from None
+        except PyMongoError as error:
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    async def rewound(self, position: str, *, to: str | None, by_seconds: float | None) -> str:
+        """As `Rewinds.rewound`. What happened at the time of the place comes again, too."""
+        known = parse_position(position)
+        at = place_before(self.name, known, to=to, by_seconds=by_seconds)
+        try:
+            client = await self._connected()
+            async with asyncio.timeout(3 * self._patience.seconds):
+                deployment = await self._identified(client, known)
+                token = await self._opened(client, deployment, at)
+        except TimeoutError:
+            raise self._patience.exhausted(self.name) from None
+        except OperationFailure as error:
+            if not is_lost(error):
+                raise translated(self.name, error, grant=grant_command(self.config)) from None
+            raise RequestError(
+                f"{self.name}: the oplog does not reach back that far ({code_name(error)}). "
+                f"Nothing was changed. `penstock doctor` says since when it holds changes."
+            ) from None
+        except PyMongoError as error:
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+        return structs.replace(known, token=token, gap_said=False).text()
 
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()

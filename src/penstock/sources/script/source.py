@@ -1,6 +1,7 @@
 """The simulated shop behind the port of a source: positions, pace and heartbeats."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Literal
@@ -8,7 +9,7 @@ from typing import Literal
 from pydantic import AwareDatetime, Field
 
 from penstock.config import Config, Seconds
-from penstock.errors import SourceChangedError
+from penstock.errors import RequestError, SourceChangedError
 from penstock.event import Commit
 from penstock.sources.script.shop import Shop
 
@@ -84,6 +85,19 @@ class ScriptSource:
 
     async def close(self) -> None:
         """Nothing is held."""
+
+    async def rewound(self, position: str, *, to: str | None, by_seconds: float | None) -> str:
+        """As `Rewinds.rewound`: a transaction takes 10 ms of the shop's time."""
+        told = self._told(position)
+        if to is None:
+            return self.shop.position(max(0, told - round(100 * (by_seconds or 0))))
+        found = re.fullmatch(r"([0-9]+):([0-9]+)", to)
+        if found is None or int(found[1]) != self._config.seed or int(found[2]) > told:
+            raise RequestError(
+                f"{self.name}: {to[:40]!r} is no position before {position}. Nothing was changed."
+            )
+        # The transaction of an event's position comes again.
+        return to
 
     def _told(self, position: str) -> int:
         seed, _, n = position.partition(":")

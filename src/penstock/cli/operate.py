@@ -1,0 +1,95 @@
+"""`penstock pause | resume | rewind`: one source of a running service."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import output
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings
+
+SourceArgument = Annotated[str, typer.Argument(help="The source's name.", metavar="SOURCE")]
+
+
+def pause(
+    source: SourceArgument,
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Stop capturing a source until it is resumed, over restarts too; the others go on.
+
+    The database keeps only so much history: `penstock status` says how long a source may wait.
+    """
+    answer = _ask(config, "pause", source=source)
+    _tell(
+        answer,
+        f"{source} is paused at {answer['position'] or 'its start'}. `penstock resume {source}` "
+        f"goes on from there.",
+        as_json=as_json,
+    )
+
+
+def resume(
+    source: SourceArgument,
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Capture a source again that is paused, or that has stopped and whose cause was mended.
+
+    One that waits for its next retry is tried at once.
+    """
+    answer = _ask(config, "resume", source=source)
+    said = "is captured again" if answer["changed"] else "was not paused or stopped"
+    _tell(answer, f"{source} {said}; `penstock status` says how it is.", as_json=as_json)
+
+
+def rewind(
+    source: SourceArgument,
+    to: Annotated[
+        str | None, typer.Option("--to", help="An earlier position, of the source or of an event.")
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="How far back, by the source's clock: 30m, 2h, 1d.")
+    ] = None,
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Move a paused source back, to capture again what followed.
+
+    Everything since then is appended to the log once more, with the same eventIds: readers see
+    older states again before the newest. Nothing that is in the log is removed.
+    """
+    from penstock.config import parse_duration
+    from penstock.errors import RequestError
+
+    if (to is None) is (by is None):
+        raise RequestError("say either --to POSITION or --by DURATION. Nothing was changed.")
+    seconds = None
+    if by is not None:
+        try:
+            seconds = float(parse_duration(by))
+        except ValueError as error:
+            raise RequestError(f"--by: {error}. Nothing was changed.") from None
+    answer = _ask(config, "rewind", source=source, to=to, by_seconds=seconds)
+    _tell(
+        answer,
+        f"{source} stands at {answer['position']} now. `penstock resume {source}` captures again "
+        f"what followed.",
+        as_json=as_json,
+    )
+
+
+def _ask(config: Any, name: str, **facts: Any) -> dict[str, Any]:
+    from penstock.cli.config import load
+    from penstock.cli.control import request
+
+    settings: Settings = load(config)
+    return request(settings.log.path, name, **facts)
+
+
+def _tell(answer: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+    if as_json:
+        output.emit(answer)
+    else:
+        output.stdout().print(sentence, markup=False, soft_wrap=True)

@@ -1,0 +1,53 @@
+"""Which sources an operator has paused: a small file beside the log.
+
+It is no part of the log: to pause is a decision about this service, not a fact about its data, so a
+copy of the log that is restored elsewhere starts with nothing paused, and forgetting the file costs
+nothing (a source goes on from its position). Capture alone writes it: whoever holds the log's lock.
+"""
+
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.errors import ConfigError
+
+NAME: Final = "paused.json"
+
+
+class PausedSources:
+    """The names of paused sources, kept over restarts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+
+    def read(self) -> frozenset[str]:
+        """The names; none where nobody ever paused one. Raises ConfigError for a damaged file."""
+        try:
+            return frozenset(msgspec.json.decode(self._path.read_bytes(), type=list[str]))
+        except FileNotFoundError:
+            return frozenset()
+        except msgspec.MsgspecError as error:
+            raise ConfigError(
+                f"{self._path} is damaged ({error}). Nothing was started. Remove the file: every "
+                f"source is then captured, from where it stands."
+            ) from error
+
+    def change(self, name: str, *, paused: bool) -> None:
+        """Keep that a source is paused, or that it is not; on the disk when this returns."""
+        names = set(self.read())
+        if (name in names) is paused:
+            return
+        (names.add if paused else names.discard)(name)
+        draft = self._path.with_suffix(".new")
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(sorted(names)))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self._path)
+        descriptor = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,61 @@
+"""What the server's oplog still holds, seen from a position: how long until it is lost, and what
+can be captured again."""
+
+from typing import Any
+
+from bson import Timestamp
+
+from penstock.errors import ConfigError, RequestError
+from penstock.event import ClusterTime
+from penstock.sources.mongodb.deployment import Client
+from penstock.sources.mongodb.positions import MongoPosition, Token, parse_position
+
+
+async def seconds_to_loss(client: Client, position: str) -> float | None:
+    """How many seconds of changes lie between the oldest one in the oplog and `position`.
+
+    0 when the oplog begins after it, so that changes may be lost; None while the oplog is empty.
+    Raises what the driver raises: without the right to read `local.oplog.rs` it is not known.
+    """
+    oldest = await client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+    if oldest is None:
+        return None
+    return max(0.0, float(parse_position(position).token.time.t - time_of(oldest).t))
+
+
+def time_of(entry: dict[str, Any]) -> ClusterTime:
+    """The cluster time of an entry of the oplog."""
+    return ClusterTime(entry["ts"].time, entry["ts"].inc)
+
+
+def place_before(
+    source: str, known: MongoPosition, *, to: str | None, by_seconds: float | None
+) -> Timestamp:
+    """The cluster time from which a source is captured again when it is rewound.
+
+    What happened at that time comes again: a time belongs to one write or transaction, so none is
+    cut. `to` is an earlier position of the source, or of one of its events. Raises RequestError for
+    what is neither, is not earlier, or while a snapshot is being copied.
+    """
+    if known.copying is not None:
+        raise RequestError(
+            f"{source}: a snapshot is being copied, and a position before it would copy it anew. "
+            f"Nothing was changed. Resume the source, and rewind it when the snapshot is complete."
+        )
+    now = known.token.time
+    if to is None:
+        place = ClusterTime(max(1, now.t - int(by_seconds or 0)), 0)
+    else:
+        try:
+            place = parse_position(to).token.time if to.startswith("{") else Token(to).time
+        except (ValueError, ConfigError):
+            raise RequestError(
+                f"{source}: {to[:40]!r} is no position of a MongoDB source. Nothing was changed. "
+                f"Take one from `penstock status --json`, or an event's `position`."
+            ) from None
+    if place > now:
+        raise RequestError(
+            f"{source}: that position is ahead of where the source stands. Nothing was changed: "
+            f"going there would skip changes."
+        )
+    return Timestamp(place.t, place.i)
