@@ -10,7 +10,7 @@ import pytest
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import configure, penstock
 
-FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\n'
+FREE_PORTS = '\n[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "127.0.0.1:0"\n'
 
 
 def examined(

@@ -58,6 +58,7 @@ class Deployment:
             [serve]
             grpc = "{self.grpc}"
             flight = "{self.flight}"
+            http = "127.0.0.1:0"
             [pipelines.shop]
             source = "shop"
             collections = ["{ORDERS}", "{ACCOUNTS}"]

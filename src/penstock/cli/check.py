@@ -41,5 +41,6 @@ def summary(settings: "Settings") -> dict[str, object]:
         "sources": {name: source.kind for name, source in settings.sources.items()},
         "grpc": settings.serve.grpc,
         "flight": settings.serve.flight,
+        "http": settings.serve.http,
         "pipelines": {name: pipeline.to for name, pipeline in settings.pipelines.items()},
     }

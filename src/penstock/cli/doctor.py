@@ -67,6 +67,11 @@ async def examine(settings: "Settings") -> list[Finding]:
         *_log(settings),
         _port("serve.grpc", settings.serve.grpc, running=running),
         _port("serve.flight", settings.serve.flight, running=running),
+        *(
+            [_port("serve.http", settings.serve.http, running=running)]
+            if settings.serve.http != "off"
+            else []
+        ),
     ]
     positions = await _positions(settings)
     for source in settings.sources.values():

@@ -1,17 +1,21 @@
 """The serve process: every protocol, over the log that another process writes."""
 
 import asyncio
+import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Protocol
 
 from msgspec import Struct
 
 from penstock.cli.config import Settings
+from penstock.cli.page import Page
 from penstock.client.flight import PipelineReport
 from penstock.ports import LogReader
 from penstock.serve.consumers import consumers_path, published
 from penstock.serve.flight import FlightServer, SyncLogReader
 from penstock.serve.grpc import serve_grpc
+from penstock.serve.http import serve_http
 
 
 class Addresses(Struct, frozen=True, kw_only=True):
@@ -19,6 +23,8 @@ class Addresses(Struct, frozen=True, kw_only=True):
 
     grpc: str
     flight: str
+    http: str
+    """`off` if it serves none."""
 
 
 class ServedLog(LogReader, SyncLogReader, Protocol):
@@ -36,17 +42,22 @@ async def serve(
 
     Raises ConfigError if a port is taken; nothing is bound then.
     """
-    async with published(consumers_path(settings.log.path)) as consumers:
+    started_at = time.time_ns() // 1_000_000
+    async with AsyncExitStack() as stack:
+        consumers = await stack.enter_async_context(published(consumers_path(settings.log.path)))
 
         def on_report(report: PipelineReport) -> None:
             consumers.report(report.pipeline, "pipeline", report.sequence)
 
         flight = FlightServer(log, settings.serve.flight, on_report=on_report)
-        async with await serve_grpc(log, settings.serve, consumers) as grpc:
-            flight.start()
-            try:
-                ready(Addresses(grpc=grpc.address, flight=flight.address))
-                await stop.wait()
-            finally:
-                # Waits for reads under way, which end at their next batch.
-                await asyncio.to_thread(flight.stop)
+        grpc = await stack.enter_async_context(await serve_grpc(log, settings.serve, consumers))
+        flight.start()
+        # Waits for reads under way, which end at their next batch.
+        stack.push_async_callback(asyncio.to_thread, flight.stop)
+        http = "off"
+        if settings.serve.http != "off":
+            told = Page(settings, log, consumers, started_at=started_at).told()
+            server = await stack.enter_async_context(await serve_http(settings.serve, told))
+            http = server.address
+        ready(Addresses(grpc=grpc.address, flight=flight.address, http=http))
+        await stop.wait()

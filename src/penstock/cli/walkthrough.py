@@ -55,6 +55,7 @@ events_per_second = 1000
 [serve]
 grpc = "127.0.0.1:0"            # 0: any free port
 flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
 
 [pipelines.shop]
 source = "shop"

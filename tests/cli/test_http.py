@@ -1,0 +1,148 @@
+"""GET /health, /ready and /metrics of a running service, as monitoring asks for them."""
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.cli.tail import oldest
+from penstock.client import follow_sync
+from penstock.client.flight import LogClient
+from penstock.event import Kind
+from tests.cli.service import Service, configure
+from tests.e2e.processes import wait_until
+
+SHOP = """
+[log]
+path = "log"
+free_bytes_min = 0
+[sources.shop]
+type = "script"
+transactions = 40
+heartbeat_seconds = 0.2
+[serve]
+grpc = "127.0.0.1:0"
+flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
+{more}
+"""
+
+
+def get(address: str, path: str, *, host: str | None = None) -> tuple[int, str]:
+    """Status and body of one GET."""
+    asked = urllib.request.Request(f"http://{address}{path}")
+    if host is not None:
+        asked.add_header("Host", host)
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def samples(page: str) -> dict[str, float]:
+    """Every sample of an exposition; a name that comes twice with the same labels is refused."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(page):
+        for sample in family.samples:
+            labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+            name = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert name not in found
+            found[name] = sample.value
+    return found
+
+
+def state_of(address: str) -> str:
+    """What the only source is doing, as /health tells."""
+    backends = json.loads(get(address, "/health")[1])["backends"]
+    return str(backends[0]["state"]) if backends else ""
+
+
+@pytest.mark.slow
+def test_a_known_workload_shows_in_the_metrics_of_both_processes(tmp_path: Path) -> None:
+    """P27: every counter has its value, and one page shows both processes."""
+    with Service(configure(tmp_path, SHOP.format(more=""))) as service:
+        address = service.ready["http"]
+        with LogClient(service.ready["flight"]) as client:
+            wait_until(lambda: state_of(address) == "finished", "the end of the shop")
+            head = client.bounds().head
+        # What Penstock itself says of the source (started, stopped) is none of the source's events.
+        events, commits = 0, set[int]()
+        with follow_sync(
+            service.ready["grpc"], after=oldest(service.ready["flight"]), control_events=True
+        ) as changes:
+            for change in changes:
+                if change.kind is not Kind.SYSTEM:
+                    events += 1
+                    commits.add(change.commit)
+                if change.sequence == head:
+                    break
+        code, page = get(address, "/metrics")
+        assert code == 200
+        found = samples(page)
+    assert found['penstock_events_ingested_total{source="shop"}'] == events
+    assert found['penstock_commits_ingested_total{source="shop"}'] == len(commits) == 40
+    assert found["penstock_capture_up"] == 1
+    assert found["penstock_log_head_sequence"] == head
+    assert found['penstock_events_published_total{protocol="grpc"}'] >= head
+    assert found["penstock_capture_process_resident_memory_bytes"] > 0
+    assert found["penstock_serve_process_resident_memory_bytes"] > 0
+
+
+@pytest.mark.slow
+def test_health_is_200_with_capture_and_503_without(tmp_path: Path) -> None:
+    with Service(configure(tmp_path, SHOP.format(more=""))) as service:
+        address = service.ready["http"]
+        code, body = get(address, "/health")
+        said = json.loads(body)
+        assert (code, said["status"]) == (200, "ok")
+        assert [one["name"] for one in said["backends"]] == ["shop"]
+        assert {"version", "startedAt", "uptime", "lag", "consumers", "bufferSize"} <= set(said)
+        assert get(address, "/ready") == (200, "ready\n")
+        os.kill(service.ready["pids"]["capture"], signal.SIGSTOP)
+        try:
+            code, body = get(address, "/health")
+            assert (code, json.loads(body)["status"]) == (503, "unhealthy")
+            assert get(address, "/ready")[0] == 503
+            assert samples(get(address, "/metrics")[1])["penstock_capture_up"] == 0
+        finally:
+            os.kill(service.ready["pids"]["capture"], signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_the_paths_are_the_configured_ones(tmp_path: Path) -> None:
+    """P34: a path that is configured is the path."""
+    more = 'health_path = "/up"\nready_path = "/go"\nmetrics_path = "/numbers/all"'
+    with Service(configure(tmp_path, SHOP.format(more=more))) as service:
+        address = service.ready["http"]
+        assert [get(address, path)[0] for path in ("/up", "/go", "/numbers/all")] == [200] * 3
+        assert get(address, "/health")[0] == 404
+
+
+@pytest.mark.slow
+def test_a_page_of_another_host_name_is_refused(tmp_path: Path) -> None:
+    """A browser that was led here under a name of its own gets nothing."""
+    with Service(configure(tmp_path, SHOP.format(more=""))) as service:
+        assert get(service.ready["http"], "/metrics", host="attacker.example")[0] == 400
+
+
+@pytest.mark.slow
+def test_no_http_is_served_where_it_is_off(tmp_path: Path) -> None:
+    text = SHOP.format(more="").replace('http = "127.0.0.1:0"', 'http = "off"')
+    with Service(configure(tmp_path, text)) as service:
+        assert service.ready["http"] == "off"
+
+
+@pytest.mark.parametrize("setting", ['health_path = "up"', 'ready_path = "/metrics"'])
+def test_paths_that_cannot_be_are_refused(tmp_path: Path, setting: str) -> None:
+    from penstock.cli.config import load
+    from penstock.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"is not a path|must differ"):
+        load(configure(tmp_path, SHOP.format(more=setting)))
