@@ -1,0 +1,56 @@
+"""Which collections a reading is of, and whether every row of them is known. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from penstock.errors import StateIncompleteError
+from penstock.state.facts import Facts
+from penstock.state.layout import Name
+from penstock.subscribe.criteria import Criteria
+from penstock.wire import Stream
+
+
+def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -> list[Name]:
+    """The collections that `criteria` wants, of the `sources` of a log.
+
+    Raises StateIncompleteError where rows of one may be missing: a collection of which not all is
+    known, or a source that may have collections which nobody has heard of.
+    """
+    known = {*sources, *facts.sources, *(name.source for name in facts.collections)}
+    if criteria.sources:
+        known &= criteria.sources
+    wanted = [name for name in facts.collections if _wants(criteria, name)]
+    for source in sorted(known):
+        of_source = [name for name in wanted if name.source == source]
+        for name in of_source:
+            if not facts.collections[name].complete and _asked_for(facts, criteria, name):
+                raise StateIncompleteError(
+                    source=source, what=str(name), under_way=_under_way(facts, source, name)
+                )
+        if not facts.source(source).whole_since and not _all_named(of_source, source, criteria):
+            under_way = facts.source(source).copy is not None
+            raise StateIncompleteError(source=source, what=source, under_way=under_way)
+    return sorted(name for name in wanted if facts.collections[name].complete)
+
+
+def _wants(criteria: Criteria, name: Name) -> bool:
+    return criteria.wants(Stream(name.source, name.database, name.database, name.collection))
+
+
+def _asked_for(facts: Facts, criteria: Criteria, name: Name) -> bool:
+    """A collection that is captured no more is missing only to who asks for it by its name."""
+    return bool(criteria.collections) or not facts.collections[name].left
+
+
+def _all_named(of_source: Sequence[Name], source: str, criteria: Criteria) -> bool:
+    """Whether what is asked of this source is all known by name."""
+    heard = {name.collection for name in of_source}
+    asked = {
+        spec.removeprefix(f"{source}/")
+        for spec in criteria.collections
+        if "/" not in spec or spec.startswith(f"{source}/")
+    }
+    return bool(criteria.collections) and asked <= heard
+
+
+def _under_way(facts: Facts, source: str, name: Name) -> bool:
+    return facts.collections[name].snapshot is not None or facts.source(source).copy is not None

@@ -1,0 +1,274 @@
+"""What is known of sources and collections, and what each control event makes of it. No IO.
+
+Complete means: every row that the collection had at this place of the log is in the state. It
+begins where that is certain (a collection is created or dropped, or its copy is complete), and it
+ends where changes were lost. What was here before a copy and is not newer than its beginning is
+gone at the source; a collection whose copy met such rows is complete once they were told as
+deleted (`snapshot_reconciled`).
+
+Why a row that is older than its copy's beginning is gone: since then the log has every change, and
+the copy read every row that there was. A row that neither copied nor changed was not there.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct, structs
+
+from penstock.event import SchemaEvent, SystemEvent
+from penstock.state.layout import CollectionFacts, Copy, Gap, Name, SourceFacts
+
+
+class _Target(Struct, frozen=True):
+    db: str
+    coll: str
+
+
+class _Rename(Struct, frozen=True, rename="camel"):
+    """What a rename says: MongoDB's words, and whether its source captures the new name."""
+
+    to: _Target
+    target_captured: bool = True
+
+
+class Facts:
+    """Everything that is known, and what of it changed since `taken` was called."""
+
+    def __init__(
+        self,
+        sources: dict[str, SourceFacts],
+        collections: dict[Name, CollectionFacts],
+        *,
+        next_number: int,
+    ) -> None:
+        self.sources = sources
+        self.collections = collections
+        self.next_number = next_number
+        self.changed_sources: set[str] = set()
+        self.changed: set[Name] = set()
+        self.forgotten: list[int] = []
+        """Numbers whose rows are to be removed."""
+
+    def taken(self) -> None:
+        """What changed is written."""
+        self.changed_sources, self.changed, self.forgotten = set(), set(), []
+
+    def source(self, source: str) -> SourceFacts:
+        return self.sources.get(source) or SourceFacts()
+
+    def of(self, source: str) -> list[Name]:
+        """The collections of a source that are known."""
+        return [name for name in self.collections if name.source == source]
+
+    def heard(self, name: Name, sequence: int) -> CollectionFacts:
+        """The collection of a change at `sequence`."""
+        known = self.collections.get(name)
+        if known is None:
+            known = self._new(name, sequence, complete=bool(self.source(name.source).whole_since))
+        return known
+
+    def control(
+        self,
+        event: SchemaEvent | SystemEvent,
+        sequence: int,
+        *,
+        is_empty: Callable[[int], bool],
+    ) -> None:
+        """Take a control event of any kind. `is_empty` tells whether a number has no rows now."""
+        if isinstance(event, SchemaEvent):
+            self._schema(event, sequence, is_empty)
+        else:
+            self._system(event, sequence)
+
+    def interrupted(self, source: str) -> None:
+        """Changes of the source are not in the state: nothing of it is complete any more."""
+        facts = self.source(source)
+        self._put_source(source, structs.replace(facts, whole_since=0, copy=None))
+        for name in self.of(source):
+            known = self.collections[name]
+            self._put(name, structs.replace(_uncopied(known), complete=False))
+
+    # --- what a source says ---------------------------------------------------------------------
+
+    def _schema(self, event: SchemaEvent, sequence: int, is_empty: Callable[[int], bool]) -> None:
+        name = Name(event.source, event.database, event.collection)
+        match event.operation:
+            case "create":
+                self._created(name, sequence, is_empty)
+            case "drop":
+                self._emptied(name, sequence)
+            case "dropDatabase":
+                for one in self.of(event.source):
+                    if one.database == event.database:
+                        self._emptied(one, sequence)
+            case "rename":
+                said = msgspec.json.decode(event.description, type=_Rename)
+                self._renamed(name, said, sequence)
+            case _:
+                pass
+
+    def _created(self, name: Name, sequence: int, is_empty: Callable[[int], bool]) -> None:
+        known = self.collections.get(name)
+        if known is None:
+            self._new(name, sequence, complete=True)
+        elif not known.complete and is_empty(known.number):
+            self._put(name, structs.replace(known, complete=True, left=False, since=sequence))
+        # Rows of before a gap stay: that they are gone is told once a copy proves it.
+
+    def _emptied(self, name: Name, sequence: int) -> None:
+        """The collection has no rows at this place, whatever was known of it."""
+        self._forget(name)
+        if not self.source(name.source).whole_since:
+            self._new(name, sequence, complete=True)
+
+    def _renamed(self, name: Name, said: "_Rename", sequence: int) -> None:
+        moved = self.collections.get(name)
+        if not said.target_captured:
+            # Nobody follows it any further.
+            self._emptied(name, sequence)
+            return
+        target = Name(name.source, said.to.db, said.to.coll)
+        self._forget(target)
+        if moved is None:
+            # It brings rows that were never told; who captures it copies them.
+            self._new(target, sequence, complete=False)
+            return
+        del self.collections[name]
+        self.changed.add(name)
+        self._put(target, moved)
+        self._emptied(name, sequence)
+
+    # --- what Penstock says ---------------------------------------------------------------------
+
+    def _system(self, event: SystemEvent, sequence: int) -> None:
+        said: dict[str, Any] = msgspec.json.decode(event.description)
+        source = event.source
+        match event.operation:
+            case "gap" | "gap_ended":
+                self._lost(source, event.operation, said, sequence)
+            case "scope_changed":
+                self._scoped(source, said, sequence)
+            case "snapshot_started":
+                self._started(source, said, sequence)
+            case "snapshot_completed":
+                self._completed(source, said, sequence, event)
+            case "snapshot_reconciled":
+                for name in self.of(source):
+                    known = self.collections[name]
+                    if known.copied and known.snapshot == said["snapshot"]:
+                        self._put(name, structs.replace(_uncopied(known), complete=True))
+            case "gap_closed":
+                self._put_source(source, structs.replace(self.source(source), gaps=()))
+            case _:
+                pass
+
+    def _lost(self, source: str, operation: str, said: dict[str, Any], sequence: int) -> None:
+        self.interrupted(source)
+        gaps = self.source(source).gaps
+        if operation == "gap_ended" and gaps:
+            gap, sequence = structs.replace(gaps[-1], to=said.get("to")), gaps[-1].sequence
+            gaps = gaps[:-1]
+        gap = Gap(
+            sequence=sequence,
+            from_=said.get("from"),
+            to=said.get("to"),
+            reason=str(said.get("reason", "")),
+        )
+        self._put_source(source, structs.replace(self.source(source), gaps=(*gaps, gap)))
+
+    def _scoped(self, source: str, said: dict[str, Any], sequence: int) -> None:
+        for name in _names(source, said.get("removed", ())):
+            known = self.heard(name, sequence)
+            self._put(name, structs.replace(_uncopied(known), complete=False, left=True))
+        for name in _names(source, said.get("added", ())):
+            known = self.collections.get(name) or self._new(name, sequence, complete=False)
+            self._put(name, structs.replace(_uncopied(known), complete=False, left=False))
+
+    def _started(self, source: str, said: dict[str, Any], sequence: int) -> None:
+        facts, snapshot = self.source(source), str(said["snapshot"])
+        if facts.copy is None or facts.copy.snapshot != snapshot:
+            copy = Copy(snapshot=snapshot, since=sequence)
+            self._put_source(source, structs.replace(facts, copy=copy))
+        for name in _names(source, said["collections"]):
+            known = self.collections.get(name) or self._new(name, sequence, complete=False)
+            if known.snapshot != snapshot:
+                self._put(
+                    name,
+                    structs.replace(
+                        known, left=False, snapshot=snapshot, copied_since=sequence, copied=False
+                    ),
+                )
+
+    def _completed(
+        self, source: str, said: dict[str, Any], sequence: int, event: SystemEvent
+    ) -> None:
+        facts, snapshot = self.source(source), str(said["snapshot"])
+        if facts.copy is None or facts.copy.snapshot != snapshot:
+            return  # something was lost since it began, so it proves nothing
+        whole = bool(said.get("whole"))
+        covered = set(_names(source, said["collections"]))
+        if whole:
+            covered |= {name for name in self.of(source) if not self.collections[name].left}
+        for name in covered:
+            known = self.collections.get(name) or self._new(name, sequence, complete=True)
+            since = known.copied_since if known.snapshot == snapshot else facts.copy.since
+            if known.since >= since:
+                self._put(name, structs.replace(_uncopied(known), complete=True))
+                continue
+            self._put(
+                name,
+                structs.replace(
+                    known,
+                    snapshot=snapshot,
+                    copied_since=since,
+                    copied=True,
+                    copied_t=event.cluster_time.t,
+                    copied_i=event.cluster_time.i,
+                    copied_timestamp=event.timestamp,
+                ),
+            )
+        whole_since = sequence if whole else facts.whole_since
+        self._put_source(source, structs.replace(facts, copy=None, whole_since=whole_since))
+
+    # --- bookkeeping ----------------------------------------------------------------------------
+
+    def _new(self, name: Name, sequence: int, *, complete: bool) -> CollectionFacts:
+        number, self.next_number = self.next_number, self.next_number + 1
+        known = CollectionFacts(number=number, since=sequence, complete=complete)
+        self._put(name, known)
+        return known
+
+    def _forget(self, name: Name) -> None:
+        known = self.collections.pop(name, None)
+        if known is not None:
+            self.forgotten.append(known.number)
+            self.changed.add(name)
+
+    def _put(self, name: Name, known: CollectionFacts) -> None:
+        if self.collections.get(name) != known:
+            self.collections[name] = known
+            self.changed.add(name)
+
+    def _put_source(self, source: str, facts: SourceFacts) -> None:
+        if self.sources.get(source) != facts:
+            self.sources[source] = facts
+            self.changed_sources.add(source)
+
+
+def _uncopied(known: CollectionFacts) -> CollectionFacts:
+    """As `known`, part of no copy."""
+    return structs.replace(
+        known,
+        snapshot=None,
+        copied_since=0,
+        copied=False,
+        copied_t=0,
+        copied_i=0,
+        copied_timestamp=0,
+    )
+
+
+def _names(source: str, said: Iterable[str]) -> list[Name]:
+    """The collections that a system event lists, as `database.collection`."""
+    return [Name(source, *one.split(".", 1)) for one in said]

@@ -1,0 +1,318 @@
+"""Keeps the current state: one thread that reads the log and writes rows and progress together.
+
+Exactly once: what is applied is told in the same transaction as the rows, so a crash at any point
+repeats nothing. It runs where the log is served, not where it is captured: a state that is behind,
+or that has no room, delays no source (invariant 8).
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import structlog
+from msgspec import structs
+
+from penstock.errors import (
+    AheadError,
+    LogError,
+    PenstockError,
+    ServiceUnavailableError,
+    StreamChangedError,
+    TrimmedError,
+)
+from penstock.kv import Env, Transaction
+from penstock.ports import Bounds, SourceState
+from penstock.progress import Progress
+from penstock.state.apply import Applying, write_facts
+from penstock.state.complete import require_complete
+from penstock.state.config import StateConfig
+from penstock.state.facts import Facts
+from penstock.state.layout import (
+    BEFORE,
+    DATABASES,
+    DROPPED,
+    FORMAT,
+    ROWS,
+    Applied,
+    Name,
+    number_key,
+    number_of,
+)
+from penstock.state.reading import StateReading
+from penstock.state.tables import open_state, read_applied, read_facts, state_path, write_applied
+from penstock.subscribe.criteria import Criteria
+from penstock.subscribe.resume import resume
+from penstock.wire import Block
+
+logger = structlog.get_logger(__name__)
+
+_EVENTS_MAX: Final = 20_000
+_BYTES_MAX: Final = 8 << 20
+"""How much of the log one transaction applies."""
+_REMOVED_MAX: Final = 5_000
+"""How many rows of a forgotten collection one transaction removes."""
+_WAIT_SECONDS: Final = 0.5
+_FULL_SECONDS: Final = 5.0
+_OPEN_SECONDS: Final = 30.0
+_PASSING: Final = (LogError, TrimmedError)
+"""What the log says while it is being opened, replaced or trimmed; their subclasses stay."""
+
+
+class StateLog(Protocol):
+    """What the keeper needs of a log, on its own thread."""
+
+    def bounds_now(self) -> Bounds: ...
+
+    def sources_now(self) -> list[SourceState]: ...
+
+    def read_now(
+        self, *, after: int, until: int | None = None, bytes_max: int = 1 << 20
+    ) -> list[Block]: ...
+
+    def check_at_now(self, sequence: int) -> int | None: ...
+
+    def commit_end(self, *, after: int, events_max: int) -> int: ...
+
+    def wait_now(self, *, after: int, timeout_seconds: float | None = None) -> bool: ...
+
+
+class StateKeeper:
+    """The only writer of the state of one log; a `subscribe.current.CurrentState`.
+
+    `step` applies what there is; as a context manager it does so on a thread, until closed. An
+    error that passes (no space, the log being replaced) is tried again; another one ends the
+    thread, and whoever opens a reading gets it.
+    """
+
+    def __init__(self, log: StateLog, path: Path, config: StateConfig | None = None) -> None:
+        """`path` is that of the log; the state lies beside its files."""
+        self._log = log
+        self._config = config or StateConfig()
+        self._turn = threading.Condition()
+        self._stopping = threading.Event()
+        self._readings: list[StateReading] = []
+        self._ended: list[int] = []
+        self._failure: PenstockError | None = None
+        self._last_reading = 0
+        self._thread: threading.Thread | None = None
+        self.path = state_path(path)
+        self._env = open_state(self.path)
+        try:
+            with self._env.write() as txn:
+                # What was kept for readings that a crash ended.
+                txn.drop(self._env[BEFORE], delete=False)
+            self._applied, self._facts = self._loaded()
+        except BaseException:
+            self._env.close()
+            raise
+
+    def __enter__(self) -> Self:
+        self._thread = threading.Thread(target=self._run, name="penstock-state", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop after the write under way."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._env.close()
+
+    @property
+    def applied(self) -> Applied:
+        """How much of the log the state has."""
+        return self._applied
+
+    @property
+    def facts(self) -> Facts:
+        """What is known, for whoever also holds the keeper still."""
+        return self._facts
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Apply the next entries in one transaction; False if there was nothing to do."""
+        with self._turn:
+            try:
+                return self._step()
+            except BaseException:
+                # What the transaction undid must be undone here too.
+                self._applied, self._facts = self._loaded()
+                raise
+            finally:
+                self._turn.notify_all()
+
+    def _step(self) -> bool:
+        self._place()
+        applied = self._applied
+        end = self._log.commit_end(after=applied.sequence, events_max=_EVENTS_MAX)
+        if end <= applied.sequence:
+            return self._remove_some()
+        blocks = self._log.read_now(after=applied.sequence, until=end, bytes_max=_BYTES_MAX)
+        if not blocks or blocks[0].log_id != applied.log_id:
+            return True  # the log was replaced between two looks: look again
+        self._require_space(sum(block.nbytes for block in blocks))
+        with self._env.write() as txn:
+            applying = Applying(txn, self._env, self._facts, self._readings)
+            applying.take(blocks)
+            applying.finish()
+            last = blocks[-1]
+            i = last.stop - 1
+            applied = structs.replace(
+                applied,
+                sequence=last.last_sequence,
+                check=last.check(i) & 0xFFFFFFFF,
+                ends_commit=last.ends_commit(i),
+                next_number=self._facts.next_number,
+            )
+            write_applied(txn, self._env, applied)
+        self._applied = applied
+        return True
+
+    def _place(self) -> None:
+        """Hold what is applied against the log: it may have been trimmed past it, or replaced."""
+        applied, bounds = self._applied, self._log.bounds_now()
+        if applied.log_id == bounds.log_id and bounds.trimmed <= applied.sequence <= bounds.head:
+            return
+        marker = Progress(applied.log_id, applied.sequence, applied.check)
+        with self._env.write() as txn:
+            try:
+                check = self._log.check_at_now(applied.sequence)
+                place = resume(marker, bounds=bounds, check=check)
+            except TrimmedError:
+                logger.warning("state missed changes that were trimmed; copies are needed")
+                place = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+                for source in {*self._facts.sources, *(n.source for n in self._facts.collections)}:
+                    self._facts.interrupted(source)
+                write_facts(txn, self._env, self._facts)
+            except (StreamChangedError, AheadError):
+                if applied.log_id:
+                    logger.warning("state belongs to another log; it is built anew")
+                place = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+                for name in DATABASES:
+                    txn.drop(self._env[name], delete=False)
+                self._facts = Facts({}, {}, next_number=self._facts.next_number)
+            applied = structs.replace(
+                applied,
+                log_id=place.log_id,
+                sequence=place.sequence,
+                check=place.check,
+                ends_commit=True,
+                next_number=self._facts.next_number,
+            )
+            write_applied(txn, self._env, applied)
+        self._applied = applied
+
+    def _loaded(self) -> tuple[Applied, Facts]:
+        with self._env.read() as txn:
+            applied = read_applied(txn, self._env)
+            facts = read_facts(txn, self._env)
+        fresh = Applied(
+            format=FORMAT, log_id=0, sequence=0, check=0, ends_commit=True, next_number=1
+        )
+        return applied or fresh, facts
+
+    def _require_space(self, size: int) -> None:
+        self._env.require_space(self._config.free_bytes_min, bytes_needed=size)
+
+    def _remove_some(self) -> bool:
+        """Remove some rows that nobody can read any more; False if there are none."""
+        with self._env.read() as txn, txn.cursor(self._env[DROPPED]) as cursor:
+            numbers = [number_of(key) for key in cursor.iternext(keys=True, values=False)]
+        wanted = {number for reading in self._readings for number in reading.numbers}
+        number = next((one for one in numbers if one not in wanted), None)
+        if number is None and not self._ended:
+            return False
+        with self._env.write() as txn:
+            if self._ended:
+                if not _remove(txn, self._env, BEFORE, self._ended[0]):
+                    self._ended.pop(0)
+            elif number is not None and not _remove(txn, self._env, ROWS, number):
+                txn.delete(number_key(number), db=self._env[DROPPED])
+        return True
+
+    def _run(self) -> None:
+        full = False
+        while not self._stopping.is_set():
+            try:
+                moved = self.step()
+                full = False
+            except PenstockError as error:
+                if not (error.transient or type(error) in _PASSING):
+                    self._fail(error)
+                    return
+                if not full:
+                    logger.warning("state waits", code=error.code)
+                full = True
+                self._stopping.wait(_FULL_SECONDS if error.transient else _WAIT_SECONDS)
+                continue
+            if not moved:
+                self._log.wait_now(after=self._applied.sequence, timeout_seconds=_WAIT_SECONDS)
+                self._stopping.wait(self._config.interval)
+
+    def _fail(self, error: PenstockError) -> None:
+        logger.error("state stopped; it needs attention", code=error.code)
+        with self._turn:
+            self._failure = error
+            self._turn.notify_all()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def open(self, criteria: Criteria) -> StateReading:
+        """As `CurrentState.open`; waits while the state is within a commit."""
+        with self._turn:
+            if not self._turn.wait_for(self._between_commits, timeout=_OPEN_SECONDS):
+                raise ServiceUnavailableError(
+                    "the current rows are within a large transaction. Nothing was sent. Ask again "
+                    "in a moment."
+                )
+            if self._failure is not None:
+                raise self._failure
+            sources = [state.source for state in self._log.sources_now()]
+            wanted = require_complete(self._facts, sources, criteria)
+            return self._begin(wanted)
+
+    def _between_commits(self) -> bool:
+        return self._applied.ends_commit or self._failure is not None
+
+    def _begin(self, wanted: Sequence[Name]) -> StateReading:
+        self._last_reading += 1
+        applied = self._applied
+        names: Mapping[int, Name] = {self._facts.collections[one].number: one for one in wanted}
+        reading = StateReading(
+            self._env,
+            reading=self._last_reading,
+            names=names,
+            progress=Progress(applied.log_id, applied.sequence, applied.check),
+            closed=self._closed,
+        )
+        self._readings.append(reading)
+        return reading
+
+    def _closed(self, reading: StateReading) -> None:
+        with self._turn:
+            if reading in self._readings:
+                self._readings.remove(reading)
+                self._ended.append(reading.id)
+
+
+def _remove(txn: Transaction, env: Env, database: bytes, number: int) -> bool:
+    """Remove some of what lies under a number; False once nothing is left."""
+    prefix = number_key(number)
+    with txn.cursor(env[database]) as cursor:
+        found = cursor.set_range(prefix)
+        for _ in range(_REMOVED_MAX):
+            if not (found and cursor.key().startswith(prefix)):
+                return False
+            found = cursor.delete()
+    return True

@@ -1,0 +1,122 @@
+"""One reading of current rows: consistent as of its beginning, however long it takes.
+
+It holds no transaction while its reader is slow, for that would pin pages and let the file grow
+without end. Instead, whoever writes a row that a reading has not come to yet first keeps the row as
+it was (`BEFORE`), once; so a reading costs at most the rows that it has still to read.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec import Raw
+
+from penstock.event import ClusterTime, Operation
+from penstock.kv import Env, Transaction
+from penstock.progress import Progress
+from penstock.state.layout import (
+    BEFORE,
+    ROWS,
+    Name,
+    key_in,
+    number_key,
+    number_of,
+    sequence_of,
+    unpack_row,
+)
+from penstock.subscribe.current import CurrentRow
+
+_ROWS_MAX = 10_000
+
+
+class StateReading:
+    """A `subscribe.current.Reading`; the keeper makes it, and looks at `numbers` and `cursor`."""
+
+    def __init__(
+        self,
+        env: Env,
+        *,
+        reading: int,
+        names: Mapping[int, Name],
+        progress: Progress,
+        closed: Callable[["StateReading"], None],
+    ) -> None:
+        self.id = reading
+        self.progress = progress
+        self.numbers = frozenset(names)
+        self.cursor = b""
+        self._env = env
+        self._names = dict(names)
+        self._left = sorted(names)
+        self._closed = closed
+
+    def read(self, *, bytes_max: int) -> list[CurrentRow]:
+        """As `Reading.read`."""
+        rows: list[CurrentRow] = []
+        size = 0
+        with self._env.read() as txn:
+            while self._left:
+                number = self._left[0]
+                for place, value in _merged(txn, self._env, self.id, number, after=self.cursor):
+                    if value:
+                        rows.append(self._row(place, value))
+                        size += len(value)
+                    if size >= bytes_max or len(rows) >= _ROWS_MAX:
+                        self.cursor = place
+                        return rows
+                self._left.pop(0)
+                self.cursor = number_key(number + 1)
+        return rows
+
+    def close(self) -> None:
+        self._closed(self)
+
+    def _row(self, place: bytes, value: bytes) -> CurrentRow:
+        name, row = self._names[number_of(place)], unpack_row(value)
+        return CurrentRow(
+            sequence=sequence_of(value),
+            event_id=row.event_id,
+            source=name.source,
+            database=name.database,
+            tenant=row.tenant,
+            collection=name.collection,
+            cluster_time=ClusterTime(row.t, row.i),
+            timestamp=row.timestamp,
+            position="",
+            document_id=row.document_id,
+            key=Raw(key_in(place, row)),
+            operation=Operation.INSERT,
+            full_document=None if row.document is None else Raw(row.document),
+            snapshot=True,
+            full_document_as_of_event=row.as_of_event,
+        )
+
+
+def _merged(
+    txn: Transaction, env: Env, reading: int, number: int, *, after: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """The rows of one collection after a place, in order, as the reading has them.
+
+    Place and value; the value is empty where there was no row.
+    """
+    prefix, kept = number_key(number), number_key(reading)
+    # The zero byte makes the next possible key.
+    start = after + b"\0" if after.startswith(prefix) else prefix
+    with txn.cursor(env[ROWS]) as rows, txn.cursor(env[BEFORE]) as before:
+        row = _place(rows, rows.set_range(start), prefix)
+        old = _place(before, before.set_range(kept + start), kept + prefix)[len(kept) :]
+        while row or old:
+            if old and (not row or old <= row):
+                found = old, before.value()
+                if row == old:
+                    row = _place(rows, rows.next(), prefix)
+                old = _place(before, before.next(), kept + prefix)[len(kept) :]
+            else:
+                found = row, rows.value()
+                row = _place(rows, rows.next(), prefix)
+            yield found
+
+
+def _place(cursor: Any, found: bool, prefix: bytes) -> bytes:
+    """Where a cursor stands, if that begins with `prefix`; else nothing."""
+    key: bytes = cursor.key() if found else b""
+    return key if key.startswith(prefix) else b""

@@ -1,0 +1,58 @@
+"""The current rows of a log's collections, for a reader that rebuilds for itself.
+
+A reading gives every row once, as of one place of the log, and names that place: following from
+there gives exactly the later changes. Whatever a server sends of it ends with that marker, so that
+a reading that broke off is never taken for a whole one.
+"""
+
+from typing import Protocol
+
+from penstock.event import ChangeEvent
+from penstock.progress import Progress
+from penstock.subscribe.criteria import Criteria
+from penstock.wire import encode_event
+from penstock.wire.layout import tag, varint
+
+
+class CurrentRow(ChangeEvent, frozen=True, kw_only=True):
+    """A row: an insert that says `snapshot`, without `full_document` where that is not known.
+
+    Its `event_id`, `cluster_time` and `timestamp` are those of its last change.
+    """
+
+    sequence: int
+    """Of its last change."""
+
+
+class Reading(Protocol):
+    """Rows as of `progress`, whatever is written meanwhile. Belongs to one reader; not to a loop.
+
+    Holds no transaction between two calls. To be closed: what it still has to see takes space.
+    """
+
+    progress: Progress
+
+    def read(self, *, bytes_max: int) -> list[CurrentRow]:
+        """The next rows, of about `bytes_max` bytes and at least one; empty at the end."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CurrentState(Protocol):
+    """Whoever keeps current rows. Safe for any number of threads."""
+
+    def open(self, criteria: Criteria) -> Reading:
+        """Begin a reading of the collections that `criteria` wants.
+
+        Raises StateIncompleteError if not every row of them is known.
+        """
+        ...
+
+
+_SEQUENCE = tag(30, 0)
+
+
+def row_message(row: CurrentRow) -> bytes:
+    """A row as `penstock.v1.Event` bytes, without progress: only the end has that."""
+    return encode_event(row).message + _SEQUENCE + varint(row.sequence)

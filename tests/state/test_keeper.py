@@ -1,0 +1,183 @@
+"""The state holds what the log adds up to, exactly once, and a reading is of one moment."""
+
+import json
+import os
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.event import Commit
+from penstock.log.memory import MemoryLog
+from penstock.state import keeper as keeper_module
+from penstock.state.config import StateConfig
+from penstock.state.keeper import StateKeeper
+from penstock.state.tables import find_state
+from penstock.subscribe import Criteria
+from penstock.subscribe.current import Reading
+from tests.state.histories import (
+    COLLECTIONS,
+    SOURCES,
+    Model,
+    Rows,
+    change,
+    commits_of_steps,
+    copied_whole,
+    schema,
+)
+
+EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "25"))
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112
+"""Thousands of writes, and no test of the disk."""
+CONFIG = StateConfig(free_bytes_min=0, interval=0)
+
+
+@contextmanager
+def keeping(log: MemoryLog, folder: Path, **config: Any) -> Generator[StateKeeper]:
+    """A keeper without a thread: a test makes each of its steps."""
+    keeper = StateKeeper(log, folder, CONFIG.model_copy(update=config))
+    try:
+        yield keeper
+    finally:
+        keeper.close()
+
+
+def all_steps(keeper: StateKeeper) -> None:
+    while keeper.step():
+        pass
+
+
+def rows_of(reading: Reading, *, bytes_max: int = 1 << 20) -> Rows:
+    """What is left of a reading; each row once."""
+    found: Rows = {}
+    while rows := reading.read(bytes_max=bytes_max):
+        for row in rows:
+            assert row.snapshot
+            assert row.operation == "insert"
+            of_name = found.setdefault((row.source, row.collection), {})
+            key = bytes(row.key).decode()
+            assert key not in of_name, "a row came twice"
+            said = row.full_document
+            of_name[key] = None if said is None else json.loads(bytes(said))
+    reading.close()
+    return found
+
+
+def current(keeper: StateKeeper, **criteria: Any) -> Rows:
+    return rows_of(keeper.open(Criteria(**criteria)))
+
+
+async def log_of_empty_sources() -> MemoryLog:
+    log = MemoryLog()
+    for source in SOURCES:
+        await log.append(copied_whole(source))
+    return log
+
+
+@settings(max_examples=EXAMPLES)
+@given(history=commits_of_steps, data=st.data())
+async def test_the_state_is_the_fold_of_the_log_and_a_crash_repeats_nothing(
+    history: list[list[Any]], data: st.DataObject
+) -> None:
+    """Invariant 7: drops, renames, deltas and all, killed anywhere in a write or between two."""
+    model = Model()
+    log = await log_of_empty_sources()
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        for steps in history:
+            await log.append([model.commit(steps)])
+            if data.draw(st.booleans(), label="crash in a write"):
+                with keeping(log, Path(folder)) as keeper, pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(keeper_module, "write_applied", _power_cut)
+                    with suppress(PowerCutError):
+                        all_steps(keeper)
+            if data.draw(st.booleans(), label="apply now"):
+                with keeping(log, Path(folder)) as keeper:
+                    all_steps(keeper)
+        with keeping(log, Path(folder)) as keeper:
+            all_steps(keeper)
+            assert current(keeper) == model.copy()
+            for collection in COLLECTIONS:
+                asked = f"shop/{collection}"
+                rows = model.rows.get(("shop", collection))
+                expected = {("shop", collection): rows} if rows else {}
+                assert current(keeper, collections=frozenset({asked})) == expected
+    await log.close()
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def _power_cut(*_: object) -> None:
+    raise PowerCutError
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    before=commits_of_steps,
+    during=commits_of_steps,
+    chunk=st.sampled_from([1, 200, 1000]),
+    data=st.data(),
+)
+async def test_a_reading_is_of_the_moment_it_began_whatever_is_written_meanwhile(
+    before: list[list[Any]], during: list[list[Any]], chunk: int, data: st.DataObject
+) -> None:
+    """Following from its progress gives exactly the later changes: no row of them is in it."""
+    model = Model()
+    log = await log_of_empty_sources()
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, keeping(log, Path(folder)) as keeper:
+        await log.append([model.commit(steps) for steps in before])
+        all_steps(keeper)
+        expected = model.copy()
+        reading = keeper.open(Criteria())
+        assert reading.progress.sequence == (await log.bounds()).head
+        found: Rows = {}
+        for steps in during:
+            await log.append([model.commit(steps)])
+            all_steps(keeper)
+            if data.draw(st.booleans(), label="read"):
+                for row in reading.read(bytes_max=chunk):
+                    rows = found.setdefault((row.source, row.collection), {})
+                    said = row.full_document
+                    rows[bytes(row.key).decode()] = (
+                        None if said is None else json.loads(bytes(said))
+                    )
+        for name, rows in rows_of(reading).items():
+            assert not set(rows) & set(found.get(name, {})), "a row came twice"
+            found.setdefault(name, {}).update(rows)
+        assert found == expected
+        all_steps(keeper)
+        assert current(keeper) == model.copy()
+    await log.close()
+
+
+async def test_what_a_reading_kept_and_what_was_dropped_is_removed_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "_REMOVED_MAX", 3)
+    log = await log_of_empty_sources()
+    rows = [change("shop", "a", n, document={"_id": n}, position=n) for n in range(10)]
+    await log.append([Commit(source="shop", position="1", events=tuple(rows))])
+    with keeping(log, tmp_path) as keeper:
+        all_steps(keeper)
+        reading = keeper.open(Criteria())
+        drop = schema("shop", "drop", "a", position=2)
+        again = change("shop", "a", 3, document={"_id": 3}, position=2)
+        await log.append([Commit(source="shop", position="2", events=(drop, again))])
+        all_steps(keeper)
+        assert stored(keeper) == (11, 0, 1), "the rows stay while somebody reads them"
+        assert len(rows_of(reading)["shop", "a"]) == 10
+        all_steps(keeper)
+        assert stored(keeper) == (1, 0, 0)
+    await log.close()
+
+
+def stored(keeper: StateKeeper) -> tuple[int, int, int]:
+    """How many rows, rows kept for readings and dropped collections there are."""
+    with find_state(keeper.path) as env, env.read() as txn:  # type: ignore[union-attr]
+        return tuple(txn.stat(env[name])["entries"] for name in (b"rows", b"before", b"dropped"))  # type: ignore[return-value]
