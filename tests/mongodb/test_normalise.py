@@ -157,16 +157,16 @@ def test_a_delete_has_the_tenant_of_its_document_or_key_and_never_an_empty_one()
 
 def test_an_update_whose_document_is_gone_has_a_tenant_by_what_it_set_or_what_was_there() -> None:
     """P24, P25: a look-up that finds nothing must not make the event another tenant's."""
-    update = {"updateDescription": {"updatedFields": {"n": 1}, "removedFields": []}}
+    update: dict[str, Any] = {"updateDescription": {"updatedFields": {"n": 1}, "removedFields": []}}
     before = {"fullDocumentBeforeChange": {"_id": 1, "org": "old"}}
     assert changed("update", {"field": "org"}, **update, **before).tenant == "old"
-    moved = {"updateDescription": {"updatedFields": {"org": "new"}, "removedFields": []}}
+    moved = {"updateDescription": {"updatedFields": {"org": "new"}}}
     assert changed("update", {"field": "org"}, **moved, **before).tenant == "new"
 
 
 def test_what_is_about_no_database_has_a_tenant_too() -> None:
     """P24."""
-    event = bson.decode(raw("invalidate"), OPTIONS)
+    event = decode(raw("invalidate"))
     del event["ns"]
     assert normalised(bson.encode(event, codec_options=OPTIONS)).tenant == "shop"
     assert normalised(raw("drop", ns={"db": "d", "coll": "c"})).tenant == "d"

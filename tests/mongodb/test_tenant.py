@@ -12,7 +12,7 @@ from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import reading
 
 Client = MongoClient[dict[str, Any]]
-IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}
+IMAGES: dict[str, Any] = {"changeStreamPreAndPostImages": {"enabled": True}}
 
 
 async def test_deletes_have_the_tenant_that_their_document_named(
@@ -62,7 +62,7 @@ async def test_flattened_documents_come_back_as_the_server_has_them(
 ) -> None:
     """P32: copied rows and changes, before and after images."""
     things = mongo_client[mongo_database].create_collection("things", **IMAGES)
-    first = {"_id": 0, "a": {"b": {}, "c": [{"d": {"e": None}}]}, "x\\": {"": 1}}
+    first: dict[str, Any] = {"_id": 0, "a": {"b": {}, "c": [{"d": {"e": None}}]}, "x\\": {"": 1}}
     things.insert_one(first)
     options: dict[str, Any] = {"database": mongo_database, "flatten": "dot", "start": "snapshot"}
     async with reading(mongo.uri, **options) as read:

@@ -48,7 +48,8 @@ class Assembler:
         event = change.event
         if self._time is None and event.transaction is None:
             place = self._place(change.token)
-            return (Commit(source=self._source, position=place, events=(event,)),)
+            events = (event, *change.also) if change.also else (event,)
+            return (Commit(source=self._source, position=place, events=events),)
         if self._time is not None and event.cluster_time != self._time:
             return [self._close(), *self.add(change)]
         done: list[Commit | Fragment] = []
@@ -58,8 +59,14 @@ class Assembler:
         self._time = event.cluster_time
         self._token = change.token
         self._held.append(event)
+        self._held += change.also
         self._held_bytes += change.bytes
         return done
+
+    def ended_before(self, change: Change) -> Commit | None:
+        """The open transaction, if `change` is not of it: then it is complete."""
+        other = self._time is not None and change.event.cluster_time != self._time
+        return self._close() if other else None
 
     def reply_ended(self, *, token: Token, empty: bool) -> Commit | None:
         """Say that a reply ended at `token`. Returns the transaction if that was its end."""

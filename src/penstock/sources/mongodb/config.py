@@ -37,6 +37,11 @@ class MongoSourceConfig(Config):
         description="`dot`: documents and before images have one level of dotted keys; "
         "`penstock.client.unflatten` gives them back exactly.",
     )
+    on_undecodable: Literal["halt", "dead_letter"] = Field(
+        "halt",
+        description="What to do with a change that has no exact form: stop before it, or keep its "
+        "bytes in the collection `penstock_dead_letters`, record a gap, and go on.",
+    )
     start: Literal["now", "snapshot", "beginning"] = Field(
         "now",
         description="Where to start without a position: at the next change, with a copy of what "

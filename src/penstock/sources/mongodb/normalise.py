@@ -14,6 +14,8 @@ from uuid import UUID
 import bson
 from bson import Binary, Int64, ObjectId
 from bson.binary import UUID_SUBTYPE
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
 from msgspec import Raw, Struct
 
 from penstock.capture.tenant import Tenant, TenantRule, control_tenant
@@ -56,6 +58,8 @@ class Change(Struct, frozen=True):
     token: Token
     bytes: int
     """About what it holds in memory."""
+    also: tuple[AnyEvent, ...] = ()
+    """What is said right after the event, in its commit."""
 
     @property
     def invalidates(self) -> bool:
@@ -85,7 +89,8 @@ class Normaliser:
         self._image = self._flattened if flat else self._encoder.encode
         self._flat = flat
         self._fragments: dict[str, Any] = {}
-        self._fragment_bytes = 0
+        self._parts: list[bytes] = []
+        self._damage: InexactError | None = None
 
     @property
     def mid_event(self) -> bool:
@@ -103,10 +108,10 @@ class Normaliser:
             try:
                 document = decode(raw)
             except InexactError as error:
-                raise self._undecodable(str(error), raw) from error
+                document = self._damaged(raw, error)
         size = len(raw)
         if "splitEvent" in document or self._fragments:
-            document, size = self._joined(document, size)
+            document, size = self._joined(document, raw)
             if not document:
                 return None
         token = Token.of(document["_id"])
@@ -127,17 +132,38 @@ class Normaliser:
             ) from error
         return Change(event, token, size)
 
-    def _joined(self, document: dict[str, Any], size: int) -> tuple[dict[str, Any], int]:
+    def parts(self, raw: bytes) -> list[bytes]:
+        """The raw parts of the event that `raw` ended; mostly itself alone."""
+        return self._parts if self._parts and self._parts[-1] is raw else [raw]
+
+    def _joined(self, document: dict[str, Any], raw: bytes) -> tuple[dict[str, Any], int]:
         """The whole event once its last fragment is here, else an empty one."""
         split = document.pop("splitEvent", {"fragment": 0, "of": 0})
+        if not self._fragments:
+            self._parts = []
         # The parts share no field but the token; the last part's token is the event's.
         self._fragments |= document
-        self._fragment_bytes += size
+        self._parts.append(raw)
         if split["fragment"] < split["of"]:
             return {}, 0
-        whole, size = self._fragments, self._fragment_bytes
-        self._fragments, self._fragment_bytes = {}, 0
-        return whole, size
+        whole, self._fragments = self._fragments, {}
+        damage, self._damage = self._damage, None
+        if damage is not None:
+            raise self._undecodable(str(damage), raw) from damage
+        return whole, sum(map(len, self._parts))
+
+    def _damaged(self, raw: bytes, damage: InexactError) -> dict[str, Any]:
+        """What joins a part that cannot be decoded to the others: the event fails as a whole.
+
+        Raises UndecodableError for an event that is no part.
+        """
+        try:
+            shallow = RawBSONDocument(raw)
+            found = {name: decode(shallow[name].raw) for name in ("_id", "splitEvent")}
+        except (BSONError, KeyError, ValueError):
+            raise self._undecodable(str(damage), raw) from damage
+        self._damage = self._damage or damage
+        return found
 
     def _data(self, operation: Operation, document: dict[str, Any], token: Token) -> ChangeEvent:
         encode = self._encoder.encode
@@ -150,7 +176,7 @@ class Normaliser:
         tenant = self._tenant or (database if self._rule is None else self._told(document))
         if self._flat and update:
             update, paths = respelled(update, paths), _respelled_names(paths)
-        time, timestamp = _times(document)
+        time, timestamp = times(document)
         number = document.get("txnNumber")
         document_id, key_json = self._identity(document["documentKey"])
         return ChangeEvent(
@@ -162,7 +188,7 @@ class Normaliser:
             cluster_time=time,
             timestamp=timestamp,
             position=token.data,
-            transaction=None if number is None else _transaction(document),
+            transaction=None if number is None else transaction_name(document),
             document_id=document_id,
             key=key_json,
             operation=operation,
@@ -179,7 +205,7 @@ class Normaliser:
     def _schema(self, operation: str, document: dict[str, Any], token: Token) -> SchemaEvent:
         namespace = document.get("ns", {})
         database: str = namespace.get("db", self._database)
-        time, timestamp = _times(document)
+        time, timestamp = times(document)
         facts = {name: value for name, value in document.items() if name not in _SAID_ELSEWHERE}
         return SchemaEvent(
             event_id=event_id(self._source, token.data, 0),
@@ -190,7 +216,7 @@ class Normaliser:
             cluster_time=time,
             timestamp=timestamp,
             position=token.data,
-            transaction=_transaction(document) if "txnNumber" in document else None,
+            transaction=transaction_name(document) if "txnNumber" in document else None,
             operation=operation,
             description=self._encoder.encode(facts),
         )
@@ -201,6 +227,7 @@ class Normaliser:
         """A snapshot's row: a document that was copied, told apart from other copies by `copy`."""
         database, collection = namespace
         where = f"snapshot:{copy}:{database}.{collection}"
+        raw = bytes(raw)  # the driver gives a view of a large one
         try:
             document = decode(raw)
             document_id, key = self._identity({"_id": document["_id"]})
@@ -282,30 +309,38 @@ class Normaliser:
 
 def raw_token(raw: bytes) -> str:
     """The token's text in an event that cannot be decoded as a whole."""
+    raw = bytes(raw)  # the driver gives a large document out as a view of its reply
     at = raw.find(b"\x02_data\0")
     start = at + 11
     end = raw.find(b"\0", start)
     return raw[start:end].decode("ascii", "replace") if at >= 0 else "(no token)"
 
 
-def _times(document: Mapping[str, Any]) -> tuple[ClusterTime, int]:
-    stamp = document["clusterTime"]
+def times(document: Mapping[str, Any]) -> tuple[ClusterTime, int]:
+    """An event's cluster time, and its timestamp in Unix milliseconds."""
+    time = document["clusterTime"]
+    if not isinstance(time, ClusterTime):
+        time = ClusterTime(time.time, time.inc)
     wall = document.get("wallTime")
-    return ClusterTime(stamp.time, stamp.inc), stamp.time * 1000 if wall is None else int(wall)
+    return time, time.t * 1000 if wall is None else int(wall)
 
 
 def tenant_text(value: object) -> str | None:
     """A tenant's id that is an ObjectId or a UUID, as people write it."""
     if isinstance(value, ObjectId):
         return value.binary.hex()
-    uuid = isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16
-    return str(UUID(bytes=bytes(value))) if uuid else None
+    if isinstance(value, Binary) and value.subtype == UUID_SUBTYPE and len(value) == 16:
+        return str(UUID(bytes=bytes(value)))
+    return None
 
 
 def _respelled_names(paths: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """`disambiguatedPaths` under the spelling that the update's paths have."""
-    return paths and {spelled([str(part) for part in path]): path for path in paths.values()}
+    if paths is None:
+        return None
+    return {spelled([str(part) for part in path]): path for path in paths.values()}
 
 
-def _transaction(document: Mapping[str, Any]) -> str:
+def transaction_name(document: Mapping[str, Any]) -> str:
+    """The name of the transaction of an event that has a txnNumber."""
     return f"{document['lsid']['id'].hex()}:{document['txnNumber']}"

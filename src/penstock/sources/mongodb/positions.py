@@ -119,6 +119,8 @@ class MongoPosition(Struct, frozen=True, omit_defaults=True):
     """None in positions of versions that did not keep it."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it (on_position_lost)."""
+    letters: int = 0
+    """Dead letters that nobody has dealt with; while there are any, the source is degraded."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:
@@ -163,6 +165,15 @@ class PositionWriter:
     def with_copying(self, copying: Copying | None) -> "PositionWriter":
         """As this one, with the snapshot that far."""
         return PositionWriter(structs.replace(self._position, copying=copying))
+
+    @property
+    def letters(self) -> int:
+        """How many dead letters are outstanding."""
+        return self._position.letters
+
+    def with_letters(self, letters: int) -> "PositionWriter":
+        """As this one, with so many dead letters outstanding."""
+        return PositionWriter(structs.replace(self._position, letters=max(letters, 0)))
 
     def position(self, token: Token) -> MongoPosition:
         """The position at `token`."""

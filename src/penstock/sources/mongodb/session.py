@@ -11,7 +11,7 @@ from pymongo.errors import OperationFailure
 from penstock.capture.tenant import control_tenant
 from penstock.errors import SourceUnavailableError, UndecodableError
 from penstock.event import (
-    ChangeEvent,
+    AnyEvent,
     ClusterTime,
     Commit,
     Fragment,
@@ -25,12 +25,19 @@ from penstock.sources.mongodb.cursor import ChangeCursor, Patience, Reply, pipel
 from penstock.sources.mongodb.deployment import Client, Deployment
 from penstock.sources.mongodb.documents import TOGETHER_MAX, decode, decode_together
 from penstock.sources.mongodb.failures import is_too_large
-from penstock.sources.mongodb.normalise import Change, Normaliser
+from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
+from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
 from penstock.sources.mongodb.snapshot import read_chunk
 
 BUSY_AWAIT_MS = 2
 """How long the server waits for more while we have something else to do, or to find out."""
+_NAMING_TRIES = 100
+ENVELOPE = (
+    *("operationType", "ns", "documentKey", "clusterTime", "wallTime"),
+    *("txnNumber", "lsid", "collectionUUID"),
+)
+"""What an event says beside its documents."""
 
 
 class Session:
@@ -56,6 +63,11 @@ class Session:
         self._writer = PositionWriter(position)
         self._one_by_one = 0
         """How many more events to read one by one: one of them was too large for a reply."""
+        self._letters = (
+            DeadLetters(source, database=config.database, tenant=config.tenant)
+            if config.on_undecodable == "dead_letter"
+            else None
+        )
         self._asked_since_chunk = True
         self._begin()
 
@@ -81,11 +93,7 @@ class Session:
             cursor = self._cursor()
             reading: asyncio.Task[Reply] | None = None
             try:
-                copying = self._writer.copying
-                await cursor.open(
-                    self._pipeline(),
-                    not_before=None if copying is None else ClusterTime(*copying.read_at),
-                )
+                await cursor.open(self._pipeline(), not_before=self._not_before)
                 reading = self._read(cursor, BUSY_AWAIT_MS)
                 self._asked_since_chunk = True
                 while True:
@@ -112,7 +120,8 @@ class Session:
             except OperationFailure as error:
                 if not is_too_large(error):
                     raise
-                await self._approach_or_name(error)
+                for item in await self._approach_or_name(error):
+                    yield item
             finally:
                 if reading is not None:
                     reading.cancel()
@@ -125,7 +134,23 @@ class Session:
         )
 
     def _pipeline(self) -> list[dict[str, Any]]:
-        return pipeline_of(self._config, self._deployment, after=self._token)
+        return pipeline_of(self._config, self._deployment, after=self._reached)
+
+    @property
+    def _not_before(self) -> ClusterTime | None:
+        """What the server must know of: the last chunk, or all of the open transaction.
+
+        Else an empty reply of a new primary would look like that transaction's end.
+        """
+        if not self._settled:
+            return self._seen.time
+        copying = self._writer.copying
+        return None if copying is None else ClusterTime(*copying.read_at)
+
+    @property
+    def _reached(self) -> Token:
+        """Where the reading goes on, which within a transaction is not where a restart would."""
+        return self._token if self._settled else self._seen
 
     def _read(self, cursor: ChangeCursor, await_ms: int) -> asyncio.Task[Reply]:
         events_max = 1 if self._one_by_one else None
@@ -154,15 +179,31 @@ class Session:
         return not self.assembler.open and not self._normaliser.mid_event
 
     def _take(self, raw: bytes, document: dict[str, Any] | None) -> Sequence[Commit | Fragment]:
-        change = self._normaliser.change(raw, document)
+        try:
+            change = self._normaliser.change(raw, document)
+        except UndecodableError as error:
+            if self._letters is None:
+                raise
+            return self._poisoned(self._letters.change(self._normaliser.parts(raw), error))
         if change is None:
             return ()
-        self._seen = change.token
         event = change.event
+        if self._letters is not None and is_reserved(event.collection):
+            parts, refusal = self._normaliser.parts(raw), self._letters.reserved(event)
+            return self._poisoned(self._letters.change(parts, refusal))
+        self._seen = change.token
         if type(event) is SchemaEvent and event.operation == "rename":
             # Before its commit gets a position: that must say what is left to copy.
             self._renamed(change)
         return self.assembler.add(change)
+
+    def _poisoned(self, change: Change) -> Sequence[Commit | Fragment]:
+        """Take the letter of a change that cannot be decoded; its commit's position counts it."""
+        self._seen = change.token
+        ended = self.assembler.ended_before(change)
+        self._writer = self._writer.with_letters(self._writer.letters + 1)
+        items = self.assembler.add(change)
+        return items if ended is None else (ended, *items)
 
     def _reply_ended(self, reply: Reply) -> Iterator[Commit]:
         """What the end of a reply completes; a heartbeat if it held nothing."""
@@ -224,20 +265,28 @@ class Session:
             limit=self._config.snapshot_chunk_documents,
             not_before=self._token.time,
         )
-        events: list[ChangeEvent] = []
+        events: list[AnyEvent] = []
         started = Token(copying.snapshot).time
         for number, raw in enumerate(chunk.documents):
             if number % TOGETHER_MAX == TOGETHER_MAX - 1:
                 await asyncio.sleep(0)
             copy = f"{copying.snapshot}:{copying.copies}"
-            events.append(self._normaliser.copied(raw, namespace=namespace, copy=copy, at=started))
+            try:
+                row = self._normaliser.copied(raw, namespace=namespace, copy=copy, at=started)
+                events.append(row)
+            except UndecodableError as error:
+                if self._letters is None:
+                    raise
+                poison = self._letters.row(raw, error, namespace=namespace, at=started)
+                events += poison.events()
+                self._writer = self._writer.with_letters(self._writer.letters + 1)
         self._copy_on(
             structs.replace(
                 copying,
                 pending=copying.pending[1:] if chunk.last else copying.pending,
                 after=None if chunk.last else chunk.after,
                 copies=copying.copies + chunk.last,
-                documents=copying.documents + len(events),
+                documents=copying.documents + len(chunk.documents),
                 read_at=(chunk.at.t, chunk.at.i),
             )
         )
@@ -283,48 +332,56 @@ class Session:
 
     # --- an event that no reply can hold --------------------------------------------------------
 
-    async def _approach_or_name(self, error: OperationFailure) -> None:
+    async def _approach_or_name(self, error: OperationFailure) -> Sequence[Commit | Fragment]:
         """Before an event over 16 MiB: read what is before it one by one, then stop with its key.
 
-        Raises UndecodableError at the event itself (S9): a restart would only meet it again.
+        Raises UndecodableError at the event itself (S9): a restart would only meet it again. Where
+        letters are kept, returns its letter instead, and the reading goes on after it.
         """
-        if not self._one_by_one and not self.assembler.fragmented:
-            # It is in the reply after those that were read already, some of which are read again.
-            self._one_by_one = self.assembler.held + 2 * self._config.batch_events_max
-            self._begin()
-            return
+        if not self._one_by_one:
+            # It is in the reply after those that were read already.
+            self._one_by_one = 2 * self._config.batch_events_max
+            return ()
         cursor = self._cursor()
-        pipeline = pipeline_of(self._config, self._deployment, after=self._seen)
+        pipeline = self._pipeline()
         for image in ("fullDocument", "fullDocumentBeforeChange"):
             pipeline[0]["$changeStream"].pop(image, None)
         pipeline = [stage for stage in pipeline if "$changeStreamSplitLargeEvent" not in stage]
-        pipeline.append({"$project": {"operationType": 1, "ns": 1, "documentKey": 1}})
+        pipeline.append({"$project": dict.fromkeys(ENVELOPE, 1)})
         try:
             await cursor.open(pipeline)
-            event = await self._named(cursor, error)
+            raw = await self._named(cursor, error)
         finally:
             await cursor.close()
-        key = bytes(self._normaliser.encode(event.get("documentKey", {}))).decode()
+        event = decode(raw)
         version = ".".join(map(str, self._deployment.version))
+        what = f"{event['operationType']} of {'.'.join(event['ns'].values())}"
+        reason = (
+            f"its change event is over 16 MiB, and MongoDB {version} cannot split it (6.0.9 and "
+            f"later can; without pre- and post-images it may fit)"
+        )
+        position = event["_id"]["_data"]
+        if self._letters is not None:
+            said = UndecodableError(
+                source=self._source, what=f"{what}: {reason}", position=position
+            )
+            return self._poisoned(self._letters.change([raw], said, sent=False))
+        key = bytes(self._normaliser.encode(event.get("documentKey", {}))).decode()
         raise UndecodableError(
-            source=self._source,
-            what=f"{event['operationType']} of {'.'.join(event['ns'].values())}, key {key}: its "
-            f"change event is over 16 MiB, and MongoDB {version} cannot split it (6.0.9 and later "
-            f"can; without pre- and post-images it may fit)",
-            position=event["_id"]["_data"],
+            source=self._source, what=f"{what}, key {key}: {reason}", position=position
         ) from None
 
-    async def _named(self, cursor: ChangeCursor, error: OperationFailure) -> dict[str, Any]:
-        """The event that the server could not send; its message begins with the event's token."""
+    async def _named(self, cursor: ChangeCursor, error: OperationFailure) -> bytes:
+        """The event that the server could not send: the next one, which its message names."""
         found = re.search(r'_data: "([0-9A-F]+)"', str((error.details or {}).get("errmsg")))
-        while True:
+        for _ in range(_NAMING_TRIES):
             reply = await cursor.more(await_ms=BUSY_AWAIT_MS)
-            if not reply.events:
-                raise error
-            for raw in reply.events:
-                event = decode(raw)
-                if found is None or event["_id"]["_data"] == found[1]:
-                    return event
+            if reply.events:
+                raw = reply.events[0]
+                if found is None or raw_token(raw) == found[1]:
+                    return raw
+                break
+        raise error
 
 
 def system_event(

@@ -1,0 +1,277 @@
+"""A change that cannot be decoded is kept, in its place, and nobody misses it silently (P6)."""
+
+import json
+import struct
+from typing import Any
+
+import bson
+import pytest
+from bson import Binary, Int64, ObjectId, Timestamp
+from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
+
+from penstock.capture.deadletter import COLLECTION, Outstanding
+from penstock.capture.tenant import TenantRule
+from penstock.errors import UndecodableError
+from penstock.event import AnyEvent, ChangeEvent, SystemEvent, kind_of
+from penstock.sources.mongodb.documents import OPTIONS, decode
+from penstock.sources.mongodb.normalise import Change, Normaliser
+from penstock.sources.mongodb.poison import DeadLetters
+from penstock.sources.mongodb.positions import parse_position
+from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import loaded, reading
+from tests.mongodb.test_documents import document, element, text
+from tests.mongodb.test_large_events import grow
+from tests.mongodb.test_normalise import TOKEN, raw
+
+Client = MongoClient[dict[str, Any]]
+TWICE = element(0x10, b"k", b"\1\0\0\0") * 2
+DAMAGES = {
+    "a field that occurs twice": TWICE,
+    "text that is not UTF-8": element(0x02, b"k", text(b"\xff")),
+    "a lone surrogate": element(0x02, b"k", text(b"\xed\xa0\x80")),
+    "an unknown type": element(0x55, b"k", b""),
+    "a wrapper's mimic": bson.encode({"k": {"$oid": "none"}})[4:-1],
+}
+
+
+def damaged(operation: str, damage: bytes, **fields: Any) -> bytes:
+    """A raw event whose fullDocument cannot be decoded."""
+    whole = raw(operation, documentKey={"_id": 1}, **fields)
+    broken = element(0x03, b"fullDocument", document(element(0x10, b"_id", b"\1\0\0\0") + damage))
+    return document(whole[4:-1] + broken)
+
+
+def lettered(*parts: bytes, tenant: Any = None) -> Change:
+    """The letter of an event that came as `parts`."""
+    normaliser = Normaliser("shop", database=None, tenant=tenant, post_images=False)
+    for part in parts[:-1]:
+        assert normaliser.change(part) is None
+    with pytest.raises(UndecodableError) as refused:
+        normaliser.change(parts[-1])
+    assert not normaliser.mid_event
+    letters = DeadLetters("shop", database=None, tenant=tenant)
+    return letters.change(normaliser.parts(parts[-1]), refused.value)
+
+
+def letter_of(change: Change) -> dict[str, Any]:
+    assert isinstance(change.event, ChangeEvent)
+    return loaded(change.event.full_document)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_what_cannot_be_decoded_keeps_its_bytes_and_what_is_known_of_it(damage: bytes) -> None:
+    """P6."""
+    event = damaged("insert", damage, collectionUUID=Binary(bytes(16), 4))
+    change = lettered(event)
+    letter = letter_of(change)
+    assert [bytes(part) for part in letter["raw"]] == [event]
+    assert (letter["database"], letter["collection"]) == ("shop", "orders")
+    assert (letter["operation"], letter["position"]) == ("insert", TOKEN)
+    assert (letter["key"], bytes(letter["keyRaw"])) == ({"_id": 1}, bson.encode({"_id": 1}))
+    assert letter["generation"] == "0" * 32
+    assert "k" in letter["reason"]
+    assert change.token.data == TOKEN
+    (gap,) = change.also
+    assert isinstance(gap, SystemEvent)
+    assert kind_of(gap).name == "GAP"
+    assert (gap.database, gap.collection) == ("shop", "orders")
+    facts = json.loads(bytes(gap.description))
+    assert facts["from"] == facts["to"] == TOKEN
+    assert facts["deadLetter"] == letter["_id"] == change.event.event_id
+    assert len({change.event.event_id, gap.event_id}) == 2
+
+
+def test_a_change_that_is_lettered_again_is_the_same_letter() -> None:
+    """P2, P26: capture may see it twice."""
+    assert lettered(damaged("insert", TWICE)) == lettered(damaged("insert", TWICE))
+
+
+@pytest.mark.parametrize("operation", ["resizeUniverse", "reshardCollection"])
+def test_an_operation_of_a_later_server_is_kept(operation: str) -> None:
+    """P6: with its namespace if it has one; a gap of no collection concerns the whole source."""
+    change = lettered(raw(operation, operationDescription={"n": 1}))
+    assert letter_of(change)["operation"] == operation
+    assert letter_of(change)["keyRaw"] is None
+    assert change.also[0].collection == "orders"
+    event = decode(raw(operation))
+    del event["ns"]
+    change = lettered(bson.encode(event, codec_options=OPTIONS))
+    assert (change.also[0].collection, change.also[0].tenant) == ("", "shop")
+
+
+def test_a_letter_stays_in_its_transaction() -> None:
+    session = {"id": Binary(bytes(16), 4), "uid": b""}
+    change = lettered(damaged("insert", TWICE, lsid=session, txnNumber=Int64(3)))
+    assert change.event.transaction == f"{'0' * 32}:3" == change.also[0].transaction
+
+
+@pytest.mark.parametrize("broken", [1, 2])
+def test_a_split_event_with_a_damaged_part_is_kept_with_all_its_parts(broken: int) -> None:
+    """S9."""
+    parts: list[bytes] = []
+    for number in (1, 2):
+        event = {
+            "_id": {"_data": TOKEN if number == 2 else TOKEN[:-2] + "00"},
+            "splitEvent": {"fragment": number, "of": 2},
+        }
+        if number == 1:
+            event |= {
+                "operationType": "update",
+                "clusterTime": Timestamp(1_700_000_000, 7),
+                "ns": {"db": "shop", "coll": "orders"},
+                "documentKey": {"_id": 1},
+            }
+        part = bson.encode(event, codec_options=OPTIONS)
+        if number == broken:
+            name = b"fullDocumentBeforeChange" if number == 1 else b"fullDocument"
+            part = document(part[4:-1] + element(0x03, name, document(TWICE)))
+        parts.append(part)
+    change = lettered(*parts)
+    letter = letter_of(change)
+    assert [bytes(part) for part in letter["raw"]] == parts
+    assert (letter["operation"], letter["position"]) == ("update", TOKEN)
+
+
+def test_a_letter_has_a_tenant_whatever_can_be_told() -> None:
+    """P24."""
+    rule = TenantRule.model_validate({"field": "org"})
+    before = {"fullDocumentBeforeChange": {"_id": 1, "org": "acme"}}
+    assert lettered(damaged("update", TWICE, **before), tenant=rule).event.tenant == "acme"
+    assert lettered(damaged("insert", TWICE), tenant=rule).event.tenant == "shop"
+    # That it cannot be told whose a delete was is itself a reason.
+    assert (
+        "tenant"
+        in letter_of(lettered(raw("delete", documentKey={"_id": 1}), tenant=rule))["reason"]
+    )
+
+
+def test_a_sharded_key_and_a_damaged_key_are_kept_too() -> None:
+    key = {"region": "eu", "_id": ObjectId("0" * 24)}
+    assert letter_of(lettered(raw("delete", documentKey=key)))["key"] == key
+    broken = element(0x03, b"documentKey", document(element(0x02, b"_id", text(b"\xff"))))
+    letter = letter_of(lettered(document(raw("delete")[4:-1] + broken)))
+    assert letter["key"] is None
+    assert bytes(letter["keyRaw"]) == document(element(0x02, b"_id", text(b"\xff")))
+
+
+@pytest.mark.parametrize("lacks", ["_id", "clusterTime"])
+def test_without_a_place_to_go_on_from_capture_stops(lacks: str) -> None:
+    """Invariant 10: nothing could be said to come after it."""
+    event = decode(damaged("insert", b""))
+    del event[lacks]
+    whole = bson.encode(event, codec_options=OPTIONS)
+    broken = document(whole[4:-1] + element(0x03, b"more", document(TWICE)))
+    with pytest.raises(UndecodableError):
+        lettered(broken)
+
+
+def twice(key: int) -> RawBSONDocument:
+    """A document that the server stores and that has no exact form."""
+    return RawBSONDocument(document(element(0x10, b"_id", struct.pack("<i", key)), TWICE))
+
+
+async def test_letters_come_in_their_place_and_transaction_and_capture_goes_on(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """P6, and the same after a restart at every commit."""
+    orders = mongo_client[mongo_database]["orders"]
+    orders.insert_one({"_id": 0})
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with reading(mongo.uri, **options) as read:
+        start = read.position
+        orders.insert_one(twice(1))
+        with mongo_client.start_session() as session, session.start_transaction():
+            orders.insert_one({"_id": 2}, session=session)
+            orders.insert_one(twice(3), session=session)
+            orders.insert_one({"_id": 4}, session=session)
+        orders.insert_one({"_id": 5})
+        await read.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "5")
+
+    def told(event: AnyEvent) -> str:
+        if isinstance(event, ChangeEvent) and event.collection == COLLECTION:
+            return f"letter {loaded(event.full_document)['key']['_id']}"
+        return event.document_id if isinstance(event, ChangeEvent) else event.operation
+
+    assert [[told(event) for event in commit.events] for commit in read.commits] == [
+        ["letter 1", "gap"],
+        ["2", "letter 3", "gap", "4"],
+        ["5"],
+    ]
+    assert [parse_position(commit.position).letters for commit in read.commits] == [1, 2, 2]
+    for number, position in enumerate([start, *(commit.position for commit in read.commits[:-1])]):
+        async with reading(mongo.uri, position=position, **options) as again:
+            await again.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "5")
+        assert again.commits == read.commits[number:]
+    outstanding = Outstanding("shop")
+    outstanding.take(read.events)
+    assert [letter.operation for letter in outstanding] == ["insert", "insert"]
+
+
+async def test_by_default_capture_stops_before_what_it_cannot_decode(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """Invariant 10, on a server that stores such documents."""
+    orders = mongo_client[mongo_database]["orders"]
+    async with reading(mongo.uri, database=mongo_database) as read:
+        orders.insert_one({"_id": 0})
+        orders.insert_one(twice(1))
+        for _ in range(2):
+            with pytest.raises(UndecodableError, match=r"k, which occurs twice.*dead_letter"):
+                await read.until(lambda r: len(r.changes) == 2)
+        assert [change.document_id for change in read.changes] == ["0"]
+    # The way out, from the very position where it stopped.
+    options: dict[str, Any] = {"on_undecodable": "dead_letter", "position": read.position}
+    async with reading(mongo.uri, database=mongo_database, **options) as on:
+        orders.insert_one({"_id": 2})
+        await on.until(lambda r: len(r.changes) == 2)
+    assert [change.document_id for change in on.changes][1:] == ["2"]
+
+
+async def test_a_row_that_cannot_be_decoded_does_not_stop_the_copy(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """P6."""
+    orders = mongo_client[mongo_database]["orders"]
+    orders.insert_many([{"_id": 0}, twice(1), {"_id": 2}])
+    options: dict[str, Any] = {"database": mongo_database, "start": "snapshot"}
+    async with reading(mongo.uri, on_undecodable="dead_letter", **options) as read:
+        await read.until(lambda r: r.events[-1:] != [] and r.events[-1].operation.endswith("ted"))
+        await read.until(lambda r: r.events[-1].operation == "snapshot_completed")
+    assert [change.collection for change in read.changes] == ["orders", COLLECTION, "orders"]
+    letter = loaded(read.changes[1].full_document)
+    assert letter["isRow"]
+    assert bytes(letter["raw"][0]) == twice(1).raw
+    assert [event.operation for event in read.events].count("gap") == 1
+    assert parse_position(read.position or "").letters == 1
+
+
+async def test_an_event_over_16_mib_is_a_letter_where_the_server_cannot_split_it(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """S9, P6: what is before and after it is captured, and it says which document it was of."""
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with reading(mongo.uri, **options) as read:
+        grow(mongo_client, mongo_database)
+        await read.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "last")
+    told = [change.document_id for change in read.changes]
+    assert told[:6] == ["k1", "0", "1", "2", "3", "4"]
+    assert [change.collection for change in read.changes[6:]] == [COLLECTION, "blobs"]
+    letter = loaded(read.changes[6].full_document)
+    assert (letter["operation"], letter["key"], letter["raw"]) == ("update", {"_id": "k1"}, [])
+    assert "16 MiB" in letter["reason"]
+
+
+async def test_a_collection_of_the_reserved_name_is_not_mixed_with_letters(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    own = mongo_client[mongo_database].create_collection(COLLECTION)
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with reading(mongo.uri, **options) as read:
+        own.insert_one({"_id": "mine"})
+        await read.until(lambda r: bool(r.changes))
+    assert loaded(read.changes[0].full_document)["key"] == {"_id": "mine"}
+    async with reading(mongo.uri, database=mongo_database) as read:
+        own.insert_one({"_id": "mine too"})
+        await read.until(lambda r: bool(r.changes))
+    assert read.changes[0].document_id == "mine too", "where no letters are kept, it is one as any"
