@@ -85,6 +85,28 @@ DEAD_LETTERS = Counter(
     ["source"],
     registry=REGISTRY,
 )
+SOURCE_TIME_TO_LOSS_SECONDS = Gauge(
+    "penstock_source_time_to_loss_seconds",
+    "From the oldest change that the source still holds to our position, by its clock. Absent for "
+    "a source that cannot tell or has discarded nothing yet.",
+    ["source"],
+    registry=REGISTRY,
+)
+SOURCE_SILENT = Gauge(
+    "penstock_source_silent",
+    "1 while a source has had no change for silent_after.",
+    ["source"],
+    registry=REGISTRY,
+)
+ALERTS_SENT = Counter(
+    "penstock_alerts_sent_total", "Alerts delivered.", ["alert"], registry=REGISTRY
+)
+ALERTS_FAILED = Counter(
+    "penstock_alerts_failed_total",
+    "Alerts that were given up after all attempts.",
+    ["alert"],
+    registry=REGISTRY,
+)
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
