@@ -379,4 +379,4 @@ def _composed(entries: _Entries, places: Sequence[int]) -> Generator[None, None,
             return b""
         if number % _STEP_EVENTS == 0:
             yield
-    return bytes(composition.encoded())
+    return composition.encoded()

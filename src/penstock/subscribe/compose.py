@@ -74,17 +74,15 @@ class Composition:
         for path in said.removed_fields or ():
             self._remove(path)
 
-    def encoded(self) -> Raw:
+    def encoded(self) -> bytes:
         """The composition as an updateDescription."""
         cuts = [{"field": path, "newSize": size.written} for path, size in self._cuts.items()]
-        return Raw(
-            msgspec.json.encode(
-                {
-                    "updatedFields": self._updated,
-                    "removedFields": list(self._removed),
-                    "truncatedArrays": cuts,
-                }
-            )
+        return msgspec.json.encode(
+            {
+                "updatedFields": self._updated,
+                "removedFields": list(self._removed),
+                "truncatedArrays": cuts,
+            }
         )
 
     # --- the three parts ------------------------------------------------------------------------
@@ -206,7 +204,7 @@ class Composition:
 
 def completed(
     document: bytes, unchanged: Sequence[str], *, earlier: bytes, earlier_unchanged: Sequence[str]
-) -> tuple[Raw, tuple[str, ...]]:
+) -> tuple[bytes, tuple[str, ...]]:
     """`document` with its `unchanged` fields as the document before it has them.
 
     Also those that stay unchanged, because the earlier one lacks them for the same reason.
@@ -217,7 +215,7 @@ def completed(
     # In the order of the document before: a row keeps the order of its columns.
     said = kept | after
     ordered = {name: said.pop(name) for name in before if name in said}
-    return Raw(msgspec.json.encode(ordered | said)), left
+    return msgspec.json.encode(ordered | said), left
 
 
 # --- paths and values ---------------------------------------------------------------------------
