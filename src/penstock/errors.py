@@ -25,6 +25,7 @@
     │   └── ServiceBusyError         it serves as many readers as it may
     ├── RequestError                 the service cannot do what a reader asks
     │   └── StateIncompleteError     not all current rows of what it asks for are known
+    ├── ProgramError                 the program that consumes did not process a change
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
     │   ├── IncompleteCommitError    a batch does not hold what was captured
     │   ├── ChangesLostError         changes that the target needs were lost upstream
@@ -199,6 +200,7 @@ class SupersededError(CheckpointError):
     """Another machine has taken this one's place: two must not capture as one instance."""
 
     code = "checkpoint.superseded"
+    exit_code = 9
 
     def __init__(self, *, instance: str, log_id: int, taken_over_by: int) -> None:
         who = (
@@ -218,6 +220,7 @@ class ForeignCheckpointError(CheckpointError):
     """The instance's name belongs to a log that has nothing to do with this one."""
 
     code = "checkpoint.foreign"
+    exit_code = 9
 
     def __init__(self, *, instance: str, log_id: int, published: int) -> None:
         super().__init__(
@@ -281,6 +284,12 @@ class RequestError(PenstockError):
 
     code = "request"
     exit_code = 2
+
+
+class ProgramError(PenstockError):
+    """The program that consumes did not process a change; its progress was not saved."""
+
+    code = "program"
 
 
 class StateIncompleteError(RequestError):

@@ -1,5 +1,6 @@
 """How published copies are configured."""
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -39,11 +40,11 @@ class CheckpointConfig(Config):
     )
     username: str | None = Field(None, description="etcd: the user, where it asks for one.")
     password: SecretStr | None = Field(None, description="etcd: the user's password.")
-    ca: str | None = Field(
+    ca: Path | None = Field(
         None, description="etcd: file with the certificate authority that signed the members'."
     )
-    certificate: str | None = Field(None, description="etcd: file with our own certificate.")
-    key: str | None = Field(None, description="etcd: file with our certificate's key.")
+    certificate: Path | None = Field(None, description="etcd: file with our own certificate.")
+    key: Path | None = Field(None, description="etcd: file with our certificate's key.")
     uri: SecretStr | None = Field(
         None,
         description="MongoDB: connection string. Needs `readWrite` on the database below, and "
@@ -78,3 +79,10 @@ class CheckpointConfig(Config):
         if (self.certificate is None) != (self.key is None):
             raise ValueError("`certificate` and `key` go together")
         return self
+
+    def beside(self, folder: Path) -> Self:
+        """With its files relative to `folder`."""
+        files = {name: getattr(self, name) for name in ("ca", "certificate", "key")}
+        return self.model_copy(
+            update={name: folder / file for name, file in files.items() if file is not None}
+        )

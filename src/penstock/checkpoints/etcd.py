@@ -111,9 +111,9 @@ class _Member:
         # A proxy for the web is not the way to a store beside us.
         self._session.trust_env = False
         if config.ca is not None:
-            self._session.verify = config.ca
+            self._session.verify = str(config.ca)
         if config.certificate is not None and config.key is not None:
-            self._session.cert = (config.certificate, config.key)
+            self._session.cert = (str(config.certificate), str(config.key))
         self._client = Etcd3Client(
             host=url.hostname or "",
             port=url.port or 2379,
