@@ -9,8 +9,11 @@ Equal values in another encoding are not told apart: NaN is one value whatever i
 Decimal128 is its canonical number, and the keys of an array are its order.
 """
 
+import datetime as dt
 import struct
+from binascii import hexlify
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import bson
@@ -33,6 +36,7 @@ from bson.errors import BSONError
 from msgspec import Raw
 
 from penstock.extjson import DocumentEncoder, binary, date, exact, long
+from penstock.sources.mongodb.envelope import DOCUMENTS_MAX, opened
 from penstock.sources.mongodb.faithful import (
     DBPointer,
     Expression,
@@ -73,23 +77,57 @@ def decode(raw: bytes) -> dict[str, Any]:
 
 TOGETHER_MAX = 64
 """So many events are decoded with one call of the decoder: about half a millisecond of work."""
-_HEADS = tuple(b"\x03%d\0" % number for number in range(TOGETHER_MAX))
 
 
 def decode_together(raws: Sequence[bytes]) -> Sequence[dict[str, Any] | None]:
-    """The documents of up to TOGETHER_MAX of BSON bytes, in order.
+    """The events of raw ones, in order: for up to TOGETHER_MAX of them.
 
-    All None if one of them is not decoded exactly: then each needs a look of its own, by `decode`.
+    All None if something in one of them is not decoded exactly: then each needs a look of its own,
+    by `decode`. Where the envelope can be read without decoding, it holds what `opened` says.
     """
-    body = b"".join(part for pair in zip(_HEADS, raws, strict=False) for part in pair)
-    whole = b"%b%b\0" % (struct.pack("<i", len(body) + 5), body)
+    envelopes = [opened(raw) for raw in raws]
+    pieces: list[bytes] = []
+    for raw, envelope in zip(raws, envelopes, strict=True):
+        if envelope is None:
+            pieces.append(raw)
+        else:
+            pieces += envelope.documents.values()
+    documents = _exactly(pieces)
+    if documents is None:
+        return [None] * len(raws)
+    following = iter(documents)
+    events: list[dict[str, Any] | None] = []
+    for envelope in envelopes:
+        if envelope is None:
+            events.append(next(following))
+        else:
+            facts = envelope.facts
+            for field in envelope.documents:
+                facts[field] = next(following)
+            events.append(facts)
+    return events
+
+
+_HEADS = tuple(b"\x03%d\0" % number for number in range(TOGETHER_MAX * DOCUMENTS_MAX))
+
+
+def _exactly(raws: Sequence[bytes]) -> list[dict[str, Any]] | None:
+    """The documents of BSON bytes, in order; None if one of them is not decoded exactly."""
+    body = b"".join([part for pair in zip(_HEADS, raws, strict=False) for part in pair])
+    # One array of them all, in a document: its keys are not looked at, and nothing is moved.
+    size = len(body) + 5
+    whole = b"%b\x04\0%b%b\0\0" % (_length(size + 7), _length(size), body)
     try:
-        documents = bson.decode(whole, OPTIONS)  # pyright: ignore[reportUnknownMemberType]
-        if bson.encode(documents, codec_options=OPTIONS) == whole:
-            return list(documents.values())
+        decoded = bson.decode(whole, OPTIONS)  # pyright: ignore[reportUnknownMemberType]
+        if bson.encode(decoded, codec_options=OPTIONS) == whole:
+            documents: list[dict[str, Any]] = decoded[""]
+            return documents
     except (BSONError, ValueError):
         pass  # looked at one by one, the culprit is found
-    return [None] * len(raws)
+    return None
+
+
+_length = struct.Struct("<i").pack
 
 
 class BsonEncoder:
@@ -105,22 +143,29 @@ class BsonEncoder:
         self._encode = msgspec.json.Encoder(enc_hook=self._hook).encode
         self._careful = DocumentEncoder(hook)
 
-    def encode(self, document: Mapping[str, Any]) -> Raw:
+    def encode(self, document: Mapping[str, Any], of: bytes | None = None) -> Raw:
         """The document's bytes, keys in their order.
+
+        `of` is BSON that holds all of the document, if there is such: most of it has no byte that
+        a dollar or the exponent of such a double is made of, which is found out at once.
 
         Raises AmbiguousDocumentError or TypeError for what has no exact mapping.
         """
         self._wrapped = 0
         encoded = self._encode(document)
-        if encoded.count(b'{"$') == self._wrapped and b"null" not in encoded:
-            return Raw(encoded)
-        return self._careful.encode(document)
+        if (of is None or b"$" in of) and encoded.count(b'{"$') != self._wrapped:
+            return self._careful.encode(document)
+        if (of is None or b"\x7f" in of or b"\xff" in of) and b"null" in encoded:
+            return self._careful.encode(document)
+        return Raw(encoded)
 
     def _hook(self, value: object) -> Any:
         self._wrapped += 1
         kind = type(value)
         if kind is ObjectId:
             return object_id_json(value)
+        if kind is DatetimeMS:
+            return date_json(int(value))  # type: ignore[call-overload]
         written = hook(value)
         if kind is Int64 and type(written) is int:
             self._wrapped -= 1
@@ -129,7 +174,27 @@ class BsonEncoder:
 
 def object_id_json(value: Any) -> Raw:
     """An ObjectId's wrapper as JSON."""
-    return Raw(f'{{"$oid":"{value.binary.hex()}"}}'.encode())
+    return Raw(b'{"$oid":"%b"}' % hexlify(value.binary))
+
+
+_DAY, _MINUTE = 86_400_000, 60_000
+_MINUTES = tuple(b"%02d:%02d:" % divmod(minute, 60) for minute in range(1440))
+
+
+def date_json(milliseconds: int) -> Any:
+    """A date's wrapper as JSON: what `penstock.extjson.date` says, faster."""
+    if not 0 <= milliseconds < 253_402_300_800_000:
+        return date(milliseconds)
+    day, rest = divmod(milliseconds, _DAY)
+    minute, rest = divmod(rest, _MINUTE)
+    seconds, rest = divmod(rest, 1000)
+    return Raw(b'%b%b%02d.%03dZ"}' % (_day(day), _MINUTES[minute], seconds, rest))
+
+
+@lru_cache(maxsize=4096)
+def _day(day: int) -> bytes:
+    text = (dt.date(1970, 1, 1) + dt.timedelta(day)).isoformat()
+    return b'{"$date":"%bT' % text.encode()
 
 
 def hook(value: object) -> Any:

@@ -61,7 +61,7 @@ class Expression:
 def read_document(raw: bytes) -> dict[str, Any]:
     """The document of BSON bytes. Raises InexactError for what has no exact mapping."""
     try:
-        return _Reader(raw).document(())
+        return _Reader(bytes(raw)).document(())
     except (struct.error, IndexError) as error:
         raise InexactError("a document that is cut short") from error
 
@@ -154,7 +154,9 @@ class _Reader:
         return value
 
     def _name(self, path: tuple[str, ...]) -> str:
-        end = self._raw.index(0, self._at)
+        end = self._raw.find(0, self._at)
+        if end < 0:
+            raise IndexError
         data = self._bytes(end - self._at)
         self._at += 1
         return _text(data, path)
