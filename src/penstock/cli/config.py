@@ -26,13 +26,14 @@ from penstock.errors import ConfigError
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeSource
 from penstock.serve.config import ServeConfig
+from penstock.state.config import StateConfig
 
 if TYPE_CHECKING:
     from penstock.spark.config import PipelineConfig
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
-_SECTIONS = ("log", "capture", "checkpoint", "sources", "serve", "pipelines")
+_SECTIONS = ("log", "capture", "checkpoint", "sources", "state", "serve", "pipelines")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -65,6 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     capture: CaptureConfig
     checkpoint: CheckpointConfig
     sources: dict[str, SourceSettings]
+    state: StateConfig
     serve: ServeConfig
     pipelines: "dict[str, PipelineConfig]"
 
@@ -150,6 +152,7 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         capture=_checked(CaptureConfig, written.get("capture", {}), path, "capture"),
         checkpoint=checkpoint.beside(folder),
         sources=sources,
+        state=_checked(StateConfig, written.get("state", {}), path, "state"),
         serve=_checked(ServeConfig, written.get("serve", {}), path, "serve"),
         pipelines=_pipelines(path, written, sources),
     )

@@ -16,6 +16,7 @@ from penstock.serve.consumers import consumers_path, published
 from penstock.serve.flight import FlightServer, SyncLogReader
 from penstock.serve.grpc import serve_grpc
 from penstock.serve.http import serve_http
+from penstock.state.keeper import StateKeeper, StateLog
 
 
 class Addresses(Struct, frozen=True, kw_only=True):
@@ -27,8 +28,8 @@ class Addresses(Struct, frozen=True, kw_only=True):
     """`off` if it serves none."""
 
 
-class ServedLog(LogReader, SyncLogReader, Protocol):
-    """What the protocols read: gRPC from the loop, Flight from its own threads."""
+class ServedLog(LogReader, SyncLogReader, StateLog, Protocol):
+    """What is read here: by gRPC from the loop, by Flight and the state from their own threads."""
 
 
 async def serve(
@@ -49,8 +50,16 @@ async def serve(
         def on_report(report: PipelineReport) -> None:
             consumers.report(report.pipeline, "pipeline", report.sequence)
 
-        flight = FlightServer(log, settings.serve.flight, on_report=on_report)
-        grpc = await stack.enter_async_context(await serve_grpc(log, settings.serve, consumers))
+        keeper = None
+        if settings.state.enabled:
+            keeper = await asyncio.to_thread(StateKeeper, log, settings.log.path, settings.state)
+            keeper.start()
+            # Waits for the write under way.
+            stack.push_async_callback(asyncio.to_thread, keeper.close)
+        flight = FlightServer(log, settings.serve.flight, on_report=on_report, current=keeper)
+        grpc = await stack.enter_async_context(
+            await serve_grpc(log, settings.serve, consumers, current=keeper)
+        )
         flight.start()
         # Waits for reads under way, which end at their next batch.
         stack.push_async_callback(asyncio.to_thread, flight.stop)

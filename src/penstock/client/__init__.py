@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from penstock.client.change import Change
     from penstock.client.following import Following, follow, follow_log
     from penstock.client.retry import Retry
+    from penstock.client.rows import Rows, SyncRows, snapshot, snapshot_sync
     from penstock.client.store import FileProgress, MemoryProgress, ProgressStore
     from penstock.client.sync import SyncFollowing, follow_sync
     from penstock.client.whole import WholeCommit, commits
@@ -27,12 +28,16 @@ __all__ = [
     "MemoryProgress",
     "ProgressStore",
     "Retry",
+    "Rows",
     "SyncFollowing",
+    "SyncRows",
     "WholeCommit",
     "commits",
     "follow",
     "follow_log",
     "follow_sync",
+    "snapshot",
+    "snapshot_sync",
     "unflatten",
 ]
 
@@ -46,12 +51,16 @@ _HOMES: Final = {
     "MemoryProgress": "store",
     "ProgressStore": "store",
     "Retry": "retry",
+    "Rows": "rows",
     "SyncFollowing": "sync",
+    "SyncRows": "rows",
     "WholeCommit": "whole",
     "commits": "whole",
     "follow": "following",
     "follow_log": "following",
     "follow_sync": "sync",
+    "snapshot": "rows",
+    "snapshot_sync": "rows",
     "unflatten": ".flatten",
 }
 

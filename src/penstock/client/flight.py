@@ -8,14 +8,16 @@ answers are JSON; rows are Arrow batches of `wire.ARROW_SCHEMA`, columns in the 
     action marker  MarkerRequest    the marker of one entry                   -> Progress
     action report  PipelineReport   how far a pipeline has come               -> nothing
     get            ReadRequest      the entries of one range                  -> RecordBatches
+    get            RowsRequest      the current rows                          -> RecordBatches
 
-Every batch carries, as its metadata, the sequence up to which the range is covered; so a read that
-broke off goes on from there, and a filter that matches nothing still moves (invariant 5).
+Every batch of a range carries, as its metadata, the sequence up to which the range is covered; so a
+read that broke off goes on from there, and a filter that matches nothing still moves (invariant 5).
+The last batch of current rows is empty and carries the marker to follow from.
 """
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -27,7 +29,7 @@ from msgspec import Struct
 from penstock import errors
 from penstock.errors import LogCorruptError, PenstockError, ServiceUnavailableError
 from penstock.ports import Bounds
-from penstock.progress import Progress
+from penstock.progress import Progress, parse_progress
 
 ACTION_BOUNDS: Final = "bounds"
 ACTION_PLAN: Final = "plan"
@@ -89,6 +91,16 @@ class ReadRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     """False leaves out schema and system events; a gap then ends the read with GAP."""
     batch_bytes: int = 2 << 20
     """Batches are gathered to about so many bytes."""
+
+
+class RowsRequest(Struct, frozen=True, kw_only=True, rename="camel", tag_field="get", tag="rows"):
+    """The current rows, projected. What only an entry has (commit, check, ...) is null."""
+
+    source: str = ""
+    collections: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    batch_bytes: int = 2 << 20
+    """As in ReadRequest."""
 
 
 class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -254,6 +266,36 @@ class LogClient:
                 # Whoever stops early must not leave the service sending.
                 if stream is not None:
                     stream.cancel()
+
+    def rows(self, request: RowsRequest) -> Generator[pa.RecordBatch, None, Progress]:
+        """The current rows, each once, as of one place; returns that place, to follow from.
+
+        A break on the way is an error (ServiceUnavailableError): what came is not whole. Raises
+        StateIncompleteError if rows may be missing, RequestError if the service keeps none.
+        """
+        stream: fl.FlightStreamReader | None = None
+        try:
+            stream = self._connected().do_get(fl.Ticket(msgspec.json.encode(request)))
+            for chunk in stream:
+                if chunk.app_metadata is not None:
+                    return parse_progress(chunk.app_metadata.to_pybytes().decode())
+                assert chunk.data is not None
+                yield chunk.data
+            raise LogCorruptError(
+                "the service ended the current rows without a marker, so they are not whole. "
+                "Please report it."
+            )
+        except fl.FlightError as error:
+            known = from_wire(bytes(error.extra_info or b""))
+            if known is None and isinstance(error, _TRANSIENT):
+                known = ServiceUnavailableError(
+                    f"the Penstock service at {self.endpoint} broke off ({type(error).__name__}). "
+                    f"The rows that came are not whole: throw them away and begin anew."
+                )
+            raise known or error from None
+        finally:
+            if stream is not None:
+                stream.cancel()
 
     def _action(self, name: str, request: Struct | None) -> bytes:
         body = b"" if request is None else msgspec.json.encode(request)

@@ -105,14 +105,14 @@ def _ended() -> ServiceUnavailableError:
     )
 
 
-async def receive(target: str, request: bytes) -> AsyncGenerator[Received]:
+async def receive(target: str, request: bytes, *, method: str = METHOD) -> AsyncGenerator[Received]:
     """One call, from its start to its error; never ends without one. Closing it cancels the call.
 
     The first item has no messages: it is the marker that the stream starts after.
     """
     async with grpc.aio.insecure_channel(target, options=OPTIONS) as channel:
         untyped: Any = channel  # without serializers a method takes and gives bytes
-        call = untyped.unary_stream(METHOD)(request)
+        call = untyped.unary_stream(method)(request)
         try:
             yield _started(await call.initial_metadata())
             async for message in call:
@@ -129,10 +129,10 @@ async def receive(target: str, request: bytes) -> AsyncGenerator[Received]:
 class SyncCall:
     """One call over a channel of its own, read by one thread and cancelled by any."""
 
-    def __init__(self, target: str, request: bytes) -> None:
+    def __init__(self, target: str, request: bytes, *, method: str = METHOD) -> None:
         self._channel = grpc.insecure_channel(target, options=OPTIONS)
         untyped: Any = self._channel  # without serializers a method takes and gives bytes
-        self._call = untyped.unary_stream(METHOD)(request)
+        self._call = untyped.unary_stream(method)(request)
 
     def receive(self) -> Generator[Received]:
         """As the async `receive`."""

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as fl
 import structlog
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.client.flight import (
@@ -33,6 +34,7 @@ from penstock.client.flight import (
     Plan,
     PlanRequest,
     ReadRequest,
+    RowsRequest,
     to_wire,
 )
 from penstock.errors import (
@@ -47,7 +49,10 @@ from penstock.errors import (
 )
 from penstock.ports import Bounds
 from penstock.progress import Progress
+from penstock.serve.rows import current_batches
+from penstock.serve.snapshot import kept
 from penstock.subscribe.criteria import Criteria, Selection, select
+from penstock.subscribe.current import CurrentState
 from penstock.subscribe.resume import resume
 from penstock.telemetry import EVENTS_PUBLISHED, READERS
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow
@@ -237,6 +242,18 @@ def _decoded(body: bytes, kind: type[_Request]) -> _Request:
         raise RequestError(f"not a {kind.__name__}: {error}. Nothing was sent.") from None
 
 
+class _Ticket(Struct):
+    """What tells one ticket from another."""
+
+    get: str = ""
+
+
+def _requested(ticket: bytes) -> ReadRequest | RowsRequest:
+    if _decoded(ticket, _Ticket).get == "rows":
+        return _decoded(ticket, RowsRequest)
+    return _decoded(ticket, ReadRequest)
+
+
 class _Flight(fl.FlightServerBase):
     def __init__(
         self,
@@ -245,8 +262,10 @@ class _Flight(fl.FlightServerBase):
         on_report: Callable[[PipelineReport], None] | None,
         reads_max: int,
         wait_seconds: float,
+        current: CurrentState | None,
     ) -> None:
         self._reader = reader
+        self._current = current
         self._on_report = on_report
         self._reads_max = reads_max
         self._wait_seconds = wait_seconds
@@ -284,7 +303,7 @@ class _Flight(fl.FlightServerBase):
         ticket: fl.Ticket,
     ) -> fl.GeneratorStream:
         with _told():
-            request = _decoded(ticket.ticket, ReadRequest)
+            request = _requested(ticket.ticket)
             unknown = [name for name in request.columns if name not in ARROW_SCHEMA.names]
             if unknown or not 0 < request.batch_bytes <= _BATCH_BYTES_MAX:
                 raise RequestError(
@@ -294,9 +313,14 @@ class _Flight(fl.FlightServerBase):
                 )
             names = request.columns or ARROW_SCHEMA.names
             schema = pa.schema([ARROW_SCHEMA.field(name) for name in names])
-            return fl.GeneratorStream(schema, self._stream(request))
+            if isinstance(request, RowsRequest):
+                rows = current_batches(kept(self._current), request)
+                return fl.GeneratorStream(schema, self._stream(rows))
+            covered = covered_batches(self._reader, request)
+            entries = ((batch, str(sequence)) for batch, sequence in covered)
+            return fl.GeneratorStream(schema, self._stream(entries))
 
-    def _stream(self, request: ReadRequest) -> Iterator[Any]:
+    def _stream(self, batches: Generator[tuple[pa.RecordBatch, str]]) -> Iterator[Any]:
         with _told():
             if not self._reads.acquire(timeout=self._wait_seconds):
                 raise ServiceBusyError(readers_max=self._reads_max)
@@ -304,7 +328,6 @@ class _Flight(fl.FlightServerBase):
         published = EVENTS_PUBLISHED.labels("flight")
         try:
             with _told():
-                batches = covered_batches(self._reader, request)
                 while True:
                     with self._gathers:
                         made = next(batches, None)
@@ -312,10 +335,11 @@ class _Flight(fl.FlightServerBase):
                         return
                     if self.stopping.is_set():
                         raise fl.FlightUnavailableError("the service is stopping")
-                    batch, covered = made
-                    yield batch, str(covered).encode()
+                    batch, said = made
+                    yield (batch, said.encode()) if said else batch
                     published.inc(batch.num_rows)
         finally:
+            batches.close()
             READERS.labels("flight").dec()
             self._reads.release()
 
@@ -331,10 +355,11 @@ class FlightServer:
         on_report: Callable[[PipelineReport], None] | None = None,
         reads_max: int = 16,
         wait_seconds: float = 5.0,
+        current: CurrentState | None = None,
     ) -> None:
         """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
         thread. More than `reads_max` reads at once wait; after `wait_seconds` they are
-        refused, and clients try again.
+        refused, and clients try again. `current` has the current rows; None: they are refused.
 
         Raises ConfigError for an address that others could reach: this door has no access check.
         """
@@ -350,6 +375,7 @@ class FlightServer:
         self._on_report = on_report
         self._reads_max = reads_max
         self._wait_seconds = wait_seconds
+        self._current = current
         self._flight: _Flight | None = None
 
     def start(self) -> None:
@@ -357,7 +383,12 @@ class FlightServer:
         try:
             # Constructing serves; `serve()` would only wait, and take over the signals.
             self._flight = _Flight(
-                self._location, self._reader, self._on_report, self._reads_max, self._wait_seconds
+                self._location,
+                self._reader,
+                self._on_report,
+                self._reads_max,
+                self._wait_seconds,
+                self._current,
             )
         except (OSError, pa.ArrowException) as error:
             raise ConfigError(

@@ -28,6 +28,7 @@ from penstock.errors import (
     RequestError,
     ServiceBusyError,
     ServiceUnavailableError,
+    StateIncompleteError,
     TrimmedError,
 )
 from penstock.ports import LogReader
@@ -35,6 +36,7 @@ from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
 from penstock.serve.shared import SharedMessages
+from penstock.serve.snapshot import row_batches
 from penstock.subscribe import (
     Coalescing,
     Criteria,
@@ -45,6 +47,7 @@ from penstock.subscribe import (
     follow,
     start,
 )
+from penstock.subscribe.current import CurrentState
 from penstock.telemetry import EVENTS_PUBLISHED, READERS
 from penstock.wire import Block, batch_message, heartbeat_message
 
@@ -64,6 +67,7 @@ _STATUS: Final = {
     "AHEAD": grpc.StatusCode.ABORTED,
     "GAP": grpc.StatusCode.DATA_LOSS,
     RequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
+    StateIncompleteError.code: grpc.StatusCode.FAILED_PRECONDITION,
     ServiceBusyError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 
@@ -99,8 +103,15 @@ class _Stream:
 class PullerServicer:
     """Serves `log`; knows nothing of ports and processes."""
 
-    def __init__(self, log: LogReader, config: ServeConfig, consumers: Consumers) -> None:
+    def __init__(
+        self,
+        log: LogReader,
+        config: ServeConfig,
+        consumers: Consumers,
+        current: CurrentState | None = None,
+    ) -> None:
         self._log = log
+        self._current = current
         self._config = config
         self._consumers = consumers
         self._shared = SharedMessages()
@@ -115,6 +126,7 @@ class PullerServicer:
         ours = {
             "Subscribe": stream(self.subscribe),
             "SubscribeBatch": stream(self.subscribe_batch),
+            "Snapshot": stream(self.snapshot),
         }
         seeds = {"Subscribe": stream(self.subscribe_seed)}
         return (
@@ -136,6 +148,27 @@ class PullerServicer:
         """`penstock.v1.PullerService/SubscribeBatch`: many Events a message."""
         await self._serve(request, context, _batch_sender(context, self._config, self._shared))
 
+    async def snapshot(self, request: bytes, context: Context) -> None:
+        """`penstock.v1.PullerService/Snapshot`: current rows, and where to follow from."""
+
+        async def send(_: _Stream) -> None:
+            criteria = _parse_snapshot(request)
+            published = EVENTS_PUBLISHED.labels("grpc")
+            batches_of_rows = row_batches(
+                self._current, criteria, bytes_max=self._config.batch_bytes_max
+            )
+            async with contextlib.aclosing(batches_of_rows):
+                async for batch in batches_of_rows:
+                    if self._stopping.is_set():
+                        raise ServiceUnavailableError(
+                            "this service is stopping before all rows were sent. Throw away what "
+                            "came, and ask again."
+                        )
+                    await context.write(batch.message())
+                    published.inc(len(batch.rows))
+
+        await self._answered(context, send)
+
     def interrupt(self) -> None:
         """Let every stream end with a status that says so, at the next place where it can."""
         self._stopping.set()
@@ -144,14 +177,22 @@ class PullerServicer:
                 stream.task.cancel()
 
     async def _serve(self, request: bytes, context: Context, send: Send) -> None:
+        """Follow the log as the request says."""
+
+        async def follows(stream: _Stream) -> None:
+            await self._follow(_parse(request), context, send, stream)
+
+        await self._answered(context, follows)
+
+    async def _answered(self, context: Context, run: Callable[[_Stream], Awaitable[None]]) -> None:
         """Run one stream to its end, and answer its error with the status of the table."""
         try:
-            await self._run(request, context, send)
+            await self._run(run)
         except PenstockError as error:
             code, trailers = status_of(error)
             await context.abort(code, str(error), trailers)
 
-    async def _run(self, request: bytes, context: Context, send: Send) -> None:
+    async def _run(self, run: Callable[[_Stream], Awaitable[None]]) -> None:
         if len(self._streams) >= self._config.max_connections:
             raise ServiceBusyError(readers_max=self._config.max_connections)
         task = asyncio.current_task()
@@ -160,7 +201,7 @@ class PullerServicer:
         self._streams.add(stream)
         READERS.labels("grpc").inc()
         try:
-            await self._follow(_parse(request), context, send, stream)
+            await run(stream)
         finally:
             READERS.labels("grpc").dec()
             self._streams.discard(stream)
@@ -230,6 +271,15 @@ def _parse(request: bytes) -> pb.SubscribeRequest:
             "every reader everything. Leave shard_by, shard_count and shard_ids empty."
         )
     return parsed
+
+
+def _parse_snapshot(request: bytes) -> Criteria:
+    """The collections that a SnapshotRequest asks for."""
+    try:
+        asked = pb.SnapshotRequest.FromString(request)
+    except DecodeError as error:
+        raise RequestError("the request is not a SnapshotRequest. Nothing was sent.") from error
+    return Criteria(collections=frozenset(asked.collections))
 
 
 def _coalescing(config: ServeConfig) -> Coalescing:
@@ -317,14 +367,20 @@ class GrpcServer:
 
 
 async def serve_grpc(
-    log: LogReader, config: ServeConfig, consumers: Consumers | None = None
+    log: LogReader,
+    config: ServeConfig,
+    consumers: Consumers | None = None,
+    *,
+    current: CurrentState | None = None,
 ) -> GrpcServer:
     """Serve `log` on `config.grpc` until `stop`; `consumers` learns who reads.
+
+    `current` has the rows for Snapshot; None: it is refused.
 
     Raises ConfigError if the port is taken.
     """
     server = grpc.aio.server(options=_OPTIONS)
-    servicer = PullerServicer(log, config, consumers or Consumers())
+    servicer = PullerServicer(log, config, consumers or Consumers(), current)
     server.add_generic_rpc_handlers(servicer.handlers())
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

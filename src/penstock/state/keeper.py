@@ -81,7 +81,7 @@ class StateLog(Protocol):
 class StateKeeper:
     """The only writer of the state of one log; a `subscribe.current.CurrentState`.
 
-    `step` applies what there is; as a context manager it does so on a thread, until closed. An
+    `step` applies what there is; once started it does so on a thread, until closed. An
     error that passes (no space, the log being replaced) is tried again; another one ends the
     thread, and whoever opens a reading gets it.
     """
@@ -108,9 +108,13 @@ class StateKeeper:
             self._env.close()
             raise
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Apply on a thread, until closed."""
         self._thread = threading.Thread(target=self._run, name="penstock-state", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        self.start()
         return self
 
     def __exit__(

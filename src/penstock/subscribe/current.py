@@ -7,14 +7,17 @@ a reading that broke off is never taken for a whole one.
 
 from typing import Protocol
 
+import msgspec
+
 from penstock.event import ChangeEvent
+from penstock.extjson import relaxed
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
 from penstock.wire import encode_event
 from penstock.wire.layout import tag, varint
 
 
-class CurrentRow(ChangeEvent, frozen=True, kw_only=True):
+class CurrentRow(ChangeEvent, frozen=True, kw_only=True, rename="camel"):
     """A row: an insert that says `snapshot`, without `full_document` where that is not known.
 
     Its `event_id`, `cluster_time` and `timestamp` are those of its last change.
@@ -56,3 +59,12 @@ _SEQUENCE = tag(30, 0)
 def row_message(row: CurrentRow) -> bytes:
     """A row as `penstock.v1.Event` bytes, without progress: only the end has that."""
     return encode_event(row).message + _SEQUENCE + varint(row.sequence)
+
+
+def row_json(row: CurrentRow, *, plain_numbers: bool = True) -> bytes:
+    """A row as JSON, in the names of `wire.to_json`; absent fields are left out."""
+    named = zip(row.__struct_fields__, row.__struct_encode_fields__, strict=True)
+    values = ((name, getattr(row, field)) for field, name in named)
+    fields = {name: value for name, value in values if value not in (None, (), "")}
+    encoded = msgspec.json.encode(fields | {"kind": "data"})
+    return relaxed(encoded) if plain_numbers else encoded

@@ -40,6 +40,14 @@ class SubscribeRequest(_message.Message):
     collections: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, consumer_id: _Optional[str] = ..., after: _Optional[str] = ..., coalesce_on_catch_up: _Optional[bool] = ..., control_events: _Optional[bool] = ..., shard_by: _Optional[_Iterable[str]] = ..., shard_count: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., collections: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class SnapshotRequest(_message.Message):
+    __slots__ = ("consumer_id", "collections")
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    COLLECTIONS_FIELD_NUMBER: _ClassVar[int]
+    consumer_id: str
+    collections: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, consumer_id: _Optional[str] = ..., collections: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class Event(_message.Message):
     __slots__ = ("id", "tenant", "collection", "document_id", "operation_type", "full_document", "update_description", "cluster_time", "timestamp", "progress", "txn_number", "source", "commit", "ordinal", "commit_rows", "full_document_before_change", "schema_version", "snapshot", "unchanged", "position", "ingested_at", "kind", "full_document_as_of_event", "disambiguated_paths", "database", "key", "transaction", "commit_digest", "ends_commit", "sequence", "coalesced")
     ID_FIELD_NUMBER: _ClassVar[int]
