@@ -206,7 +206,8 @@ class SupersededError(CheckpointError):
         who = (
             f"log {taken_over_by:016x}, which goes on from ours ({log_id:016x})"
             if taken_over_by != log_id
-            else f"another process with a copy of our log ({log_id:016x})"
+            else f"another process, which begins a new log above ours ({log_id:016x}) or runs with "
+            f"a copy of it"
         )
         super().__init__(
             f"instance {instance} was taken over by {who}. Capture stops here for good, and what "
