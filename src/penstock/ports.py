@@ -249,7 +249,7 @@ class Retains(Protocol):
 
     async def seconds_to_loss(self, position: str) -> float | None:
         """How far `position` is from the oldest change that the source still holds, in seconds of
-        its own clock; 0 when it is older, None when the source cannot tell.
+        its own clock; 0 when it is older, None when the source cannot tell or has lost nothing yet.
 
         May be asked while changes are read. Raises SourceError when the source does not answer.
         """

@@ -29,7 +29,7 @@ async def test_a_supervisor_that_crashed_ends_the_process(
 ) -> None:
     """P5: capture that has stopped must not look like capture that is quiet."""
 
-    async def crash(_: Supervisor) -> None:
+    async def crash(_: Supervisor, *, lasting: bool) -> None:
         await asyncio.sleep(0)
         raise ZeroDivisionError
 

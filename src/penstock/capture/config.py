@@ -1,6 +1,8 @@
 """How capture treats its sources, whatever their kind."""
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import Field, field_validator
 
 from penstock.config import Config, Seconds
 
@@ -30,11 +32,11 @@ class CaptureConfig(Config):
         description="A source that failed so often in a row makes the service unhealthy. It is "
         "retried all the same: to stop trying would be an outage too.",
     )
-    silent_after: Seconds = Field(
+    silent_after: Seconds | None = Field(
         300.0,
         gt=0,
-        description="A source that has had no change for so long is called silent: degraded and "
-        "counted, for a look at whether it should be. It is no gap: nothing is missing.",
+        description="A source that has had no change for so long is called silent: degraded, for a "
+        "look at whether it should be. It is no gap: nothing is missing. 'none' turns it off.",
     )
     time_to_loss_min: Seconds = Field(
         3600.0,
@@ -42,3 +44,8 @@ class CaptureConfig(Config):
         description="When a source will discard what we have not captured yet in less than this, "
         "it is degraded, and an alert is sent. 0 turns it off.",
     )
+
+    @field_validator("silent_after", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return None if value == "none" else value

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from msgspec import Struct
 
-from penstock.event import ChangeEvent, Commit, Fragment
+from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.ports import ChangeLog, ChangeSource
 from penstock.telemetry import COMMITS_APPENDED, EVENTS_APPENDED
 
@@ -58,11 +58,13 @@ async def pump(
     limits: PumpLimits | None = None,
     progress: PumpProgress | None = None,
     opening: Callable[[Commit], Commit] | None = None,
+    on_notice: Callable[[SystemEvent], None] | None = None,
 ) -> None:
     """Append what `source` yields until it ends, from where the log says that it stands.
 
     `opening` makes of the first commit the notice that goes right behind it, in the same append:
-    a source says its position first (P21), so the notice comes before its first change.
+    a source says its position first (P21), so the notice comes before its first change. `on_notice`
+    gets what the source said of itself (a gap, a snapshot's end), once it is durable.
 
     Whatever the source yielded before it failed is durable before its error is raised here, so
     that a source stopped by an undecodable change has lost nothing that came before it. An error
@@ -81,6 +83,9 @@ async def pump(
                 opening, hand_over.progress.opened = None, True
             hand_over.progress.kept(len(batch))
             _count(source.name, batch)
+            if on_notice is not None:
+                for notice in notices(batch):
+                    on_notice(notice)
             position = last_position(batch)
             if position is not None:
                 await source.acknowledge(position)
@@ -119,6 +124,12 @@ async def _append_whole(log: ChangeLog, batch: list[Commit | Fragment]) -> None:
 def last_position(batch: list[Commit | Fragment]) -> str | None:
     """Where the source stands once `batch` is durable; None if it is inside a transaction still."""
     return next((item.position for item in reversed(batch) if isinstance(item, Commit)), None)
+
+
+def notices(batch: list[Commit | Fragment]) -> list[SystemEvent]:
+    """What a source says of itself in `batch`: always the one event of its own commit."""
+    firsts = [item.events[0] for item in batch if len(item.events) == 1]
+    return [event for event in firsts if type(event) is SystemEvent]
 
 
 def weight(item: Commit | Fragment) -> int:

@@ -57,16 +57,21 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
     """That error's sentence."""
     failures: int = 0
     """Failures in a row since something was last made durable."""
+    errors: int = 0
+    """All failures since capture started; they are counted, and never held against the source."""
     restarts: int = 0
     """Sessions started after the first one."""
     circuit: Circuit = Circuit.CLOSED
 
 
-def health_of(status: SourceStatus, *, failures_max: int) -> Health:
+def health_of(
+    status: SourceStatus, *, failures_max: int, silent: bool = False, near_loss: bool = False
+) -> Health:
     """The health of one source. Retrying never ends, but after `failures_max` failures in a row it
     counts as an outage; one change made durable ends that (P34)."""
     if status.state in {State.STOPPED, State.LOG_FULL} or status.failures >= failures_max:
         return Health.UNHEALTHY
-    if status.state in {State.RETRYING, State.PAUSED} or status.failures:
+    paused_or_failing = status.state in {State.RETRYING, State.PAUSED} or status.failures > 0
+    if paused_or_failing or near_loss or (silent and status.state is State.RUNNING):
         return Health.DEGRADED
     return Health.OK

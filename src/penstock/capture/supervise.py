@@ -20,6 +20,7 @@ from penstock.capture.breaker import Breaker
 from penstock.capture.notices import notice, notice_at
 from penstock.capture.pump import PumpLimits, PumpProgress, pump
 from penstock.capture.status import SourceStatus, State
+from penstock.capture.watch import Gaps
 from penstock.errors import LogError, LogFullError, PenstockError, RequestError, SourceSilentError
 from penstock.event import Commit
 from penstock.ports import ChangeLog, ChangeSource, Rewinds, SourceState
@@ -113,6 +114,7 @@ class Supervisor:
         self._rng = rng
         self._backoff = backoff or Backoff()
         self._limits = limits
+        self.gaps = Gaps()
         self._group: asyncio.TaskGroup | None = None
         self._turn = asyncio.Lock()
         self._kept: dict[str, _Kept] = {}
@@ -126,6 +128,10 @@ class Supervisor:
             structs.replace(status, circuit=self._kept[name].breaker.circuit)
             for name, status in self._status.items()
         ]
+
+    def sources(self) -> list[ChangeSource]:
+        """What is captured, or would be if it were not paused or stopped."""
+        return [kept.supervised.source for kept in self._kept.values()]
 
     async def run(self, *, lasting: bool = False) -> None:
         """Capture every source until each has finished or stopped; if `lasting`, until cancelled,
@@ -390,6 +396,7 @@ class Supervisor:
                     message=str(error),
                     failures=failures,
                 )
+                self._set(name, errors=self._status[name].errors + 1)
             await self._clock.sleep(wait_seconds)
             SOURCE_RECONNECTS.labels(name).inc()
             self._set(name, restarts=self._status[name].restarts + 1)
@@ -401,7 +408,14 @@ class Supervisor:
             state = await self._durable(source.name)
             opening = partial(self._opening, kept.to_say, state)
         pumping = asyncio.ensure_future(
-            pump(source, self._log, limits=self._limits, progress=progress, opening=opening)
+            pump(
+                source,
+                self._log,
+                limits=self._limits,
+                progress=progress,
+                opening=opening,
+                on_notice=self.gaps.take,
+            )
         )
         silence = asyncio.ensure_future(self._silence(kept.supervised, progress))
         recovery = asyncio.ensure_future(self._recovery(kept, progress))
@@ -442,6 +456,7 @@ class Supervisor:
         SOURCE_ERRORS.labels(name, code).inc()
         logger.error("source stopped; it needs attention", source=name, code=code)
         self._enter(name, State.STOPPED, code=code, message=message)
+        self._set(name, errors=self._status[name].errors + 1)
         await self._say(name, "stopped", {"code": code})
 
     def _enter(

@@ -2,32 +2,27 @@
 
 import asyncio
 import gc
-import os
 import random
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import structlog
 
-from penstock.capture import Backoff, Supervised, Supervisor, health_of
+from penstock.capture import Backoff, Supervised, Supervisor
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
 from penstock.cli import publishing
+from penstock.cli.alerts import Sender
 from penstock.cli.config import Settings, SourceSettings
 from penstock.cli.control import Control
+from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
 from penstock.cli.page import metrics
 from penstock.cli.paused import PausedSources
-from penstock.ports import ChangeLog, SourceState
-from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
+from penstock.ports import ChangeLog
 
 logger = structlog.get_logger(__name__)
-
-OBSERVE_SECONDS = 1.0
-RATE_SECONDS = 10
-"""A source's rate is its mean over about so many seconds."""
 
 
 class CaptureLog(ChangeLog, Protocol):
@@ -52,60 +47,6 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-class Observer:
-    """What capture says of itself: gauges, and the answer to `penstock status`."""
-
-    def __init__(self, log: CaptureLog, supervisor: Supervisor, config: CaptureConfig) -> None:
-        self._log = log
-        self._config = config
-        self._supervisor = supervisor
-        self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
-
-    async def run(self) -> None:
-        """Look at the log once a second, for as long as capture runs."""
-        while True:
-            await self.observe()
-            await asyncio.sleep(OBSERVE_SECONDS)
-
-    async def observe(self) -> None:
-        sources = await self._log.sources()
-        bounds = await self._log.bounds()
-        self._events.append((time.monotonic(), {state.source: state.events for state in sources}))
-        LOG_HEAD_SEQUENCE.set(bounds.head)
-        LOG_TRIMMED_SEQUENCE.set(bounds.trimmed)
-        for state in sources:
-            if state.last_timestamp:
-                SOURCE_LAG_SECONDS.labels(state.source).set(lag_seconds(state))
-
-    async def status(self, _: dict[str, Any]) -> dict[str, Any]:
-        """The answer to the request `status`: this process, and every source's capture."""
-        return {
-            "pid": os.getpid(),
-            "ageRetentionPaused": self._log.age_retention_paused,
-            "sources": [
-                {
-                    "source": status.source,
-                    "state": status.state.value,
-                    "sinceMs": status.since_ms,
-                    "code": status.code,
-                    "message": status.message,
-                    "failures": status.failures,
-                    "restarts": status.restarts,
-                    "circuit": status.circuit.value,
-                    "health": health_of(status, failures_max=self._config.unhealthy_failures).value,
-                    "eventsPerSecond": self._rate(status.source),
-                }
-                for status in self._supervisor.status()
-            ],
-        }
-
-    def _rate(self, source: str) -> float:
-        if len(self._events) < 2:
-            return 0.0
-        (since, before), (now, after) = self._events[0], self._events[-1]
-        return (after.get(source, 0) - before.get(source, 0)) / (now - since)
 
 
 def relax_collector() -> None:
@@ -133,11 +74,6 @@ def backoff_of(config: CaptureConfig) -> Backoff:
     )
 
 
-def lag_seconds(state: SourceState) -> float:
-    """How far the source's last captured event lies back, by the source's clock and ours."""
-    return max(0.0, time.time() - state.last_timestamp / 1000)
-
-
 async def capture(
     settings: Settings,
     log: CaptureLog,
@@ -160,7 +96,8 @@ async def capture(
         backoff=backoff_of(settings.capture),
         paused=paused.read(),
     )
-    observer = Observer(log, supervisor, settings.capture)
+    sender = Sender(settings.alerts)
+    observer = Observer(log, supervisor, settings.capture, SystemClock(), alert=sender.offer)
     control = Control()
     control.register("metrics", metrics)
     control.register("status", observer.status)
@@ -170,6 +107,8 @@ async def capture(
     tasks = [
         asyncio.create_task(supervisor.run(lasting=True)),
         asyncio.create_task(observer.run()),
+        asyncio.create_task(observer.ask_sources()),
+        asyncio.create_task(sender.run()),
     ]
     if publisher is not None:
         tasks.append(asyncio.create_task(publisher.run()))

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.capture.config import CaptureConfig
 from penstock.checkpoints import CheckpointConfig
+from penstock.cli.alerts import AlertsConfig
 from penstock.cli.places import beside, clash
 from penstock.config import Config
 from penstock.errors import ConfigError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
-_SECTIONS = ("log", "capture", "checkpoint", "sources", "state", "serve", "pipelines")
+_SECTIONS = ("log", "capture", "alerts", "checkpoint", "sources", "state", "serve", "pipelines")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -64,6 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     path: Path
     log: LogConfig
     capture: CaptureConfig
+    alerts: AlertsConfig
     checkpoint: CheckpointConfig
     sources: dict[str, SourceSettings]
     state: StateConfig
@@ -150,6 +152,7 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         path=path,
         log=log.model_copy(update={"path": folder / log.path}),
         capture=_checked(CaptureConfig, written.get("capture", {}), path, "capture"),
+        alerts=_checked(AlertsConfig, written.get("alerts", {}), path, "alerts"),
         checkpoint=checkpoint.beside(folder),
         sources=sources,
         state=_checked(StateConfig, written.get("state", {}), path, "state"),

@@ -47,6 +47,11 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """`open` while a source that failed again and again is left alone; `half_open` on trial."""
     health: str | None = None
     """ok, degraded or unhealthy, as capture says."""
+    silent: bool = False
+    """It has had no change for silent_after. That is no gap."""
+    seconds_to_loss: float | None = None
+    """From the oldest change that the source still holds to our position; None where it cannot
+    tell, or has discarded nothing yet."""
     events_per_second: float | None = None
     position: str | None = None
     commits: int = 0
@@ -223,6 +228,8 @@ def _sources(
                 "restarts": said["restarts"],
                 "circuit": said["circuit"],
                 "health": said["health"],
+                "silent": said["silent"],
+                "seconds_to_loss": said["secondsToLoss"],
                 "events_per_second": said["eventsPerSecond"],
             }
         if state is not None:
@@ -264,7 +271,7 @@ def _print(report: Report) -> None:
             soft_wrap=True,
         )
     if report.sources:
-        table = _table("source", "state", "position", "events", "rate", "lag", "moved")
+        table = _table("source", "state", "position", "events", "rate", "lag", "moved", "to loss")
         for source in report.sources:
             style = _STYLES.get(source.state, "dim")
             rate, lag = source.events_per_second, source.lag_seconds
@@ -276,9 +283,17 @@ def _print(report: Report) -> None:
                 "-" if rate is None else f"{rate:,.0f}/s",
                 "-" if lag is None else output.duration(lag),
                 output.ago(source.moved_at_ms or 0, now_ms),
+                "-" if source.seconds_to_loss is None else output.duration(source.seconds_to_loss),
             )
         console.print(table)
         for source in report.sources:
+            if source.silent:
+                console.print(
+                    f"{source.source} has had no change for long. Nothing is missing; should it be "
+                    f"quiet?",
+                    style="yellow",
+                    markup=False,
+                )
             if source.message:
                 console.print(source.message, style=_STYLES.get(source.state, ""), markup=False)
     for title, readers in (("consumer", report.consumers), ("pipeline", report.pipelines)):

@@ -14,11 +14,15 @@ from penstock.sources.mongodb.positions import MongoPosition, Token, parse_posit
 async def seconds_to_loss(client: Client, position: str) -> float | None:
     """How many seconds of changes lie between the oldest one in the oplog and `position`.
 
-    0 when the oplog begins after it, so that changes may be lost; None while the oplog is empty.
-    Raises what the driver raises: without the right to read `local.oplog.rs` it is not known.
+    0 when the oplog begins after it, so that changes may be lost; None while nothing was ever
+    discarded, so that its age says nothing. Raises what the driver raises: without the right to
+    read `local.oplog.rs` it is not known.
     """
-    oldest = await client["local"]["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-    if oldest is None:
+    oldest = await client["local"]["oplog.rs"].find_one(
+        {}, {"ts": 1, "o.msg": 1}, sort=[("$natural", 1)]
+    )
+    # The entry with which every replica set begins: mongo/src/mongo/db/repl/repl_set_config.
+    if oldest is None or oldest.get("o", {}).get("msg") == "initiating set":
         return None
     return max(0.0, float(parse_position(position).token.time.t - time_of(oldest).t))
 

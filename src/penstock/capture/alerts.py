@@ -1,0 +1,135 @@
+"""What somebody must be told of, once per episode, and once more when it is over. Pure.
+
+A condition is what is wrong at a moment; an episode lasts from when it is first seen until it has
+been gone for a while, so that one that comes and goes is one alert. An alert carries a code and
+numbers, never an error's text: no document, key or address can be in it.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+CALM_SECONDS: Final = 30.0
+"""A condition must be gone for so long before its episode is called over."""
+
+
+class Kind(StrEnum):
+    """What an alert is about."""
+
+    GAP = "gap"
+    """Changes were lost between a source and the log; the log says which."""
+    STOPPED = "stopped"
+    """A source is not captured any more, and no retry mends it."""
+    TIME_TO_LOSS = "time_to_loss"
+    """A source will soon discard what was not captured yet."""
+    LOG_FULL = "log_full"
+    """The log takes nothing more, so no source is captured."""
+
+
+_SENTENCES: Final = {
+    Kind.GAP: "Changes of {source} were lost before they could be captured. The log has a gap "
+    "entry where they are missing, and nothing was skipped silently. Copy the data again.",
+    Kind.STOPPED: "The capture of {source} has stopped ({code}) and nothing was skipped. See "
+    "`penstock status`, mend the cause, then run `penstock resume {source}`.",
+    Kind.TIME_TO_LOSS: "{source} will soon discard changes that are not captured yet. See "
+    "`penstock status` for why it lags, and give its database a longer history meanwhile.",
+    Kind.LOG_FULL: "The log takes nothing more, so capture waits and nothing is lost. Make space "
+    "on its disk, or lower its retention.",
+}
+
+
+class Condition(Struct, frozen=True, kw_only=True):
+    """Something that is wrong now."""
+
+    kind: Kind
+    source: str = ""
+    """Empty for what concerns the whole service."""
+    code: str = ""
+    """The code of the error that led there, if one did."""
+    facts: dict[str, float | int | str] = {}
+    """Numbers that help; they are those of the moment and do not make it another episode."""
+
+    @property
+    def episode(self) -> tuple[Kind, str]:
+        return self.kind, self.source
+
+
+class Alert(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is sent. `id` is that of the episode: the same when it is raised and when it is over."""
+
+    id: str
+    alert: Kind
+    status: str
+    """raised or resolved."""
+    source: str
+    code: str
+    message: str
+    since_ms: int
+    """Unix milliseconds when the episode began."""
+    at_ms: int
+    """Unix milliseconds of this message."""
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+class _Episode:
+    def __init__(self, condition: Condition, since_ms: int) -> None:
+        self.condition = condition
+        self.since_ms = since_ms
+        self.told = False
+        self.gone_since: float | None = None
+
+
+class Episodes:
+    """Knows what was told already. One for each process: a restart begins anew."""
+
+    def __init__(self, *, calm_seconds: float = CALM_SECONDS) -> None:
+        self._calm_seconds = calm_seconds
+        self._open: dict[tuple[Kind, str], _Episode] = {}
+
+    def step(
+        self,
+        conditions: Iterable[Condition],
+        *,
+        now_ms: int,
+        steady_seconds: float,
+        send: Callable[[Alert], bool],
+    ) -> None:
+        """Tell what is new and what is over, by `send`.
+
+        `send` returns False for an alert that it cannot take now; it is offered again at the next
+        step, for as long as it is true.
+        """
+        present = {condition.episode: condition for condition in conditions}
+        for key, condition in present.items():
+            episode = self._open.setdefault(key, _Episode(condition, now_ms))
+            episode.condition, episode.gone_since = condition, None
+            if not episode.told:
+                episode.told = send(_alert(episode, "raised", now_ms))
+        for key, episode in list(self._open.items()):
+            if key in present:
+                continue
+            if episode.gone_since is None:
+                episode.gone_since = steady_seconds
+            if steady_seconds - episode.gone_since < self._calm_seconds:
+                continue
+            # What nobody was told of needs no end.
+            if not episode.told or send(_alert(episode, "resolved", now_ms)):
+                del self._open[key]
+
+
+def _alert(episode: _Episode, status: str, now_ms: int) -> Alert:
+    condition = episode.condition
+    sentence = _SENTENCES[condition.kind].format(source=condition.source, code=condition.code)
+    return Alert(
+        id=f"{condition.kind}:{condition.source}:{episode.since_ms}",
+        alert=condition.kind,
+        status=status,
+        source=condition.source,
+        code=condition.code,
+        message=sentence if status == "raised" else f"Over: {sentence}",
+        since_ms=episode.since_ms,
+        at_ms=now_ms,
+        facts=dict(condition.facts),
+    )

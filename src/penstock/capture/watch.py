@@ -1,0 +1,143 @@
+"""What only time tells of a source: that it is silent, or near to losing what we have not read.
+
+A silent source is no gap (P19): only the source itself can say that changes are missing. It is a
+reason to look whether it should be silent.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from penstock.capture.alerts import Condition, Kind
+from penstock.capture.status import SourceStatus, State
+from penstock.errors import PenstockError
+from penstock.event import Kind as EventKind
+from penstock.event import SystemEvent
+from penstock.ports import ChangeSource, Retains, SourceState
+from penstock.telemetry import GAPS_DETECTED, SOURCE_SILENT, SOURCE_TIME_TO_LOSS_SECONDS
+
+logger = structlog.get_logger(__name__)
+
+ASK_SECONDS: Final = 15.0
+"""How often a source is asked how near its position is to loss."""
+_GAP_ENDS: Final = frozenset({"gap_ended", "snapshot_completed"})
+
+
+class Silence:
+    """Since when each source has had no change. Pure: it is told the time."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def observe(
+        self, states: Iterable[SourceState], *, silent_after: float | None, steady_seconds: float
+    ) -> frozenset[str]:
+        """The names of those that have had none for `silent_after` seconds of being looked at."""
+        silent: set[str] = set()
+        for state in states:
+            events, since = self._seen.get(state.source, (-1, steady_seconds))
+            if events != state.events:
+                self._seen[state.source] = state.events, steady_seconds
+            elif silent_after is not None and steady_seconds - since >= silent_after:
+                silent.add(state.source)
+        return frozenset(silent)
+
+
+class LossWatch:
+    """How many seconds each source's position is from loss, as it last said."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        """By name; nothing for a source that cannot tell, or does not answer."""
+
+    async def ask(self, sources: Sequence[ChangeSource], states: Iterable[SourceState]) -> None:
+        """Ask all of them at once: one that does not answer delays nobody's alert but its own."""
+        positions = {state.source: state.position for state in states}
+        asked = [
+            (source, positions[source.name])
+            for source in sources
+            if isinstance(source, Retains) and source.name in positions
+        ]
+        answers = await asyncio.gather(*(_ask(source, position) for source, position in asked))
+        told = {
+            source.name: seconds
+            for (source, _), seconds in zip(asked, answers, strict=True)
+            if seconds is not None
+        }
+        for name in self.seconds.keys() - told.keys():
+            SOURCE_TIME_TO_LOSS_SECONDS.remove(name)
+        for name, seconds in told.items():
+            SOURCE_TIME_TO_LOSS_SECONDS.labels(name).set(seconds)
+        self.seconds = told
+
+
+async def _ask(source: Retains, position: str) -> float | None:
+    try:
+        return await source.seconds_to_loss(position)
+    except PenstockError:
+        # Its own capture meets the same error, and that one is counted, shown and retried.
+        return None
+
+
+def tell_silence(
+    before: frozenset[str], now: frozenset[str], known: Iterable[str]
+) -> frozenset[str]:
+    """Set the metric, and log what has become silent or speaks again. Returns `now`."""
+    for name in known:
+        SOURCE_SILENT.labels(name).set(name in now)
+    for name in sorted(now - before):
+        logger.warning("source has had no change for long; should it be quiet?", source=name)
+    for name in sorted(before - now):
+        logger.info("source has changes again", source=name)
+    return now
+
+
+def conditions_of(
+    statuses: Iterable[SourceStatus],
+    *,
+    loss: dict[str, float],
+    time_to_loss_min: float,
+    gaps: Iterable[str],
+) -> list[Condition]:
+    """What is wrong now, for `Episodes`. `gaps` names sources with a gap that is not closed."""
+    found: list[Condition] = []
+    full = False
+    for status in statuses:
+        name = status.source
+        full = full or status.state is State.LOG_FULL
+        if status.state is State.STOPPED:
+            found.append(Condition(kind=Kind.STOPPED, source=name, code=status.code))
+        seconds = loss.get(name)
+        if seconds is not None and seconds < time_to_loss_min:
+            found.append(
+                Condition(
+                    kind=Kind.TIME_TO_LOSS,
+                    source=name,
+                    facts={"secondsToLoss": round(seconds), "state": status.state.value},
+                )
+            )
+    found += [Condition(kind=Kind.GAP, source=name) for name in gaps]
+    if full:
+        found.append(Condition(kind=Kind.LOG_FULL, code="log.full"))
+    return found
+
+
+class Gaps:
+    """Gaps that sources have told the log of since this process started."""
+
+    def __init__(self) -> None:
+        self.detected: dict[str, int] = {}
+        """By source, since the start."""
+        self.open: set[str] = set()
+        """Sources with a gap that was not closed by a new copy of the data."""
+
+    def take(self, event: SystemEvent) -> None:
+        """What a source said of itself, once it is durable."""
+        if event.kind is EventKind.GAP:
+            self.detected[event.source] = self.detected.get(event.source, 0) + 1
+            self.open.add(event.source)
+            GAPS_DETECTED.labels(event.source).inc()
+        elif event.operation in _GAP_ENDS:
+            self.open.discard(event.source)

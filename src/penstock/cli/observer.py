@@ -1,0 +1,138 @@
+"""What capture knows of itself: gauges, the answer to `penstock status`, and whom to alert."""
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from penstock.capture import Supervisor, health_of
+from penstock.capture.alerts import Alert, Episodes
+from penstock.capture.config import CaptureConfig
+from penstock.capture.status import SourceStatus
+from penstock.capture.supervise import Clock
+from penstock.capture.watch import ASK_SECONDS, LossWatch, Silence, conditions_of, tell_silence
+from penstock.ports import LogReader, SourceState
+from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
+
+OBSERVE_SECONDS: Final = 1.0
+RATE_SECONDS: Final = 10
+"""A source's rate is its mean over about so many seconds."""
+
+
+class ObservedLog(LogReader, Protocol):
+    """What is looked at."""
+
+    @property
+    def age_retention_paused(self) -> bool: ...
+
+
+class Observer:
+    """Looks at the log and the sources once a second."""
+
+    def __init__(
+        self,
+        log: ObservedLog,
+        supervisor: Supervisor,
+        config: CaptureConfig,
+        clock: Clock,
+        *,
+        alert: Callable[[Alert], bool],
+    ) -> None:
+        """`alert` takes what somebody must be told, or returns False to be offered it again."""
+        self.config = config
+        self._log = log
+        self._supervisor = supervisor
+        self._clock = clock
+        self._alert = alert
+        self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
+        self._silence = Silence()
+        self._silent: frozenset[str] = frozenset()
+        self._loss = LossWatch()
+        self._episodes = Episodes()
+
+    async def run(self) -> None:
+        """Look once a second, for as long as capture runs."""
+        while True:
+            await self.observe()
+            await self._clock.sleep(OBSERVE_SECONDS)
+
+    async def ask_sources(self) -> None:
+        """Ask the sources how near they are to loss, for as long as capture runs."""
+        while True:
+            await self._loss.ask(self._supervisor.sources(), await self._log.sources())
+            await self._clock.sleep(ASK_SECONDS)
+
+    async def observe(self) -> None:
+        """Look once: set the gauges, and send what must be told."""
+        sources = await self._log.sources()
+        bounds = await self._log.bounds()
+        steady = self._clock.steady_seconds()
+        self._events.append((steady, {state.source: state.events for state in sources}))
+        LOG_HEAD_SEQUENCE.set(bounds.head)
+        LOG_TRIMMED_SEQUENCE.set(bounds.trimmed)
+        for state in sources:
+            if state.last_timestamp:
+                SOURCE_LAG_SECONDS.labels(state.source).set(lag_seconds(state))
+        statuses = self._supervisor.status()
+        captured = {status.source for status in statuses}
+        silent = self._silence.observe(
+            (state for state in sources if state.source in captured),
+            silent_after=self.config.silent_after,
+            steady_seconds=steady,
+        )
+        self._silent = tell_silence(self._silent, silent, captured)
+        conditions = conditions_of(
+            statuses,
+            loss=self._loss.seconds,
+            time_to_loss_min=self.config.time_to_loss_min,
+            gaps=sorted(self._supervisor.gaps.open & captured),
+        )
+        self._episodes.step(
+            conditions, now_ms=self._clock.now_ms(), steady_seconds=steady, send=self._alert
+        )
+
+    async def status(self, _: dict[str, Any]) -> dict[str, Any]:
+        """The answer to the request `status`: this process, and every source's capture."""
+        return {
+            "pid": os.getpid(),
+            "ageRetentionPaused": self._log.age_retention_paused,
+            "sources": [self._source(status) for status in self._supervisor.status()],
+        }
+
+    def _source(self, status: SourceStatus) -> dict[str, Any]:
+        name = status.source
+        to_loss = self._loss.seconds.get(name)
+        health = health_of(
+            status,
+            failures_max=self.config.unhealthy_failures,
+            silent=name in self._silent,
+            near_loss=to_loss is not None and to_loss < self.config.time_to_loss_min,
+        )
+        return {
+            "source": name,
+            "state": status.state.value,
+            "sinceMs": status.since_ms,
+            "code": status.code,
+            "message": status.message,
+            "failures": status.failures,
+            "errors": status.errors,
+            "restarts": status.restarts,
+            "circuit": status.circuit.value,
+            "health": health.value,
+            "silent": name in self._silent,
+            "secondsToLoss": to_loss,
+            "gapsDetected": self._supervisor.gaps.detected.get(name, 0),
+            "eventsPerSecond": self._rate(name),
+        }
+
+    def _rate(self, source: str) -> float:
+        if len(self._events) < 2:
+            return 0.0
+        (since, before), (now, after) = self._events[0], self._events[-1]
+        return (after.get(source, 0) - before.get(source, 0)) / (now - since)
+
+
+def lag_seconds(state: SourceState) -> float:
+    """How far the source's last captured event lies back, by the source's clock and ours."""
+    return max(0.0, time.time() - state.last_timestamp / 1000)

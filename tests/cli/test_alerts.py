@@ -1,0 +1,187 @@
+"""Alerts reach a real HTTP server and a real program, and never hold anything up."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import structlog
+from pydantic import ValidationError
+
+from penstock.capture.alerts import Alert, Kind
+from penstock.cli.alerts import QUEUE_MAX, AlertsConfig, Sender
+from tests.cli.service import Service, commands_alive, configure
+
+SECRET = "t0ken-in-the-url"
+
+
+class Webhook:
+    """An HTTP server that keeps what is posted; it answers with `answers`, then with 200."""
+
+    def __init__(self) -> None:
+        self.answers: list[int] = []
+        self.bodies: list[dict[str, Any]] = []
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                code = hook.answers.pop(0) if hook.answers else 200
+                if code == 200:
+                    hook.bodies.append(json.loads(body))
+                self.send_response(code)
+                if code == 302:
+                    self.send_header("Location", "/elsewhere")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?token={SECRET}"
+
+
+@pytest.fixture
+def webhook() -> Iterator[Webhook]:
+    hook = Webhook()
+    thread = Thread(target=hook.server.serve_forever)
+    thread.start()
+    yield hook
+    hook.server.shutdown()
+    thread.join()
+    hook.server.server_close()
+
+
+def alert(kind: Kind = Kind.STOPPED, number: int = 0) -> Alert:
+    return Alert(
+        id=f"{kind}:{number}",
+        alert=kind,
+        status="raised",
+        source="shop",
+        code="source.changed",
+        message="The capture of shop has stopped.",
+        since_ms=1,
+        at_ms=2,
+    )
+
+
+@asynccontextmanager
+async def sending(**options: Any) -> AsyncGenerator[Sender]:
+    sender = Sender(AlertsConfig.model_validate({"retry_delay": 0.01, **options}))
+    task = asyncio.ensure_future(sender.run())
+    async with asyncio.timeout(60):
+        try:
+            yield sender
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Any) -> None:
+    # What it waits for is done by other threads and processes.
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def test_a_webhook_gets_the_alert_as_json(webhook: Webhook) -> None:
+    async with sending(webhook=webhook.url) as sender:
+        assert sender.offer(alert())
+        await until(lambda: webhook.bodies)
+    (body,) = webhook.bodies
+    assert body == {
+        "id": "stopped:0",
+        "alert": "stopped",
+        "status": "raised",
+        "source": "shop",
+        "code": "source.changed",
+        "message": "The capture of shop has stopped.",
+        "sinceMs": 1,
+        "atMs": 2,
+        "facts": {},
+    }
+
+
+async def test_a_webhook_that_fails_or_redirects_is_tried_again_and_then_given_up(
+    webhook: Webhook,
+) -> None:
+    webhook.answers = [500, 302, 200, *[503] * 3]
+    with structlog.testing.capture_logs() as lines:
+        async with sending(webhook=webhook.url, attempts=3) as sender:
+            sender.offer(alert(number=1))
+            await until(lambda: webhook.bodies)
+            sender.offer(alert(number=2))
+            sender.offer(alert(number=3))
+            await until(lambda: len(webhook.bodies) == 2)
+    assert [body["id"] for body in webhook.bodies] == ["stopped:1", "stopped:3"]
+    reasons = [line["reason"] for line in lines if line["event"] == "alert not delivered"]
+    assert reasons == ["HTTP 500", "HTTP 302", *["HTTP 503"] * 3]
+    assert [line["event"] for line in lines].count("alert given up") == 1
+    assert SECRET not in str(lines)
+
+
+async def test_a_command_gets_the_alert_on_its_stdin(tmp_path: Path) -> None:
+    got = tmp_path / "got.json"
+    script = f"import pathlib, sys; pathlib.Path({str(got)!r}).write_text(sys.stdin.read())"
+    async with sending(command=[sys.executable, "-c", script]) as sender:
+        sender.offer(alert())
+        await until(lambda: got.exists() and got.read_text())
+    assert json.loads(got.read_text())["alert"] == "stopped"
+
+
+async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    async with sending(
+        command=["sh", "-c", f"echo $$ > {pid}; sleep 1000 & wait"], timeout=0.5, attempts=1
+    ) as sender:
+        with structlog.testing.capture_logs() as lines:
+            sender.offer(alert())
+            await until(lambda: any(line["event"] == "alert given up" for line in lines))
+    assert commands_alive([int(pid.read_text())]) == []
+
+
+async def test_a_full_queue_refuses_and_nothing_waits() -> None:
+    """P18, invariant 6: a webhook that is down holds up no capture and takes no memory."""
+    sender = Sender(AlertsConfig(command=("true",)))
+    taken = [sender.offer(alert(number=n)) for n in range(QUEUE_MAX + 5)]
+    assert taken == [True] * QUEUE_MAX + [False] * 5
+
+
+@pytest.mark.parametrize("url", ["ftp://host/t0ken", "host/t0ken", "https:///t0ken"])
+def test_a_webhook_must_be_an_http_url_and_is_never_quoted(url: str) -> None:
+    with pytest.raises(ValidationError, match="http://") as error:
+        AlertsConfig.model_validate({"webhook": url})
+    assert "t0ken" not in str(error.value.errors(include_input=False, include_context=False))
+
+
+@pytest.mark.slow
+def test_a_source_that_stops_is_told_once_and_its_end_as_well(
+    tmp_path: Path, webhook: Webhook
+) -> None:
+    """The real processes: the position is of another shop, so that capture stops at it."""
+    text = """
+[log]
+path = "log"
+free_bytes_min = 0
+[sources.shop]
+type = "script"
+seed = {seed}
+[serve]
+grpc = "127.0.0.1:0"
+flight = "127.0.0.1:0"
+[alerts]
+webhook = "{url}"
+"""
+    with Service(configure(tmp_path, text.format(seed=1, url=webhook.url)), "--one-process"):
+        pass
+    configure(tmp_path, text.format(seed=2, url=webhook.url))
+    with Service(tmp_path / "penstock.toml", "--one-process"):
+        while not webhook.bodies:
+            pass
+    (body,) = webhook.bodies
+    assert (body["alert"], body["status"], body["code"]) == ("stopped", "raised", "source.changed")
