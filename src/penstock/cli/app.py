@@ -7,6 +7,8 @@ import typer
 from penstock import __version__
 from penstock.cli import (
     check,
+    checkpoint,
+    consume,
     doctor,
     log,
     operate,
@@ -60,6 +62,7 @@ def _root(
 
 app.command("run")(run.command)
 app.command("tail")(tail.command)
+app.command("consume")(consume.command)
 app.command("status")(status.command)
 app.command("doctor")(doctor.command)
 app.command("pause")(operate.pause)
@@ -67,6 +70,7 @@ app.command("resume")(operate.resume)
 app.command("rewind")(operate.rewind)
 app.add_typer(check.app, name="config")
 app.add_typer(log.app, name="log")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("quickstart")(quickstart.command)
 

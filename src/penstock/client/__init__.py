@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.client.change import Change
     from penstock.client.following import Following, follow, follow_log
+    from penstock.client.handling import DeadLetter, DeadLetterFile, DeadLetters, handle_changes
     from penstock.client.retry import Retry
     from penstock.client.rows import Rows, SyncRows, snapshot, snapshot_sync
     from penstock.client.store import FileProgress, MemoryProgress, ProgressStore
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Change",
+    "DeadLetter",
+    "DeadLetterFile",
+    "DeadLetters",
     "FileProgress",
     "Following",
     "MemoryProgress",
@@ -36,6 +40,7 @@ __all__ = [
     "follow",
     "follow_log",
     "follow_sync",
+    "handle_changes",
     "snapshot",
     "snapshot_sync",
     "unflatten",
@@ -46,6 +51,9 @@ __all__ = [
 # the module in the export's place.
 _HOMES: Final = {
     "Change": "change",
+    "DeadLetter": "handling",
+    "DeadLetterFile": "handling",
+    "DeadLetters": "handling",
     "FileProgress": "store",
     "Following": "following",
     "MemoryProgress": "store",
@@ -59,6 +67,7 @@ _HOMES: Final = {
     "follow": "following",
     "follow_log": "following",
     "follow_sync": "sync",
+    "handle_changes": "handling",
     "snapshot": "rows",
     "snapshot_sync": "rows",
     "unflatten": ".flatten",
