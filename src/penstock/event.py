@@ -50,6 +50,9 @@ class TruncatedArray(Struct, frozen=True, rename="camel"):
     new_size: int
 
 
+_COPIED = frozenset({Operation.INSERT, Operation.DELETE})
+
+
 class Event(Struct, frozen=True, kw_only=True, rename="camel"):
     """What every event says, whatever its kind. Frozen: every reader shares this object."""
 
@@ -87,7 +90,8 @@ class ChangeEvent(Event, frozen=True, kw_only=True, rename="camel"):
     disambiguated_paths: Json | None = None
     txn_number: int | None = None
     snapshot: bool = False
-    """A row that was copied, not a change that was seen: always an insert."""
+    """Of a copy, not a change that was seen: a row (an insert), or one that it proved to be gone
+    (a delete)."""
     unchanged: tuple[str, ...] = ()
     """Fields that `full_document` lacks because the source did not resend them."""
     full_document_as_of_event: bool = False
@@ -98,7 +102,7 @@ class ChangeEvent(Event, frozen=True, kw_only=True, rename="camel"):
             raise ValueError(f"delete of {self.document_id} carries a full document")
         if self.update_description is not None and self.operation is not Operation.UPDATE:
             raise ValueError(f"{self.operation} of {self.document_id} describes an update")
-        if self.snapshot and self.operation is not Operation.INSERT:
+        if self.snapshot and self.operation not in _COPIED:
             raise ValueError(f"{self.operation} of {self.document_id} says it was copied")
 
 

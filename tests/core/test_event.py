@@ -33,11 +33,12 @@ def test_only_an_update_describes_one(operation: Operation) -> None:
     assert change(operation=Operation.UPDATE, update_description=update).update_description
 
 
-@pytest.mark.parametrize("operation", set(Operation) - {Operation.INSERT})
-def test_only_an_insert_can_be_a_copied_row(operation: Operation) -> None:
+@pytest.mark.parametrize("operation", [Operation.UPDATE, Operation.REPLACE])
+def test_only_an_insert_or_a_delete_can_be_of_a_copy(operation: Operation) -> None:
     with pytest.raises(ValueError, match="says it was copied"):
         change(operation=operation, full_document=None, snapshot=True)
     assert change(snapshot=True).snapshot
+    assert change(operation=Operation.DELETE, full_document=None, snapshot=True).snapshot
 
 
 @pytest.mark.parametrize(("field", "value"), [("operation", Operation.DELETE), ("tenant", "other")])

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 from msgspec import Struct
 
+from penstock.capture.inject import Injector
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.ports import ChangeLog, ChangeSource
 from penstock.telemetry import COMMITS_APPENDED, EVENTS_APPENDED
@@ -59,12 +60,14 @@ async def pump(
     progress: PumpProgress | None = None,
     opening: Callable[[Commit], Commit] | None = None,
     on_notice: Callable[[SystemEvent], None] | None = None,
+    injector: Injector | None = None,
 ) -> None:
     """Append what `source` yields until it ends, from where the log says that it stands.
 
     `opening` makes of the first commit the notice that goes right behind it, in the same append:
     a source says its position first (P21), so the notice comes before its first change. `on_notice`
-    gets what the source said of itself (a gap, a snapshot's end), once it is durable.
+    gets what the source said of itself (a gap, a snapshot's end), once it is durable. `injector` is
+    asked behind every append that left no transaction open; the source goes first.
 
     Whatever the source yielded before it failed is durable before its error is raised here, so
     that a source stopped by an undecodable change has lost nothing that came before it. An error
@@ -75,6 +78,7 @@ async def pump(
     hand_over = _HandOver(limits or PumpLimits(), progress or PumpProgress())
     changes = source.changes(position=await log.position(source.name))
     reader = asyncio.ensure_future(hand_over.fill(changes))
+    inject = _Injecting(log, source.name, injector, on_notice)
     try:
         while batch := await hand_over.take():
             opened = None if opening is None else _open(batch, opening)
@@ -83,12 +87,12 @@ async def pump(
                 opening, hand_over.progress.opened = None, True
             hand_over.progress.kept(len(batch))
             _count(source.name, batch)
-            if on_notice is not None:
-                for notice in notices(batch):
-                    on_notice(notice)
+            _tell(batch, on_notice)
             position = last_position(batch)
             if position is not None:
                 await source.acknowledge(position)
+            if isinstance(batch[-1], Commit):
+                await inject.behind(batch[-1].position, until=lambda: hand_over.waits)
         await reader
     finally:
         reader.cancel()
@@ -96,6 +100,43 @@ async def pump(
         await asyncio.gather(reader, return_exceptions=True)
         if isinstance(changes, AsyncGenerator):
             await changes.aclose()
+
+
+class _Injecting:
+    """Appends what an injector has to add."""
+
+    def __init__(
+        self,
+        log: ChangeLog,
+        source: str,
+        injector: Injector | None,
+        on_notice: Callable[[SystemEvent], None] | None,
+    ) -> None:
+        self._log = log
+        self._source = source
+        self._injector = injector
+        self._on_notice = on_notice
+
+    async def behind(self, position: str, *, until: Callable[[], bool]) -> None:
+        """Append until there is nothing to add, or `until` says that the source has more."""
+        if self._injector is None:
+            return
+        while (commits := await self._injector.next(self._source, position)) is not None:
+            batch: list[Commit | Fragment] = [*commits]
+            if batch:
+                await _append_whole(self._log, batch)
+                _count(self._source, batch)
+                _tell(batch, self._on_notice)
+            if until():
+                return
+
+
+def _tell(
+    batch: list[Commit | Fragment], on_notice: Callable[[SystemEvent], None] | None
+) -> None:
+    if on_notice is not None:
+        for notice in notices(batch):
+            on_notice(notice)
 
 
 def _open(
@@ -188,6 +229,11 @@ class _HandOver:
         finally:
             self._ended = True
             self._arrived.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to take, or nothing will come any more."""
+        return bool(self._items) or self._ended
 
     async def take(self) -> list[Commit | Fragment]:
         """Everything handed over so far, at least one item; empty once the source has ended."""

@@ -17,6 +17,7 @@ import structlog
 from msgspec import Struct, structs
 
 from penstock.capture.breaker import Breaker
+from penstock.capture.inject import Injector
 from penstock.capture.notices import notice, notice_at
 from penstock.capture.pump import PumpLimits, PumpProgress, pump
 from penstock.capture.status import SourceStatus, State
@@ -107,8 +108,10 @@ class Supervisor:
         backoff: Backoff | None = None,
         limits: PumpLimits | None = None,
         paused: frozenset[str] = frozenset(),
+        injector: Injector | None = None,
     ) -> None:
         """Sources named in `paused` are not captured until they are resumed."""
+        self._injector = injector
         self._log = log
         self._clock = clock
         self._rng = rng
@@ -415,6 +418,7 @@ class Supervisor:
                 progress=progress,
                 opening=opening,
                 on_notice=self.gaps.take,
+                injector=self._injector,
             )
         )
         silence = asyncio.ensure_future(self._silence(kept.supervised, progress))

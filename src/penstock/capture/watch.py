@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 
 ASK_SECONDS: Final = 15.0
 """How often a source is asked how near its position is to loss."""
-_GAP_ENDS: Final = frozenset({"gap_ended", "snapshot_completed"})
+_GAP_ENDS: Final = frozenset({"gap_ended", "gap_closed", "snapshot_completed"})
 
 
 class Silence:

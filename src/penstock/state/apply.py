@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
+from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
 from penstock.event import ChangeEvent, Kind, Operation
 from penstock.kv import Env, Transaction
 from penstock.state.facts import Facts
@@ -38,6 +39,15 @@ class Reader(Protocol):
     numbers: frozenset[int]
     cursor: bytes
     """It has read every row up to this place."""
+
+
+class _Letter(msgspec.Struct):
+    """What a dead letter says of the row that it is about (`penstock.capture.deadletter`)."""
+
+    database: str
+    collection: str
+    tenant: str
+    key: msgspec.Raw | None = None
 
 
 class Applying:
@@ -96,6 +106,30 @@ class Applying:
             event.timestamp,
             event.full_document_as_of_event,
             event.key if shortened else b"",
+        )
+        self._pending[place] = pack_row(sequence, row)
+        if name.collection == DEAD_LETTERS:
+            self._poisoned(event, sequence)
+
+    def _poisoned(self, event: pb.Event, sequence: int) -> None:
+        """A change came as a letter: what its row is now, nobody knows."""
+        letter = msgspec.json.decode(event.full_document, type=_Letter)
+        name = Name(event.source, letter.database, letter.collection)
+        if letter.key is None or bytes(letter.key) == b"null":
+            self._facts.doubted(name, sequence)
+            return
+        place, shortened = row_key(self._facts.heard(name, sequence).number, bytes(letter.key))
+        before, time = self._row(place), event.cluster_time
+        row = Row(
+            None,
+            before.document_id if before else bytes(letter.key).decode(),
+            before.tenant if before else letter.tenant,
+            event.id,
+            time.t,
+            time.i,
+            event.timestamp,
+            False,
+            bytes(letter.key) if shortened else b"",
         )
         self._pending[place] = pack_row(sequence, row)
 

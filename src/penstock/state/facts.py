@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
 from penstock.event import SchemaEvent, SystemEvent
 from penstock.state.layout import CollectionFacts, Copy, Gap, Name, SourceFacts
 
@@ -65,7 +66,8 @@ class Facts:
         """The collection of a change at `sequence`."""
         known = self.collections.get(name)
         if known is None:
-            known = self._new(name, sequence, complete=bool(self.source(name.source).whole_since))
+            whole = name.collection == DEAD_LETTERS or self.source(name.source).whole_since > 0
+            known = self._new(name, sequence, complete=whole)
         return known
 
     def control(
@@ -81,13 +83,24 @@ class Facts:
         else:
             self._system(event, sequence)
 
-    def interrupted(self, source: str) -> None:
-        """Changes of the source are not in the state: nothing of it is complete any more."""
+    def doubted(self, name: Name, sequence: int) -> None:
+        """A change of the collection is not known, nor of which row."""
+        if name.collection:
+            self._put(name, structs.replace(self.heard(name, sequence), complete=False))
+        else:
+            self.interrupted(name.source)
+
+    def interrupted(self, source: str, *, by_us: bool = False) -> None:
+        """Changes of the source are not in the state: nothing of it is complete any more.
+
+        But its letters, which the source does not write, are missing only if it happened `by_us`.
+        """
         facts = self.source(source)
         self._put_source(source, structs.replace(facts, whole_since=0, copy=None))
         for name in self.of(source):
             known = self.collections[name]
-            self._put(name, structs.replace(_uncopied(known), complete=False))
+            if by_us or name.collection != DEAD_LETTERS:
+                self._put(name, structs.replace(_uncopied(known), complete=False))
 
     # --- what a source says ---------------------------------------------------------------------
 
@@ -146,7 +159,7 @@ class Facts:
         source = event.source
         match event.operation:
             case "gap" | "gap_ended":
-                self._lost(source, event.operation, said, sequence)
+                self._lost(event, said, sequence)
             case "scope_changed":
                 self._scoped(source, said, sequence)
             case "snapshot_started":
@@ -163,10 +176,13 @@ class Facts:
             case _:
                 pass
 
-    def _lost(self, source: str, operation: str, said: dict[str, Any], sequence: int) -> None:
+    def _lost(self, event: SystemEvent, said: dict[str, Any], sequence: int) -> None:
+        if "deadLetter" in said:
+            return  # one row, which its letter named
+        source = event.source
         self.interrupted(source)
         gaps = self.source(source).gaps
-        if operation == "gap_ended" and gaps:
+        if event.operation == "gap_ended" and gaps:
             gap, sequence = structs.replace(gaps[-1], to=said.get("to")), gaps[-1].sequence
             gaps = gaps[:-1]
         gap = Gap(
@@ -174,6 +190,7 @@ class Facts:
             from_=said.get("from"),
             to=said.get("to"),
             reason=str(said.get("reason", "")),
+            timestamp=event.timestamp,
         )
         self._put_source(source, structs.replace(self.source(source), gaps=(*gaps, gap)))
 
@@ -209,7 +226,11 @@ class Facts:
         whole = bool(said.get("whole"))
         covered = set(_names(source, said["collections"]))
         if whole:
-            covered |= {name for name in self.of(source) if not self.collections[name].left}
+            covered |= {
+                name
+                for name in self.of(source)
+                if not self.collections[name].left and name.collection != DEAD_LETTERS
+            }
         for name in covered:
             known = self.collections.get(name) or self._new(name, sequence, complete=True)
             since = known.copied_since if known.snapshot == snapshot else facts.copy.since

@@ -197,7 +197,7 @@ class StateKeeper:
                 logger.warning("state missed changes that were trimmed; copies are needed")
                 place = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
                 for source in {*self._facts.sources, *(n.source for n in self._facts.collections)}:
-                    self._facts.interrupted(source)
+                    self._facts.interrupted(source, by_us=True)
                 write_facts(txn, self._env, self._facts)
             except (StreamChangedError, AheadError):
                 if applied.log_id:

@@ -69,6 +69,8 @@ class Gap(Struct, frozen=True, kw_only=True):
     from_: str | None
     to: str | None
     reason: str
+    timestamp: int
+    """Of the entry that told it."""
 
 
 class Copy(Struct, frozen=True, kw_only=True):
