@@ -22,7 +22,7 @@ from penstock.errors import (
 )
 from penstock.event import Commit
 from penstock.log import MemoryLog
-from penstock.ports import Checkpoint, SourceState
+from penstock.ports import Bounds, Checkpoint, SourceState
 from penstock.telemetry import CHECKPOINT_ERRORS, CHECKPOINTS_SAVED
 from penstock.testing.contracts import CheckpointStoreContract
 from penstock.testing.contracts.entries import changes, read_all
@@ -121,10 +121,16 @@ class SlowReads:
         return getattr(self._log, name)
 
     async def sources(self) -> list[SourceState]:
-        states = await self._log.sources()
+        await self._others_run()
+        return await self._log.sources()
+
+    async def bounds(self) -> Bounds:
+        await self._others_run()
+        return await self._log.bounds()
+
+    async def _others_run(self) -> None:
         for _ in range(self._random.randrange(5)):
             await asyncio.sleep(0)
-        return states
 
 
 @given(st.randoms(use_true_random=False))
