@@ -1,5 +1,9 @@
 """Updates as a database describes them, and a plain applier: the oracle of composition."""
 
+# A document's values may be anything, and isinstance says no more than "a dict".
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
 import copy
 from collections.abc import Sequence
 from typing import Any

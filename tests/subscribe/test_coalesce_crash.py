@@ -147,7 +147,7 @@ def logs(draw: st.DrawFn, *, lasting_deltas: bool = False, size: int = 24) -> li
         rows = draw(st.integers(1, 4))
         appends[-1].append(commit(*events[:rows]))
         events = events[rows:]
-        if events and draw(cut):
+        if draw(cut) and events:
             appends.append([])
     return blocks_of(appends)
 

@@ -36,7 +36,8 @@ def test_a_composed_delta_applied_to_the_old_document_equals_all_deltas_in_order
     old: Any, count: int, data: st.DataObject
 ) -> None:
     """Whichever of its parts an applier takes first, as with one that MongoDB writes."""
-    new, said = old, []
+    new = old
+    said: list[dict[str, Any]] = []
     for _ in range(count):
         description, new = data.draw(updates(new))
         said.append(description)
@@ -57,7 +58,8 @@ def test_a_single_delta_is_its_own_composition(old: Any, data: st.DataObject) ->
 @given(documents, st.integers(2, 6), st.data())
 def test_updates_of_fields_always_compose(old: Any, count: int, data: st.DataObject) -> None:
     """Only arrays that shrink and grow have none: of documents alone every sequence composes."""
-    new, said = old, []
+    new = old
+    said: list[dict[str, Any]] = []
     for _ in range(count):
         description, after = data.draw(updates(new))
         in_arrays = any(

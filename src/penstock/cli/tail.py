@@ -57,6 +57,7 @@ def command(
         collections=collections or [],
         control_events=control,
         consumer_id="penstock tail",
+        coalesce_on_catch_up=False,  # who watches wants to see what happened
         retry=Retry(initial_seconds=0.25, max_seconds=5.0, max_retries=8),
     ) as changes:
         for count, change in enumerate(changes, start=1):

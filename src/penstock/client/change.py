@@ -55,6 +55,11 @@ class Change:
         return self._parsed.ordinal
 
     @property
+    def coalesced(self) -> int:
+        """How many changes this one stands for, itself the last of them; 0 = as captured."""
+        return self._parsed.coalesced
+
+    @property
     def kind(self) -> Kind:
         return Kind(self._parsed.kind)
 

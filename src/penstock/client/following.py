@@ -14,7 +14,7 @@ from penstock.client.retry import Backoff, Retry
 from penstock.client.store import MemoryProgress, ProgressStore
 from penstock.errors import PenstockError
 from penstock.ports import LogReader
-from penstock.subscribe import Criteria, Subscription, batches, start
+from penstock.subscribe import Coalescing, Criteria, Subscription, batches, start
 from penstock.subscribe import follow as follow_blocks
 
 log = structlog.get_logger(__name__)
@@ -24,6 +24,7 @@ Connect = Callable[[str], AsyncGenerator[Received]]
 
 SAVE_INTERVAL_SECONDS = 1.0
 RETRY = Retry()
+COALESCING = Coalescing()
 
 
 class Keeper:
@@ -92,9 +93,10 @@ class AsyncChange(Change):
 class Following:
     """An endless async iterator of changes, and the progress of who reads it.
 
-    It reconnects by itself after a transient error, with no change skipped or repeated, and
-    raises the others: ProgressError says where the reader stands, RequestError what it asked.
-    Holds at most two messages of the service (or two reads of the log) in memory.
+    It reconnects by itself after a transient error, with no change skipped, and none repeated but
+    those of a coalesced window that had not come to its end. It raises the other errors:
+    ProgressError says where the reader stands, RequestError what it asked. Holds at most two
+    messages of the service (or two reads of the log) in memory.
     """
 
     def __init__(
@@ -106,8 +108,10 @@ class Following:
         save_interval_seconds: float,
         retry: Retry,
         whole: bool,
+        connect_uncoalesced: Connect | None = None,
     ) -> None:
         self._connect = connect
+        self._connect_uncoalesced = connect_uncoalesced or connect
         self._after = after
         self._store = store
         self._save_interval_seconds = save_interval_seconds
@@ -167,6 +171,10 @@ class Following:
         self._confirm_on_ask = False
         if self._keeper is not None:
             self._keeper.cursor.confirm_on_ask = False
+
+    def ask_for_every_change(self) -> None:
+        """Do not ask for coalescing, from the next connection on."""
+        self._connect = self._connect_uncoalesced
 
     async def _load(self) -> Keeper:
         loading = self._loading or asyncio.create_task(asyncio.to_thread(self._store.load))
@@ -240,6 +248,7 @@ def follow(
     store: ProgressStore | None = None,
     save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
     retry: Retry = RETRY,
+    coalesce_on_catch_up: bool = True,
 ) -> Following:
     """Follow the service at `target` ("host:port").
 
@@ -251,13 +260,25 @@ def follow(
     made by `done()`, on closing, before reconnecting, and at most every `save_interval_seconds`
     (0 = for each change). Raises the ProgressErrors and RequestError; ServiceUnavailableError only
     after `retry.max_retries`.
+
+    While far behind (the service's `catch_up_threshold`), the changes of a document may come as
+    one that says how many it stands for (`Change.coalesced`): the latest state sooner, but not
+    every state. `coalesce_on_catch_up=False` gets every change, always.
     """
     wanted = list(collections)
-    request = request_bytes(
-        consumer_id=consumer_id, collections=wanted, control_events=control_events
-    )
+
+    def connection(coalesce: bool) -> Connect:
+        request = request_bytes(
+            consumer_id=consumer_id,
+            collections=wanted,
+            control_events=control_events,
+            coalesce_on_catch_up=coalesce,
+        )
+        return lambda marker: receive(target, request(marker))
+
     return Following(
-        lambda marker: receive(target, request(marker)),
+        connection(coalesce_on_catch_up),
+        connect_uncoalesced=connection(False),
         after=after,
         store=store or MemoryProgress(),
         save_interval_seconds=save_interval_seconds,
@@ -276,34 +297,41 @@ def follow_log(
     save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
     heartbeat_seconds: float = 1.0,
     bytes_max: int = 1 << 20,
+    coalescing: Coalescing | None = COALESCING,
 ) -> Following:
     """Follow a log in this process; the same semantics as `follow` (P17).
 
     A filter that matches nothing moves the marker every `heartbeat_seconds`. Reads about
-    `bytes_max` bytes of the log at once.
+    `bytes_max` bytes of the log at once, or a window of `coalescing` while far behind; None gets
+    every change, always.
     """
     wanted = frozenset(collections)
     criteria = Criteria(collections=wanted, control_events=control_events)
 
-    async def connect(marker: str) -> AsyncGenerator[Received]:
-        progress = await start(source, marker)
-        yield Received([], str(progress))
-        async for delivery in follow_blocks(
-            source,
-            Subscription(criteria=criteria, progress=progress),
-            bytes_max=bytes_max,
-            heartbeat_seconds=heartbeat_seconds,
-            clock=time.monotonic,
-        ):
-            for batch in batches(delivery, events_max=1000, bytes_max=bytes_max):
-                yield Received(*batch)
-            if delivery.gap is not None:
-                raise delivery.gap
-            if not delivery.slices:
-                yield Received([], str(delivery.progress))
+    def connection(coalescing: Coalescing | None) -> Connect:
+        async def connect(marker: str) -> AsyncGenerator[Received]:
+            progress = await start(source, marker)
+            yield Received([], str(progress))
+            async for delivery in follow_blocks(
+                source,
+                Subscription(criteria=criteria, progress=progress),
+                bytes_max=bytes_max,
+                heartbeat_seconds=heartbeat_seconds,
+                clock=time.monotonic,
+                coalescing=coalescing,
+            ):
+                for batch in batches(delivery, events_max=1000, bytes_max=bytes_max):
+                    yield Received(*batch)
+                if delivery.gap is not None:
+                    raise delivery.gap
+                if not delivery.slices:
+                    yield Received([], str(delivery.progress))
+
+        return connect
 
     return Following(
-        connect,
+        connection(coalescing),
+        connect_uncoalesced=connection(None),
         after=after,
         store=store or MemoryProgress(),
         save_interval_seconds=save_interval_seconds,

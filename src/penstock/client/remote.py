@@ -42,7 +42,11 @@ _BY_STATUS: Final[dict[grpc.StatusCode, type[PenstockError]]] = {
 
 
 def request_bytes(
-    *, consumer_id: str, collections: Iterable[str], control_events: bool
+    *,
+    consumer_id: str,
+    collections: Iterable[str],
+    control_events: bool,
+    coalesce_on_catch_up: bool = False,
 ) -> Callable[[str], bytes]:
     """What asks for the stream after a marker."""
     wanted = list(collections)
@@ -53,6 +57,7 @@ def request_bytes(
             after=after,
             collections=wanted,
             control_events=control_events,
+            coalesce_on_catch_up=coalesce_on_catch_up,
         ).SerializeToString()
 
     return request

@@ -105,10 +105,14 @@ class SyncFollowing:
         store: ProgressStore,
         save_interval_seconds: float,
         retry: Retry,
+        coalesce_on_catch_up: bool,
     ) -> None:
         self._target = target
         self._request = request_bytes(
-            consumer_id=consumer_id, collections=collections, control_events=control_events
+            consumer_id=consumer_id,
+            collections=collections,
+            control_events=control_events,
+            coalesce_on_catch_up=coalesce_on_catch_up,
         )
         self._backoff = Backoff(retry)
         self._reader: _Reader | None = None
@@ -216,6 +220,7 @@ def follow_sync(
     store: ProgressStore | None = None,
     save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
     retry: Retry = RETRY,
+    coalesce_on_catch_up: bool = True,
 ) -> SyncFollowing:
     """Follow the service at `target` ("host:port") from one thread; everything else as `follow`.
 
@@ -230,4 +235,5 @@ def follow_sync(
         store=store or MemoryProgress(),
         save_interval_seconds=save_interval_seconds,
         retry=retry,
+        coalesce_on_catch_up=coalesce_on_catch_up,
     )

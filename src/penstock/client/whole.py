@@ -76,6 +76,8 @@ class Commits:
 def commits(changes: Following, *, rows_max: int = 100_000) -> Commits:
     """The commits of an unfiltered stream, each whole, in order, and verified.
 
+    Every change is asked for, however far behind: of merged ones no commit could be proven.
+
     Progress moves by whole commits: one is processed once the next is asked for, or once its
     `done()` returned. At most `rows_max` entries are held. A stream that starts inside a commit
     (its marker was of single changes) hands out nothing of that commit's rest: it raises.
@@ -91,11 +93,19 @@ def commits(changes: Following, *, rows_max: int = 100_000) -> Commits:
             "with control_events = True."
         )
     changes.confirm_explicitly()
+    changes.ask_for_every_change()
     return Commits(changes, rows_max)
 
 
 def _require_next(change: AsyncChange, held: list[AsyncChange], rows_max: int) -> None:
     entry = change.entry
+    if entry.coalesced:
+        raise RequestError(
+            f"the stream at entry {entry.sequence} is coalesced: changes of its commit may stand "
+            f"in later ones, so it cannot be told complete. Nothing of it was handed out. Call "
+            f"commits() before the first change is asked for, or follow with "
+            f"coalesce_on_catch_up = False."
+        )
     if entry.commit_rows > rows_max:
         raise RequestError(
             f"commit {entry.commit} has {entry.commit_rows} entries, more than rows_max = "

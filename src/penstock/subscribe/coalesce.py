@@ -37,11 +37,11 @@ Steps = Generator[None, None, Delivery]
 class Coalescing(Struct, frozen=True, kw_only=True):
     """When and how a reader's changes are merged."""
 
-    threshold: int
+    threshold: int = 100_000
     """A reader that is behind by more entries than this gets windows; at it, what was captured."""
-    window_events: int
+    window_events: int = 20_000
     """Entries in a window. All come again after a crash in it."""
-    window_bytes: int
+    window_bytes: int = 8 << 20
     """Bytes of the log in a window: about what the reader holds in memory, up to twice that."""
     insert_delete: InsertDelete = "delete"
     """What a document is that was inserted and deleted in one window: one delete, or nothing.

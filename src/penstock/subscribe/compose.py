@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw, Struct
 
-Node = Any
-"""A value: Raw while nothing in it changed, else a dict or a list of nodes."""
+Container = dict[str, Any] | list[Any]
+Node = Raw | Container
+"""A value: Raw while nothing in it changed, else opened, with nodes in it."""
 
 
 class InexactError(ValueError):
@@ -162,7 +163,7 @@ class Composition:
                 raise InexactError("an array grows again after it was cut")
         return None
 
-    def _within(self, holder: str, path: str) -> tuple[Node, str]:
+    def _within(self, holder: str, path: str) -> tuple[Container, str]:
         """The opened container of the last step of `path`, inside the value set at `holder`."""
         node = self._updated[holder] = _opened(self._updated[holder])
         steps = path[len(holder) + 1 :].split(".")
@@ -227,7 +228,7 @@ def _require_plain(path: str) -> None:
         raise InexactError("a path that can mean more than one thing")
 
 
-def _require_no_dotted_name(node: Node, steps: list[str]) -> None:
+def _require_no_dotted_name(node: Container, steps: list[str]) -> None:
     """A field whose own name holds a dot reads like a path into an object."""
     if isinstance(node, dict) and any(
         ".".join(steps[:count]) in node for count in range(2, len(steps) + 1)
@@ -258,7 +259,7 @@ def _size_of(written: Raw) -> _Size:
         raise InexactError("a length that is no integer") from error
 
 
-def _opened(node: Node) -> Node:
+def _opened(node: Node) -> Container:
     """A document or an array as a container of its values. Raises InexactError for all else."""
     if not isinstance(node, Raw):
         return node
@@ -267,22 +268,24 @@ def _opened(node: Node) -> Node:
         return _elements(node)
     if start != b"{":
         raise InexactError("a path leads into a plain value")
-    fields: dict[str, Node] = _fields(node)
+    fields: dict[str, Any] = _fields(node)
     if next(iter(fields), "").startswith("$"):
         raise InexactError("a path leads into a value of its own type")
     return fields
 
 
-def _child(container: Node, step: str) -> Node:
+def _child(container: Container, step: str) -> Node:
+    child: Node | None = None
     if isinstance(container, dict):
-        if step in container:
-            return container[step]
+        child = container.get(step)
     elif _index(step) < len(container):
-        return container[int(step)]
-    raise InexactError("a path leads through what is not there")
+        child = container[int(step)]
+    if child is None:
+        raise InexactError("a path leads through what is not there")
+    return child
 
 
-def _put(container: Node, step: str, value: Node) -> None:
+def _put(container: Container, step: str, value: Node) -> None:
     if isinstance(container, dict):
         container[step] = value
     elif _index(step) < len(container):
