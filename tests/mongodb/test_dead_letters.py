@@ -1,5 +1,6 @@
 """A change that cannot be decoded is kept, in its place, and nobody misses it silently (P6)."""
 
+import asyncio
 import json
 import struct
 from typing import Any
@@ -10,16 +11,17 @@ from bson import Binary, Int64, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from penstock.capture.deadletter import COLLECTION, Outstanding
+from penstock.capture.deadletter import COLLECTION, Letter, Outcome, Outstanding
 from penstock.capture.tenant import TenantRule
-from penstock.errors import UndecodableError
+from penstock.errors import RequestError, SourceUnavailableError, UndecodableError
 from penstock.event import AnyEvent, ChangeEvent, SystemEvent, kind_of
+from penstock.sources.mongodb import MongoSource
 from penstock.sources.mongodb.documents import OPTIONS, decode
 from penstock.sources.mongodb.normalise import Change, Normaliser
 from penstock.sources.mongodb.poison import DeadLetters
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
-from tests.mongodb.support import loaded, reading
+from tests.mongodb.support import Reading, folded, loaded, reading, source, stored_rows
 from tests.mongodb.test_documents import document, element, text
 from tests.mongodb.test_large_events import grow
 from tests.mongodb.test_normalise import TOKEN, raw
@@ -275,3 +277,120 @@ async def test_a_collection_of_the_reserved_name_is_not_mixed_with_letters(
         own.insert_one({"_id": "mine too"})
         await read.until(lambda r: bool(r.changes))
     assert read.changes[0].document_id == "mine too", "where no letters are kept, it is one as any"
+
+
+async def letters_of(read: Reading) -> list[Letter]:
+    outstanding = Outstanding("shop")
+    outstanding.take(read.events)
+    return list(outstanding)
+
+
+async def dealt_with(read: Reading, opened: MongoSource, *, settle: bool = False) -> list[Outcome]:
+    """What becomes of all outstanding letters; reads on meanwhile."""
+    asked = asyncio.create_task(opened.replay(await letters_of(read), settle=settle))
+    while not asked.done():
+        await read.next()
+        for _ in range(5):
+            await asyncio.sleep(0)  # the answer is on its way
+    return await asked
+
+
+async def test_a_replay_says_what_the_document_is_now_not_what_the_old_change_was(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """P6: an old change applied late would overwrite newer ones. Deleted ones are deletes; what is
+    damaged still stays a letter; and the fold ends with what the database holds."""
+    orders = mongo_client[mongo_database].create_collection("orders")
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    # A stream that is idle for long: a replay does not wait for it.
+    async with source(mongo.uri, heartbeat_seconds=60, **options) as opened:
+        read = Reading(opened)
+        await read.next()
+        orders.insert_many([twice(n) for n in range(4)])
+        orders.replace_one({"_id": 0}, {"v": "newer"})
+        orders.delete_one({"_id": 1})
+        mongo_client[mongo_database].create_collection("moved").insert_one(twice(9))
+        mongo_client[mongo_database]["moved"].rename("elsewhere")
+        await read.until(lambda r: any(e.operation == "rename" for e in r.events))
+        assert opened.dead_letters == 5
+        # Mended by hand, and captured as what it is now.
+        with_key_2 = orders.find_one_and_replace({"_id": 2}, {"v": "mended"})
+        assert with_key_2 is not None
+        outcomes = await dealt_with(read, opened)
+        await read.until(lambda r: parse_position(r.position or "").letters == 2)
+        left = await letters_of(read)
+        assert opened.dead_letters == len(left) == 2
+        assert [outcome.done for outcome in outcomes] == [True, True, True, False, False]
+        assert "occurs twice" in outcomes[3].detail
+        assert "renamed since; copy it again with `penstock snapshot" in outcomes[4].detail
+
+        commit = next(c for c in read.commits if c.events[-1].operation == "dead_letter_replayed")
+        said = [
+            (e.operation.value, e.document_id, e.snapshot)
+            for e in commit.events
+            if isinstance(e, ChangeEvent) and e.collection == "orders"
+        ]
+        assert said == [("insert", "0", True), ("delete", "1", False), ("insert", "2", True)]
+        rows = folded([e for e in read.events if e.collection == "orders"])
+        assert rows == {
+            'orders/{"_id":0}': {"_id": 0, "v": "newer"},
+            'orders/{"_id":2}': {"_id": 2, "v": "mended"},
+        }
+
+        outcomes = await dealt_with(read, opened, settle=True)
+        await read.until(lambda r: parse_position(r.position or "").letters == 0)
+        assert all(outcome.done for outcome in outcomes)
+        assert await letters_of(read) == []
+        assert opened.dead_letters == 0
+        await read.stop()
+        with pytest.raises(RequestError, match="not being captured"):
+            await opened.replay([], settle=True)
+
+
+async def test_a_replay_while_changes_pour_in_ends_with_what_the_database_holds(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """The row is read at the place where it is said, or after; later changes come after it."""
+    orders = mongo_client[mongo_database].create_collection("orders")
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with source(mongo.uri, **options) as opened:
+        read = Reading(opened)
+        await read.next()
+        orders.insert_many([twice(n) for n in range(20)])
+        await read.until(lambda _: opened.dead_letters == 20)
+
+        def write() -> None:
+            for n in range(400):
+                key = {"_id": n * 7 % 20}
+                if n % 5 == 4:
+                    orders.delete_one(key)
+                else:
+                    orders.replace_one(key, {"n": n}, upsert=True)
+
+        writing = asyncio.create_task(asyncio.to_thread(write))
+        for _ in range(5):
+            await dealt_with(read, opened)
+        await read.until(lambda _: writing.done())
+        orders.insert_one({"_id": "last"})
+        await read.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "last")
+        await read.stop()
+    rows = folded([e for e in read.events if e.collection == "orders"])
+    stored = stored_rows(mongo_client[mongo_database], ["orders"])
+    assert rows == stored
+
+
+async def test_whoever_waits_for_a_replay_is_told_when_capture_breaks_off(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    async with source(mongo.uri, database=mongo_database) as opened:
+        items = opened.changes(position=None)
+        await anext(items)
+        reading_on = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0)  # it begins
+        asked = asyncio.ensure_future(opened.replay([], settle=True))
+        await asyncio.sleep(0)
+        reading_on.cancel()
+        await asyncio.gather(reading_on, return_exceptions=True)
+        await items.aclose()  # type: ignore[attr-defined]
+        with pytest.raises(SourceUnavailableError, match="broke off"):
+            await asked

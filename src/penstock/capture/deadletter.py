@@ -13,8 +13,8 @@ are outstanding. A replay never applies the old change, which newer ones may hav
 source reads the document as it is now, and says that (a row that was copied, or a delete).
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -188,3 +188,60 @@ class Outcome(Struct, frozen=True, kw_only=True, rename="camel"):
     done: bool
     """It is dealt with: the log has what the document is now."""
     detail: str
+
+
+@runtime_checkable
+class KeepsLetters(Protocol):
+    """A source that may keep dead letters; beside ChangeSource, and optional."""
+
+    @property
+    def dead_letters(self) -> int:
+        """How many are outstanding, by the position that the source stands at; 0 before it does."""
+        ...
+
+    async def replay(self, letters: Sequence[Letter], *, settle: bool) -> list[Outcome]:
+        """Deal with letters, in the source's own stream, while it is captured.
+
+        For each letter the document is read as it is now and said, with a delete of the letter, in
+        one commit; `settle` deletes the letters alone. What still cannot be decoded or read stays
+        outstanding. The answer comes when the commit is on its way: it is done once the log has it.
+        Raises RequestError while the source is not captured, and SourceError if its capture fails
+        meanwhile.
+        """
+        ...
+
+
+def settled(letter: Letter, *, source: str, position: str, at: ClusterTime) -> ChangeEvent:
+    """The delete of a letter, said at a source's `position`."""
+    return ChangeEvent(
+        event_id=event_id(source, f"dead_letter_settled:{letter.id}:{position}", 0),
+        source=source,
+        database=letter.database,
+        tenant=letter.tenant,
+        collection=COLLECTION,
+        cluster_time=at,
+        timestamp=at.t * 1000,
+        position=position,
+        document_id=letter.id,
+        key=letter_key(letter.id),
+        operation=Operation.DELETE,
+    )
+
+
+def replayed(
+    letter: Letter, *, operation: str, source: str, position: str, at: ClusterTime
+) -> SystemEvent:
+    """What the readers of the letter's collection are told: its gap is dealt with."""
+    facts = {"source": source, "deadLetter": letter.id, "from": letter.position}
+    return SystemEvent(
+        event_id=event_id(source, f"{operation}:{letter.id}:{position}", 0),
+        source=source,
+        database=letter.database,
+        tenant=letter.tenant,
+        collection=letter.collection,
+        cluster_time=at,
+        timestamp=at.t * 1000,
+        position=position,
+        operation=operation,
+        description=Raw(msgspec.json.encode(facts)),
+    )

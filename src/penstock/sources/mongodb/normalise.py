@@ -8,6 +8,7 @@ Source: MongoDB manual, Change Events.
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from msgspec import Raw, Struct
 
-from penstock.capture.tenant import Tenant, TenantRule, control_tenant
+from penstock.capture.tenant import Tenant, TenantRule, TenantUnknownError, control_tenant
 from penstock.errors import UndecodableError
 from penstock.event import (
     AnyEvent,
@@ -259,6 +260,43 @@ class Normaliser:
             full_document=full,
             snapshot=True,
             full_document_as_of_event=True,
+        )
+
+    def gone(
+        self, key: bytes, *, namespace: tuple[str, str], where: str, at: ClusterTime, tenant: str
+    ) -> ChangeEvent:
+        """The delete of a document that was looked for by its BSON `key` and is not there.
+
+        `tenant` is whose it is where its key does not tell. Raises UndecodableError.
+        """
+        database, collection = namespace
+        try:
+            decoded = decode(key)
+            document_id, key_json = self._identity(decoded)
+        except (TypeError, ValueError) as error:
+            raise UndecodableError(
+                source=self._source,
+                what=f"a key of {database}.{collection}: {error}",
+                position=where,
+            ) from error
+        if self._rule is not None:
+            # By its document, which is gone, it would not be told.
+            with suppress(TenantUnknownError):
+                tenant = self._rule.of(decoded.get("_id"), text=tenant_text)
+        else:
+            tenant = self._tenant or database
+        return ChangeEvent(
+            event_id=event_id(self._source, f"gone:{where}", 0),
+            source=self._source,
+            database=database,
+            tenant=tenant,
+            collection=collection,
+            cluster_time=at,
+            timestamp=at.t * 1000,
+            position=where,
+            document_id=document_id,
+            key=key_json,
+            operation=Operation.DELETE,
         )
 
     def _identity(self, key: Mapping[str, Any]) -> tuple[str, Raw]:

@@ -28,6 +28,7 @@ from penstock.sources.mongodb.failures import is_too_large
 from penstock.sources.mongodb.normalise import Change, Normaliser, raw_token
 from penstock.sources.mongodb.poison import DeadLetters, is_reserved
 from penstock.sources.mongodb.positions import Copying, MongoPosition, PositionWriter, Token
+from penstock.sources.mongodb.replay import Inbox, Rereader
 from penstock.sources.mongodb.snapshot import read_chunk
 
 BUSY_AWAIT_MS = 2
@@ -69,6 +70,8 @@ class Session:
             else None
         )
         self._asked_since_chunk = True
+        self.inbox = Inbox()
+        """What others ask this session to say."""
         self._begin()
 
     def _begin(self) -> None:
@@ -98,7 +101,7 @@ class Session:
                 self._asked_since_chunk = True
                 while True:
                     while not await self._answered(reading):
-                        yield self._heartbeat(self._token)
+                        yield await self._meanwhile()
                     reply = await reading
                     self._one_by_one = max(self._one_by_one - len(reply.events), 0)
                     reading = None if reply.ended else self._read(cursor, self._await_ms(reply))
@@ -113,6 +116,8 @@ class Session:
                         yield item
                     if reading is None:
                         break
+                    if self.inbox and self._settled:
+                        yield await self._meanwhile()
                     # What is being read while a chunk is, was asked for before it.
                     self._asked_since_chunk = not self._may_copy(reply)
                     if not self._asked_since_chunk:
@@ -165,13 +170,34 @@ class Session:
         return int(self._config.heartbeat_seconds * 1000)
 
     async def _answered(self, reading: asyncio.Task[Reply]) -> bool:
-        """Wait for a reply; False after a heartbeat without one, if it may be said.
+        """Wait for a reply; False after a heartbeat without one or when something is asked of us,
+        if that may be said.
 
         A server that searches is silent, and that is no reason to call the source so.
         """
         timeout = self._config.heartbeat_seconds * 1.5
-        await asyncio.wait({reading}, timeout=timeout)
+        awaited: set[asyncio.Future[Any]] = {reading}
+        if self._settled:
+            awaited.add(self.inbox.arrived)
+        await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         return reading.done() or not self._settled
+
+    async def _meanwhile(self) -> Commit:
+        """What is said between two replies: what was asked of us, else that we are alive."""
+        if not self.inbox:
+            return self._heartbeat(self._token)
+        rereader = Rereader(self._source, self._config, self._client, self._normaliser)
+        events, outcomes = await rereader.events(self.inbox.first, self._token)
+        done = sum(outcome.done for outcome in outcomes)
+        self._writer = self._writer.with_letters(self._writer.letters - done)
+        self.inbox.answer(outcomes)
+        position = self._place(self._token)
+        return Commit(source=self._source, position=position, events=tuple(events))
+
+    @property
+    def letters(self) -> int:
+        """How many dead letters are outstanding."""
+        return self._writer.letters
 
     @property
     def _settled(self) -> bool:

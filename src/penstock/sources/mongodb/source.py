@@ -4,7 +4,7 @@ Replica sets only. A sharded cluster is refused: no test here has ever run again
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -13,6 +13,7 @@ from bson import Timestamp
 from msgspec import structs
 from pymongo.errors import OperationFailure, PyMongoError
 
+from penstock.capture.deadletter import Letter, Outcome
 from penstock.errors import (
     ConfigError,
     RequestError,
@@ -59,6 +60,8 @@ class MongoSource:
         self.name = name
         self.config = config
         self._patience = Patience(config.deadline_seconds)
+        self._session_now: Session | None = None
+        self._letters = 0
         self._client: Client | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -84,6 +87,7 @@ class MongoSource:
                 yield changed
             while True:
                 session = self._session(client, deployment, known)
+                self._session_now, self._letters = session, known.letters
                 try:
                     async with aclosing(session.run()) as items:
                         async for item in items:
@@ -103,11 +107,30 @@ class MongoSource:
                         yield said
                     if known is None:
                         raise position_lost(self.name, lost, error) from None
+                finally:
+                    self._session_now, self._letters = None, session.letters
+                    session.inbox.refuse(self.name)
         except TimeoutError:
             raise self._patience.exhausted(self.name) from None
         except PyMongoError as error:
             # Without its cause: a server's message may hold a key.
             raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    @property
+    def dead_letters(self) -> int:
+        """As `KeepsLetters.dead_letters`."""
+        session = self._session_now
+        return self._letters if session is None else session.letters
+
+    async def replay(self, letters: Sequence[Letter], *, settle: bool) -> list[Outcome]:
+        """As `KeepsLetters.replay`."""
+        session = self._session_now
+        if session is None:
+            raise RequestError(
+                f"{self.name} is not being captured now, and letters are dealt with in its stream. "
+                f"Nothing was changed. Ask again when `penstock status` shows it running."
+            )
+        return await session.inbox.ask(letters, settle=settle)
 
     async def acknowledge(self, position: str) -> None:
         """Nothing to do: the oplog's size alone decides what it keeps."""
@@ -317,7 +340,9 @@ class MongoSource:
             known = (
                 await self._snapshot_at(client, deployment, token)
                 if self.config.on_position_lost == "snapshot"
-                else self._at(deployment, token, lost.copying)
+                else structs.replace(
+                    self._at(deployment, token, lost.copying), letters=lost.letters
+                )
             )
         event = system_event(
             self.name,
