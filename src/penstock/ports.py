@@ -3,7 +3,7 @@
 Every method is async and leaves threads to the adapter. A block is `penstock.wire.Block`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -239,6 +239,22 @@ class Rewinds(Protocol):
         before what was asked for (so what happened there may come again too), never after. Raises
         RequestError for what is no earlier place of this source, or one that the source no longer
         has, and SourceError when it does not answer.
+        """
+        ...
+
+
+@runtime_checkable
+class Copies(Protocol):
+    """A source that copies what is there while it streams; beside ChangeSource, and optional."""
+
+    async def copy(self, names: Sequence[str], *, known: Collection[tuple[str, str]]) -> list[str]:
+        """Begin a copy of the collections `names` (none: of everything that is captured).
+
+        `known` are (database, collection)s that the log has told of: one of them may be named that
+        is not there any more. Returns the collections, as `database.collection`, once a crash
+        cannot stop the copy. Rows come between snapshot_started and snapshot_completed. Raises
+        RequestError for what is not captured, and when the source itself is not; SourceError when
+        it does not answer.
         """
         ...
 

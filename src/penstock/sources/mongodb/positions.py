@@ -107,6 +107,13 @@ class Copying(Struct, frozen=True, omit_defaults=True):
     read_at: tuple[int, int] = (0, 0)
     """When the last chunk was read; nothing more is copied, nor called complete, before the stream
     was read past it."""
+    covers: tuple[tuple[str, str], ...] = ()
+    """Every (database, collection) that it copies, those that are finished too. Empty in positions
+    of versions that did not keep it."""
+    whole: bool = False
+    """Whether it is of everything that is captured."""
+    announcements: int = 0
+    """How often snapshot_started was said: again when collections were added."""
 
 
 class MongoPosition(Struct, frozen=True, omit_defaults=True):

@@ -19,6 +19,7 @@ from penstock.event import (
     SystemEvent,
     event_id,
 )
+from penstock.sources.mongodb.again import CopyDesk
 from penstock.sources.mongodb.assemble import Assembler
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, Reply, pipeline_of
@@ -53,7 +54,9 @@ class Session:
         deployment: Deployment,
         patience: Patience,
         position: MongoPosition,
+        desk: CopyDesk,
     ) -> None:
+        self._desk = desk
         self._source = source
         self._config = config
         self._client = client
@@ -118,6 +121,8 @@ class Session:
                         break
                     if self.inbox and self._settled:
                         yield await self._meanwhile()
+                    if self._desk.wanted and self._settled:
+                        await self._begin_copies()
                     # What is being read while a chunk is, was asked for before it.
                     self._asked_since_chunk = not self._may_copy(reply)
                     if not self._asked_since_chunk:
@@ -220,7 +225,7 @@ class Session:
         self._seen = change.token
         if type(event) is SchemaEvent and event.operation == "rename":
             # Before its commit gets a position: that must say what is left to copy.
-            self._renamed(change)
+            change = self._renamed(change)
         return self.assembler.add(change)
 
     def _poisoned(self, change: Change) -> Sequence[Commit | Fragment]:
@@ -278,7 +283,8 @@ class Session:
         copying = self._writer.copying
         assert copying is not None
         if not copying.announced:
-            self._copy_on(structs.replace(copying, announced=True))
+            announcements = copying.announcements + 1
+            self._copy_on(structs.replace(copying, announced=True, announcements=announcements))
             return self._said("snapshot_started", copying)
         if not copying.pending:
             self._copy_on(None)
@@ -322,17 +328,28 @@ class Session:
     def _copy_on(self, copying: Copying | None) -> None:
         self._writer = self._writer.with_copying(copying)
 
-    def _renamed(self, change: Change) -> None:
-        """Copy a collection that took documents along which we may not have."""
+    async def _begin_copies(self) -> None:
+        """Copy what is asked for, from here on."""
+        copying = self._writer.copying
+        self._copy_on(await self._desk.begin(self._client, self._config, copying, self._token))
+
+    def _renamed(self, change: Change) -> Change:
+        """Copy a collection that took documents along which we may not have.
+
+        Returns the change, which says so where nobody follows the collection any further.
+        """
         facts = json.decode(change.event.description)  # type: ignore[union-attr]
         source = (change.event.database, change.event.collection)
         target = (facts["to"]["db"], facts["to"]["coll"])
         namespaces, copying = self._config.namespaces, self._writer.copying
-        if target not in namespaces or (copying is None and source in namespaces):
-            return
+        if target not in namespaces:
+            said = Raw(json.encode({**facts, "targetCaptured": False}))
+            return structs.replace(change, event=structs.replace(change.event, description=said))
         if copying is None:
-            self._copy_on(Copying(snapshot=change.token.data, pending=(target,)))
-            return
+            if source not in namespaces:
+                snapshot, covers = change.token.data, (target,)
+                self._copy_on(Copying(snapshot=snapshot, pending=covers, covers=covers))
+            return change
         under_way = copying.pending[:1] == (target,)
         self._copy_on(
             structs.replace(
@@ -340,20 +357,25 @@ class Session:
                 pending=(*(left for left in copying.pending if left != target), target),
                 after=None if under_way else copying.after,
                 copies=copying.copies + 1,
+                covers=(*(one for one in copying.covers if one != target), target),
             )
         )
+        return change
 
     def _said(self, operation: str, copying: Copying) -> Commit:
+        ends = operation == "snapshot_completed"
+        namespaces = copying.covers if ends else copying.pending
         facts = {
             "source": self._source,
             "snapshot": copying.snapshot,
-            "collections": [".".join(namespace) for namespace in copying.pending],
+            "collections": [".".join(namespace) for namespace in namespaces],
             "documents": copying.documents,
+            "whole": copying.whole,
         }
         place = self._place(self._token)
-        event = system_event(
-            self._source, self._config, operation, copying.snapshot, self._token, facts
-        )
+        again = copying.announcements and not ends
+        identity = f"{copying.snapshot}:{copying.announcements}" if again else copying.snapshot
+        event = system_event(self._source, self._config, operation, identity, self._token, facts)
         return Commit(source=self._source, position=place, events=(event,))
 
     # --- an event that no reply can hold --------------------------------------------------------

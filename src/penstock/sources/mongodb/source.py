@@ -4,7 +4,7 @@ Replica sets only. A sharded cluster is refused: no test here has ever run again
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -21,6 +21,7 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment
+from penstock.sources.mongodb.again import CopyDesk, named
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
 from penstock.sources.mongodb.deployment import (
@@ -60,6 +61,7 @@ class MongoSource:
         self.name = name
         self.config = config
         self._patience = Patience(config.deadline_seconds)
+        self._desk = CopyDesk()
         self._session_now: Session | None = None
         self._letters = 0
         self._client: Client | None = None
@@ -91,6 +93,7 @@ class MongoSource:
                 try:
                     async with aclosing(session.run()) as items:
                         async for item in items:
+                            self._desk.saying(item)
                             yield item
                 except OperationFailure as error:
                     if not is_lost(error):
@@ -108,6 +111,7 @@ class MongoSource:
                     if known is None:
                         raise position_lost(self.name, lost, error) from None
                 finally:
+                    self._desk.session_ended()
                     self._session_now, self._letters = None, session.letters
                     session.inbox.refuse(self.name)
         except TimeoutError:
@@ -133,7 +137,23 @@ class MongoSource:
         return await session.inbox.ask(letters, settle=settle)
 
     async def acknowledge(self, position: str) -> None:
-        """Nothing to do: the oplog's size alone decides what it keeps."""
+        """The oplog's size alone decides what it keeps; who asked for a copy waits for this."""
+        self._desk.acknowledged(position)
+
+    async def copy(self, names: Sequence[str], *, known: Collection[tuple[str, str]]) -> list[str]:
+        """As `Copies.copy`."""
+        if self._session_now is None:
+            raise RequestError(
+                f"{self.name} is not being captured now, and a copy is made beside its stream. "
+                f"Nothing was copied. Ask again when `penstock status` shows it running."
+            )
+        try:
+            there = await collections(await self._connected(), self.config)
+        except PyMongoError as error:
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+        asked = named(self.name, names, namespaces=self.config.namespaces, there=there, known=known)
+        await self._desk.ask(asked)
+        return [".".join(namespace) for namespace in asked or there]
 
     async def close(self) -> None:
         """Close the connections; harmless when there are none."""
@@ -203,6 +223,7 @@ class MongoSource:
             deployment=deployment,
             patience=self._patience,
             position=position,
+            desk=self._desk,
         )
 
     async def _identified(self, client: Client, known: MongoPosition | None) -> Deployment:
@@ -235,7 +256,8 @@ class MongoSource:
         self, client: Client, deployment: Deployment, token: Token
     ) -> MongoPosition:
         pending = await collections(client, self.config)
-        return self._at(deployment, token, Copying(snapshot=token.data, pending=pending))
+        copying = Copying(snapshot=token.data, pending=pending, covers=pending, whole=True)
+        return self._at(deployment, token, copying)
 
     async def _rescoped(
         self, client: Client, known: MongoPosition, before: Scope
@@ -265,6 +287,7 @@ class MongoSource:
             "before": msgspec.to_builtins(before),
             "after": msgspec.to_builtins(scope),
             "added": names,
+            "removed": await self._left_out(client, before),
             "copied": bool(copied),
             "since": token.data,
         }
@@ -277,13 +300,28 @@ class MongoSource:
                 pending=(*left, *copied),
                 after=copying.after if left[:1] == copying.pending[:1] else None,
                 copies=copying.copies + 1,
+                covers=(*(one for one in copying.covers if one in self.config.namespaces), *copied),
+                whole=copying.whole and copied == added,
+                announced=copying.announced and not copied,
             )
         elif copied:
             # A snapshot may have begun at this very token, and nothing happened since.
             snapshot = f"{token.data}:{event.event_id}"
-            copying = Copying(snapshot=snapshot, pending=copied)
+            copying = Copying(snapshot=snapshot, pending=copied, covers=copied)
         now = structs.replace(known, token=token, copying=copying, scope=scope)
         return Commit(source=self.name, position=now.text(), events=(event,)), now
+
+    async def _left_out(self, client: Client, before: Scope) -> list[str]:
+        """The collections that are there and were captured. Of another database: none is named."""
+        if self.config.database is not None and self.config.database != before.database:
+            return []
+        scope = {name: getattr(before, name) for name in ("database", "include", "exclude")}
+        config = self.config.model_copy(update=scope)
+        return [
+            ".".join(namespace)
+            for namespace in await collections(client, config)
+            if namespace not in self.config.namespaces
+        ]
 
     async def _opened(
         self, client: Client, deployment: Deployment, at: Timestamp | None = None

@@ -1,0 +1,146 @@
+"""Copies that are asked for while the stream is read (`penstock snapshot`).
+
+A request waits until the session stands between two transactions. From there on every position
+says that the copy is under way, so once one of them is durable the copy survives anything, and the
+request is answered. A session that ends before leaves the request for the next one.
+
+Collections are listed only then, at or after the position: one that is created later is wholly in
+the stream behind the copy's beginning, so no row of it is ever taken for one that is gone.
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from uuid import uuid4
+
+from msgspec import Struct, structs
+
+from penstock.errors import RequestError
+from penstock.event import Commit, Fragment
+from penstock.sources.mongodb.config import MongoSourceConfig
+from penstock.sources.mongodb.deployment import Client
+from penstock.sources.mongodb.namespaces import Namespaces
+from penstock.sources.mongodb.positions import Copying, Token
+from penstock.sources.mongodb.snapshot import collections
+
+Namespace = tuple[str, str]
+
+
+class _Request(Struct, eq=False):
+    namespaces: tuple[Namespace, ...]
+    """Empty: all."""
+    durable: asyncio.Future[None]
+
+
+class CopyDesk:
+    """The requests of one source, from the handler that takes them to the session that copies."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Request] = []
+        self._begun: list[_Request] = []
+        self._positions: set[str] = set()
+        """Those that were said since the copies began."""
+
+    async def ask(self, namespaces: Sequence[Namespace]) -> None:
+        """Return once the copy of `namespaces` (none: of all) is sure to be made."""
+        request = _Request(tuple(namespaces), asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        try:
+            await request.durable
+        finally:
+            for requests in (self._waiting, self._begun):
+                if request in requests:
+                    requests.remove(request)
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self._waiting)
+
+    async def begin(
+        self,
+        client: Client,
+        config: MongoSourceConfig,
+        copying: Copying | None,
+        token: Token,
+    ) -> Copying:
+        """The copy that is under way from `token` on, with what is asked for."""
+        requests, self._waiting = self._waiting, []
+        self._begun += requests
+        if all(request.namespaces for request in requests):
+            asked = [one for request in requests for one in request.namespaces]
+            return with_collections(copying, asked, token)
+        if copying is not None and copying.whole:
+            return copying
+        return whole_copy(await collections(client, config), token)
+
+    def saying(self, item: Commit | Fragment) -> None:
+        """The session hands out `item`."""
+        if self._begun and isinstance(item, Commit):
+            self._positions.add(item.position)
+
+    def acknowledged(self, position: str) -> None:
+        """Everything up to `position` is durable."""
+        if position in self._positions:
+            begun, self._begun = self._begun, []
+            self._positions.clear()
+            for request in begun:
+                if not request.durable.done():
+                    request.durable.set_result(None)
+
+    def session_ended(self) -> None:
+        """What is not durable is begun again by the next session."""
+        self._waiting = [*self._begun, *self._waiting]
+        self._begun = []
+        self._positions.clear()
+
+
+def whole_copy(pending: Sequence[Namespace], token: Token) -> Copying:
+    """A copy of everything that is captured, told apart from any other that begins at `token`."""
+    snapshot = f"{token.data}:{uuid4().hex[:8]}"
+    return Copying(snapshot=snapshot, pending=tuple(pending), covers=tuple(pending), whole=True)
+
+
+def with_collections(copying: Copying | None, asked: Sequence[Namespace], token: Token) -> Copying:
+    """The copy under way, or a new one, with `asked` in it. What it has already is not repeated."""
+    if copying is None:
+        snapshot = f"{token.data}:{uuid4().hex[:8]}"
+        copying = Copying(snapshot=snapshot, pending=(), announced=False)
+    added = tuple(one for one in dict.fromkeys(asked) if one not in copying.covers)
+    if not added and copying.announced:
+        return copying
+    return structs.replace(
+        copying,
+        pending=(*copying.pending, *added),
+        covers=(*copying.covers, *added),
+        announced=False,
+    )
+
+
+def named(
+    source: str,
+    names: Sequence[str],
+    *,
+    namespaces: Namespaces,
+    there: Collection[Namespace],
+    known: Collection[Namespace],
+) -> list[Namespace]:
+    """The collections that an operator names, as `orders` or `shop.orders`.
+
+    Those that are `there` at the source, or that the log is `known` to have told of: one that was
+    dropped is copied too, so that its rows are told as deleted. Raises RequestError for others.
+    """
+    found: list[Namespace] = []
+    for name in names:
+        database, dot, collection = name.partition(".")
+        candidates: list[Namespace] = [(database, collection)] if dot else []
+        if namespaces.database is not None:
+            candidates.insert(0, (namespaces.database, name))
+        captured = [one for one in candidates if one in namespaces]
+        one = next((one for one in captured if one in there or one in known), None)
+        if one is None:
+            raise RequestError(
+                f"{source} captures no collection {name!r}. Nothing was copied. Name it as "
+                f"{'COLLECTION' if namespaces.database else 'DATABASE.COLLECTION'}, and see that "
+                f"include and exclude let it in."
+            )
+        found.append(one)
+    return found
