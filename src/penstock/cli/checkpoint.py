@@ -199,6 +199,7 @@ async def _unpublish(settings: "Settings") -> None:
 
 async def _look(settings: "Settings") -> Report:
     from penstock.capture.lineage import standing
+    from penstock.cli.status import ask_publishing
     from penstock.kv import exists
     from penstock.log import LmdbLogReader
 
@@ -224,7 +225,7 @@ async def _look(settings: "Settings") -> Report:
         sequence=0 if bounds is None else bounds.head,
         commit=0 if bounds is None else bounds.head_commit,
         published=says,
-        publishing=await asyncio.to_thread(_publishing, settings),
+        publishing=await asyncio.to_thread(ask_publishing, settings),
         sources=[
             _source(name, local.get(name), copies.get(name))
             for name in dict.fromkeys([*settings.sources, *local, *copies])
@@ -272,15 +273,6 @@ async def _published(settings: "Settings") -> "tuple[Checkpoint | None, Checkpoi
         return None, error
     finally:
         await store.close()
-
-
-def _publishing(settings: "Settings") -> dict[str, Any] | None:
-    from penstock.cli.control import request
-
-    try:
-        return request(settings.log.path, "checkpoint", timeout_seconds=5) or None
-    except (LogError, RequestError):
-        return None
 
 
 def _print(report: Report) -> None:

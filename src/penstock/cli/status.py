@@ -93,6 +93,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
     serve: bool
     age_retention_paused: bool
     """The clocks have parted, so nothing is removed for its age until they agree again."""
+    publishing: dict[str, Any] | None
+    """How the published copy is kept up; None when capture does not answer or publishes nothing."""
     log: LogReport | None
     sources: list[SourceReport]
     consumers: list[ReaderReport]
@@ -173,6 +175,7 @@ def look(settings: "Settings") -> Report:
         capture=answer is not None,
         serve=serving,
         age_retention_paused=bool((answer or {}).get("ageRetentionPaused")),
+        publishing=ask_publishing(settings) if answer is not None else None,
         log=log,
         sources=_sources(settings, answer, states, now_ms),
         consumers=consumers,
@@ -189,6 +192,19 @@ def ask_capture(settings: "Settings") -> dict[str, Any] | None:
     except LogError:
         return None
     return answer if "sources" in answer else None
+
+
+def ask_publishing(settings: "Settings") -> dict[str, Any] | None:
+    """How capture publishes; None when it does not answer, or publishes nothing."""
+    from penstock.cli.control import request
+    from penstock.errors import RequestError
+
+    if settings.checkpoint.store == "none":
+        return None
+    try:
+        return request(settings.log.path, "checkpoint", timeout_seconds=ASK_SECONDS) or None
+    except (LogError, RequestError):
+        return None
 
 
 async def _read_log(settings: "Settings") -> "tuple[list[SourceState], LogReport]":
@@ -260,6 +276,8 @@ def _print(report: Report) -> None:
             style="yellow",
             soft_wrap=True,
         )
+    if report.publishing is not None and report.publishing["message"]:
+        console.print(report.publishing["message"], style="yellow", markup=False, soft_wrap=True)
     if report.log is None:
         console.print("log: none yet")
     else:
