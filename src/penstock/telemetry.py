@@ -85,6 +85,12 @@ DEAD_LETTERS = Counter(
     ["source"],
     registry=REGISTRY,
 )
+DEAD_LETTERS_OUTSTANDING = Gauge(
+    "penstock_dead_letters_outstanding",
+    "Dead letters that were neither replayed nor settled.",
+    ["source"],
+    registry=REGISTRY,
+)
 SOURCE_TIME_TO_LOSS_SECONDS = Gauge(
     "penstock_source_time_to_loss_seconds",
     "From the oldest change that the source still holds to our position, by its clock. Absent for "

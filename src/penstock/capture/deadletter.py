@@ -211,6 +211,11 @@ class KeepsLetters(Protocol):
         ...
 
 
+def dead_letters_of(source: object) -> int:
+    """How many letters of a source are outstanding; none of one that keeps none."""
+    return source.dead_letters if isinstance(source, KeepsLetters) else 0
+
+
 def settled(letter: Letter, *, source: str, position: str, at: ClusterTime) -> ChangeEvent:
     """The delete of a letter, said at a source's `position`."""
     return ChangeEvent(

@@ -62,6 +62,8 @@ class SourceStatus(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     """Sessions started after the first one."""
     circuit: Circuit = Circuit.CLOSED
+    dead_letters: int = 0
+    """Changes that could not be decoded, kept in the log, and not dealt with yet."""
 
 
 def health_of(
@@ -72,6 +74,7 @@ def health_of(
     if status.state in {State.STOPPED, State.LOG_FULL} or status.failures >= failures_max:
         return Health.UNHEALTHY
     paused_or_failing = status.state in {State.RETRYING, State.PAUSED} or status.failures > 0
-    if paused_or_failing or near_loss or (silent and status.state is State.RUNNING):
+    worrying = near_loss or (silent and status.state is State.RUNNING)
+    if paused_or_failing or worrying or status.dead_letters:
         return Health.DEGRADED
     return Health.OK

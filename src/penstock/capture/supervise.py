@@ -17,6 +17,7 @@ import structlog
 from msgspec import Struct, structs
 
 from penstock.capture.breaker import Breaker
+from penstock.capture.deadletter import dead_letters_of
 from penstock.capture.inject import Injector
 from penstock.capture.notices import notice, notice_at
 from penstock.capture.pump import PumpLimits, PumpProgress, pump
@@ -128,7 +129,11 @@ class Supervisor:
     def status(self) -> list[SourceStatus]:
         """How each source is, in the order of the configuration."""
         return [
-            structs.replace(status, circuit=self._kept[name].breaker.circuit)
+            structs.replace(
+                status,
+                circuit=self._kept[name].breaker.circuit,
+                dead_letters=dead_letters_of(self._kept[name].supervised.source),
+            )
             for name, status in self._status.items()
         ]
 

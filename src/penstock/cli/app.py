@@ -9,6 +9,7 @@ from penstock.cli import (
     check,
     checkpoint,
     consume,
+    deadletter,
     doctor,
     log,
     operate,
@@ -70,6 +71,7 @@ app.command("resume")(operate.resume)
 app.command("rewind")(operate.rewind)
 app.add_typer(check.app, name="config")
 app.add_typer(log.app, name="log")
+app.add_typer(deadletter.app, name="deadletter")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("quickstart")(quickstart.command)

@@ -16,6 +16,7 @@ from penstock.cli import publishing
 from penstock.cli.alerts import Sender
 from penstock.cli.config import Settings, SourceSettings
 from penstock.cli.control import Control
+from penstock.cli.letters import LetterRequests
 from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
 from penstock.cli.page import metrics
@@ -102,6 +103,7 @@ async def capture(
     control.register("metrics", metrics)
     control.register("status", observer.status)
     Operations(log, supervisor, paused).register(control)
+    LetterRequests(supervisor).register(control)
     publishing.register(control, log, supervisor, publisher)
     log.on_request(control.answer)
     tasks = [

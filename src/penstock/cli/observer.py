@@ -122,6 +122,7 @@ class Observer:
             "health": health.value,
             "silent": name in self._silent,
             "secondsToLoss": to_loss,
+            "deadLetters": status.dead_letters,
             "gapsDetected": self._supervisor.gaps.detected.get(name, 0),
             "eventsPerSecond": self._rate(name),
         }
