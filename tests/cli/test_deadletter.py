@@ -1,4 +1,4 @@
-"""`penstock deadletter`: what could not be decoded is listed, and dealt with, while capture runs."""
+"""`penstock deadletter`: what cannot be decoded is listed, and dealt with, while capture runs."""
 
 import base64
 import json
