@@ -72,6 +72,8 @@ class Session:
             if config.on_undecodable == "dead_letter"
             else None
         )
+        self.letters_made = 0
+        """Dead letters that were yielded and that nobody has counted."""
         self._asked_since_chunk = True
         self.inbox = Inbox()
         """What others ask this session to say."""
@@ -232,9 +234,13 @@ class Session:
         """Take the letter of a change that cannot be decoded; its commit's position counts it."""
         self._seen = change.token
         ended = self.assembler.ended_before(change)
-        self._writer = self._writer.with_letters(self._writer.letters + 1)
+        self._lettered()
         items = self.assembler.add(change)
         return items if ended is None else (ended, *items)
+
+    def _lettered(self) -> None:
+        self._writer = self._writer.with_letters(self._writer.letters + 1)
+        self.letters_made += 1
 
     def _reply_ended(self, reply: Reply) -> Iterator[Commit]:
         """What the end of a reply completes; a heartbeat if it held nothing."""
@@ -311,7 +317,7 @@ class Session:
                     raise
                 poison = self._letters.row(raw, error, namespace=namespace, at=started)
                 events += poison.events()
-                self._writer = self._writer.with_letters(self._writer.letters + 1)
+                self._lettered()
         self._copy_on(
             structs.replace(
                 copying,

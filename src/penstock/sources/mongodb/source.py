@@ -44,6 +44,7 @@ from penstock.sources.mongodb.positions import (
 )
 from penstock.sources.mongodb.session import Session, system_event
 from penstock.sources.mongodb.snapshot import Chunk, collections, read_chunk
+from penstock.telemetry import DEAD_LETTERS, DEAD_LETTERS_OUTSTANDING
 
 logger = structlog.get_logger(__name__)
 
@@ -139,6 +140,7 @@ class MongoSource:
     async def acknowledge(self, position: str) -> None:
         """The oplog's size alone decides what it keeps; who asked for a copy waits for this."""
         self._desk.acknowledged(position)
+        self._count_letters()
 
     async def copy(self, names: Sequence[str], *, known: Collection[tuple[str, str]]) -> list[str]:
         """As `Copies.copy`."""
@@ -154,6 +156,13 @@ class MongoSource:
         asked = named(self.name, names, namespaces=self.config.namespaces, there=there, known=known)
         await self._desk.ask(asked)
         return [".".join(namespace) for namespace in asked or there]
+
+    def _count_letters(self) -> None:
+        session = self._session_now
+        if session is not None and session.letters_made:
+            DEAD_LETTERS.labels(self.name).inc(session.letters_made)
+            session.letters_made = 0
+        DEAD_LETTERS_OUTSTANDING.labels(self.name).set(self.dead_letters)
 
     async def close(self) -> None:
         """Close the connections; harmless when there are none."""
