@@ -68,7 +68,7 @@ class Served:
 
     async def caught_up(self) -> None:
         """Wait until the state has the whole log."""
-        while self.keeper.applied.sequence < (await self.log.bounds()).head:
+        while self.keeper.applied.sequence < (await self.log.bounds()).head:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -250,9 +250,8 @@ async def test_rows_that_may_be_missing_are_an_error_with_the_way_out_never_a_sm
         for refused in (["shop/a"], ["shop/never_heard_of"]):
             with pytest.raises(StateIncompleteError, match="penstock snapshot shop"):
                 await _taken(served, refused)
-        with pytest.raises(PenstockError) as error:
-            with LogClient(served.flight) as client:
-                await asyncio.to_thread(list, client.rows(RowsRequest(source="shop")))
+        with pytest.raises(PenstockError) as error, LogClient(served.flight) as client:
+            await asyncio.to_thread(list, client.rows(RowsRequest(source="shop")))
         assert type(error.value) is StateIncompleteError
 
 

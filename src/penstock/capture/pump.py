@@ -131,9 +131,7 @@ class _Injecting:
                 return
 
 
-def _tell(
-    batch: list[Commit | Fragment], on_notice: Callable[[SystemEvent], None] | None
-) -> None:
+def _tell(batch: list[Commit | Fragment], on_notice: Callable[[SystemEvent], None] | None) -> None:
     if on_notice is not None:
         for notice in notices(batch):
             on_notice(notice)

@@ -195,7 +195,11 @@ class Facts:
         self._put_source(source, structs.replace(self.source(source), gaps=(*gaps, gap)))
 
     def _scoped(self, source: str, said: dict[str, Any], sequence: int) -> None:
-        for name in _names(source, said.get("removed", ())):
+        removed = set(_names(source, said.get("removed", ())))
+        database = said.get("after", {}).get("database")
+        if database is not None:
+            removed |= {name for name in self.of(source) if name.database != database}
+        for name in removed:
             known = self.heard(name, sequence)
             self._put(name, structs.replace(_uncopied(known), complete=False, left=True))
         for name in _names(source, said.get("added", ())):
