@@ -33,6 +33,7 @@ from penstock.flatten import flatten, respelled, spelled
 from penstock.sources.mongodb.documents import OPTIONS, BsonEncoder, decode
 from penstock.sources.mongodb.faithful import InexactError
 from penstock.sources.mongodb.positions import Token
+from penstock.sources.mongodb.retyped import told
 
 SCHEMA_OPERATIONS = frozenset(
     {
@@ -111,15 +112,19 @@ class Normaliser:
             except InexactError as error:
                 document = self._damaged(raw, error)
         size = len(raw)
+        of: bytes | None = raw
         if "splitEvent" in document or self._fragments:
             document, size = self._joined(document, raw)
             if not document:
                 return None
+            of = None
         token = Token.of(document["_id"])
         operation = document["operationType"]
         try:
+            event: AnyEvent
+            also: list[ChangeEvent] = []
             if operation in _OPERATIONS:
-                event: AnyEvent = self._data(_OPERATIONS[operation], document, token)
+                event, *also = self._changes(_OPERATIONS[operation], document, token, of)
             elif operation in SCHEMA_OPERATIONS:
                 event = self._schema(operation, document, token)
             else:
@@ -131,7 +136,7 @@ class Normaliser:
                 what=f"{operation} of {namespace or 'the database'}: {error}",
                 position=token.data,
             ) from error
-        return Change(event, token, size)
+        return Change(event, token, size, tuple(also))
 
     def parts(self, raw: bytes) -> list[bytes]:
         """The raw parts of the event that `raw` ended; mostly itself alone."""
@@ -166,7 +171,28 @@ class Normaliser:
         self._damage = self._damage or damage
         return found
 
-    def _data(self, operation: Operation, document: dict[str, Any], token: Token) -> ChangeEvent:
+    def _changes(
+        self, operation: Operation, document: dict[str, Any], token: Token, of: bytes | None
+    ) -> list[ChangeEvent]:
+        """What the event says, in order: one change, or two where it gives an _id another type."""
+        if operation is not Operation.UPDATE and operation is not Operation.REPLACE:
+            return [self._data(operation, document, token, of)]
+        parts = told(operation, document, images=self._post_images, encoder=self._encoder)
+        return [
+            self._data(part.operation, part.document, token, of, number)
+            for number, part in enumerate(parts)
+        ]
+
+    def _data(
+        self,
+        operation: Operation,
+        document: dict[str, Any],
+        token: Token,
+        of: bytes | None,
+        ordinal: int = 0,
+    ) -> ChangeEvent:
+        """`of` is the event's BSON, where it came in one piece; `ordinal` its place among what
+        one event is told as."""
         encode = self._encoder.encode
         namespace = document["ns"]
         database: str = namespace["db"]
@@ -181,7 +207,7 @@ class Normaliser:
         number = document.get("txnNumber")
         document_id, key_json = self._identity(document["documentKey"])
         return ChangeEvent(
-            event_id=event_id(self._source, token.data, 0),
+            event_id=event_id(self._source, token.data, ordinal),
             source=self._source,
             database=database,
             tenant=tenant,
@@ -194,13 +220,13 @@ class Normaliser:
             key=key_json,
             operation=operation,
             # A look-up that finds nothing (P25) says nothing: the delete follows.
-            full_document=None if full is None else self._image(full),
-            full_document_before_change=None if before is None else self._image(before),
-            update_description=None if update is None else encode(update),
+            full_document=None if full is None else self._image(full, of),
+            full_document_before_change=None if before is None else self._image(before, of),
+            update_description=None if update is None else encode(update, of),
             disambiguated_paths=encode(paths) if paths else None,
             txn_number=None if number is None else int(number),
             full_document_as_of_event=full is not None
-            and (operation is not Operation.UPDATE or self._post_images),
+            and (document["operationType"] != "update" or self._post_images),
         )
 
     def _schema(self, operation: str, document: dict[str, Any], token: Token) -> SchemaEvent:
@@ -233,7 +259,7 @@ class Normaliser:
             document = decode(raw)
             document_id, key = self._identity({"_id": document["_id"]})
             where = f"{where}:{bytes(key).decode()}"
-            full = self._image(document)
+            full = self._image(document, raw)
             tenant = self._tenant or (
                 database
                 if self._rule is None
@@ -330,7 +356,7 @@ class Normaliser:
             text=tenant_text,
         )
 
-    def _flattened(self, document: Mapping[str, Any]) -> Raw:
+    def _flattened(self, document: Mapping[str, Any], _: bytes | None) -> Raw:
         return self._encoder.encode(flatten(document))
 
     def encode(self, document: Mapping[str, Any]) -> Raw:
