@@ -79,6 +79,23 @@ INSERTS_REPEATED = Counter(
     registry=SERVE_REGISTRY,
 )
 READERS = Gauge("penstock_readers", "Readers connected.", ["protocol"], registry=SERVE_REGISTRY)
+CONSUMERS_BY_SHARD_CONFIG = Gauge(
+    "penstock_consumers_by_shard_config",
+    "Readers connected that take some shards, by how many shards they count.",
+    ["shard_count"],
+    registry=SERVE_REGISTRY,
+)
+EVENTS_BY_SHARD = Counter(
+    "penstock_events_by_shard_total",
+    "Events sent to readers of shards; shard_id is `several` for a reader of more than one.",
+    ["shard_count", "shard_id"],
+    registry=SERVE_REGISTRY,
+)
+SHARD_FILTER_RATIO = Gauge(
+    "penstock_shard_filter_ratio",
+    "Of the entries that readers of shards passed lately, the part that was not sent to them.",
+    registry=SERVE_REGISTRY,
+)
 DEAD_LETTERS = Counter(
     "penstock_dead_letters_total",
     "Changes that could not be decoded, made durable as dead letters.",

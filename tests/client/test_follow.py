@@ -13,6 +13,7 @@ from penstock.client import (
     Following,
     MemoryProgress,
     Retry,
+    Shards,
     follow,
     follow_log,
 )
@@ -373,3 +374,18 @@ async def test_reading_is_as_lazy_as_it_says(log: Log, serve: Serve) -> None:
     async with follow(server.address, after=after) as changes:
         assert (await anext(changes)).sequence == 1
         assert consumers.status().readers[0].sequence < 6000
+
+
+async def test_readers_of_different_shards_have_every_change_between_them(
+    opened: Open, log: Log
+) -> None:
+    """P24; what Penstock itself says is for every shard."""
+    await log.append([*one_each(1, 30), commit(system(31))])
+    got: list[int] = []
+    for one in range(2):
+        shards = Shards(by=("documentId",), count=2, ids=frozenset({one}))
+        changes = opened(after=await beginning(log), shards=shards, control_events=True)
+        async with changes:
+            while (change := await anext(changes)).kind is not Kind.SYSTEM:
+                got.append(change.sequence)
+    assert sorted(got) == list(range(1, 31))

@@ -311,7 +311,33 @@ async def test_each_marker_that_cannot_resume_has_its_own_status_p28(
         assert sentence.endswith(".")
 
 
-async def test_a_request_for_shards_is_refused_rather_than_answered_with_everything(
+async def test_readers_of_different_shards_share_the_stream_and_all_advance(
+    log: Log, serve: Serve, connect: Connect
+) -> None:
+    """Together they get everything once; who gets nothing for a while still moves on."""
+    await log.append(one_each(1, 30))
+    server = await serve(log, heartbeat_interval=0.01)
+    after = str(oldest(await log.bounds()))
+    got: list[int] = []
+    for one in range(3):
+        call = subscribe_batch(
+            connect(server.address),
+            after=after,
+            shard_by=["documentId"],
+            shard_count=3,
+            shard_ids=[one],
+        )
+        own, marker = list[int](), 0
+        while marker < 30:
+            batch = await call.read()
+            own += [event.sequence for event in batch.events]
+            marker = parse_progress(batch.progress).sequence
+        got += own
+        call.cancel()
+    assert sorted(got) == list(range(1, 31))
+
+
+async def test_a_request_for_shards_that_cannot_be_meant_is_refused(
     log: Log, serve: Serve, connect: Connect
 ) -> None:
     server = await serve(log)

@@ -45,6 +45,15 @@ def command(
             "--collections", help="Only these: collection or source/collection; repeatable."
         ),
     ] = None,
+    shard_by: Annotated[
+        list[str] | None,
+        typer.Option(help="What shards are made by, as documentId; repeatable, in order."),
+    ] = None,
+    shard_count: Annotated[int, typer.Option(min=0, help="How many shards there are.")] = 0,
+    shard_ids: Annotated[
+        list[int] | None,
+        typer.Option("--shard-id", min=0, help="A shard that this consumer takes; repeatable."),
+    ] = None,
     control: Annotated[
         bool, typer.Option("--control", help="Give it schema, gap and system events too.")
     ] = False,
@@ -77,6 +86,7 @@ def command(
     from penstock.cli.tail import oldest
     from penstock.client import DeadLetterFile, FileProgress, Retry, follow, handle_changes
     from penstock.client.program import Program
+    from penstock.subscribe.shards import shards_of
 
     store = FileProgress(progress)
     after = oldest(load(config).serve.flight) if from_beginning and not store.load() else ""
@@ -94,6 +104,7 @@ def command(
             control_events=control,
             consumer_id=name,
             store=store,
+            shards=shards_of(shard_by or [], shard_count, shard_ids or []),
         )
         async with Program(arguments, answer_seconds=answer_timeout) as running:
             await handle_changes(

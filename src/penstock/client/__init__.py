@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.client.sync import SyncFollowing, follow_sync
     from penstock.client.whole import WholeCommit, commits
     from penstock.flatten import unflatten
+    from penstock.subscribe.shards import Shards
 
 __all__ = [
     "Change",
@@ -33,6 +34,7 @@ __all__ = [
     "ProgressStore",
     "Retry",
     "Rows",
+    "Shards",
     "SyncFollowing",
     "SyncRows",
     "WholeCommit",
@@ -59,6 +61,7 @@ _HOMES: Final = {
     "MemoryProgress": "store",
     "ProgressStore": "store",
     "Retry": "retry",
+    "Shards": ".subscribe.shards",
     "Rows": "rows",
     "SyncFollowing": "sync",
     "SyncRows": "rows",

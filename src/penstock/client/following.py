@@ -16,6 +16,7 @@ from penstock.errors import PenstockError
 from penstock.ports import LogReader
 from penstock.subscribe import Coalescing, Criteria, Subscription, batches, start
 from penstock.subscribe import follow as follow_blocks
+from penstock.subscribe.shards import Shards
 
 log = structlog.get_logger(__name__)
 
@@ -249,6 +250,7 @@ def follow(
     save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
     retry: Retry = RETRY,
     coalesce_on_catch_up: bool = True,
+    shards: Shards | None = None,
 ) -> Following:
     """Follow the service at `target` ("host:port").
 
@@ -264,6 +266,8 @@ def follow(
     While far behind (the service's `catch_up_threshold`), the changes of a document may come as
     one that says how many it stands for (`Change.coalesced`): the latest state sooner, but not
     every state. `coalesce_on_catch_up=False` gets every change, always.
+
+    With `shards`, only the documents of these come: several consumers share the stream.
     """
     wanted = list(collections)
 
@@ -273,6 +277,7 @@ def follow(
             collections=wanted,
             control_events=control_events,
             coalesce_on_catch_up=coalesce,
+            shards=shards,
         )
         return lambda marker: receive(target, request(marker))
 
@@ -283,7 +288,7 @@ def follow(
         store=store or MemoryProgress(),
         save_interval_seconds=save_interval_seconds,
         retry=retry,
-        whole=control_events and not wanted,
+        whole=control_events and not wanted and shards is None,
     )
 
 
@@ -298,6 +303,7 @@ def follow_log(
     heartbeat_seconds: float = 1.0,
     bytes_max: int = 1 << 20,
     coalescing: Coalescing | None = COALESCING,
+    shards: Shards | None = None,
 ) -> Following:
     """Follow a log in this process; the same semantics as `follow` (P17).
 
@@ -306,7 +312,7 @@ def follow_log(
     every change, always.
     """
     wanted = frozenset(collections)
-    criteria = Criteria(collections=wanted, control_events=control_events)
+    criteria = Criteria(collections=wanted, control_events=control_events, shards=shards)
 
     def connection(coalescing: Coalescing | None) -> Connect:
         async def connect(marker: str) -> AsyncGenerator[Received]:
@@ -336,5 +342,5 @@ def follow_log(
         store=store or MemoryProgress(),
         save_interval_seconds=save_interval_seconds,
         retry=RETRY,
-        whole=control_events and not wanted,
+        whole=control_events and not wanted and shards is None,
     )

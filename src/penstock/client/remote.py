@@ -17,6 +17,7 @@ from penstock.errors import (
     StreamChangedError,
     TrimmedError,
 )
+from penstock.subscribe.shards import Shards
 from penstock.wire import split_batch
 
 METHOD: Final = "/penstock.v1.PullerService/SubscribeBatch"
@@ -47,6 +48,7 @@ def request_bytes(
     collections: Iterable[str],
     control_events: bool,
     coalesce_on_catch_up: bool = False,
+    shards: Shards | None = None,
 ) -> Callable[[str], bytes]:
     """What asks for the stream after a marker."""
     wanted = list(collections)
@@ -58,6 +60,9 @@ def request_bytes(
             collections=wanted,
             control_events=control_events,
             coalesce_on_catch_up=coalesce_on_catch_up,
+            shard_by=shards.by if shards else (),
+            shard_count=shards.count if shards else 0,
+            shard_ids=sorted(shards.ids) if shards else (),
         ).SerializeToString()
 
     return request

@@ -15,6 +15,7 @@ from penstock.client.remote import SyncCall, request_bytes
 from penstock.client.retry import Backoff, Retry
 from penstock.client.store import MemoryProgress, ProgressStore
 from penstock.errors import PenstockError
+from penstock.subscribe.shards import Shards
 
 log = structlog.get_logger(__name__)
 
@@ -106,6 +107,7 @@ class SyncFollowing:
         save_interval_seconds: float,
         retry: Retry,
         coalesce_on_catch_up: bool,
+        shards: Shards | None,
     ) -> None:
         self._target = target
         self._request = request_bytes(
@@ -113,6 +115,7 @@ class SyncFollowing:
             collections=collections,
             control_events=control_events,
             coalesce_on_catch_up=coalesce_on_catch_up,
+            shards=shards,
         )
         self._backoff = Backoff(retry)
         self._reader: _Reader | None = None
@@ -221,6 +224,7 @@ def follow_sync(
     save_interval_seconds: float = SAVE_INTERVAL_SECONDS,
     retry: Retry = RETRY,
     coalesce_on_catch_up: bool = True,
+    shards: Shards | None = None,
 ) -> SyncFollowing:
     """Follow the service at `target` ("host:port") from one thread; everything else as `follow`.
 
@@ -236,4 +240,5 @@ def follow_sync(
         save_interval_seconds=save_interval_seconds,
         retry=retry,
         coalesce_on_catch_up=coalesce_on_catch_up,
+        shards=shards,
     )

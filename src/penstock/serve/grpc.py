@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -35,6 +34,7 @@ from penstock.ports import LogReader
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
+from penstock.serve.sharded import ShardCounts
 from penstock.serve.shared import SharedMessages
 from penstock.serve.snapshot import row_batches
 from penstock.subscribe import (
@@ -48,6 +48,7 @@ from penstock.subscribe import (
     start,
 )
 from penstock.subscribe.current import CurrentState
+from penstock.subscribe.shards import Shards, shards_of
 from penstock.telemetry import EVENTS_PUBLISHED, READERS
 from penstock.wire import Block, batch_message, heartbeat_message
 
@@ -115,6 +116,7 @@ class PullerServicer:
         self._config = config
         self._consumers = consumers
         self._shared = SharedMessages()
+        self._sharded = ShardCounts()
         self._streams: set[_Stream] = set()
         self._stopping = asyncio.Event()
 
@@ -209,11 +211,13 @@ class PullerServicer:
     async def _follow(
         self, request: pb.SubscribeRequest, context: Context, send: Send, stream: _Stream
     ) -> None:
+        criteria = Criteria(
+            collections=frozenset(request.collections),
+            control_events=request.control_events,
+            shards=shards_of(request.shard_by, request.shard_count, request.shard_ids),
+        )
         progress = await start(self._log, request.after)
         await context.send_initial_metadata(((PROGRESS_METADATA, str(progress)),))
-        criteria = Criteria(
-            collections=frozenset(request.collections), control_events=request.control_events
-        )
         deliveries = follow(
             self._log,
             Subscription(criteria=criteria, progress=progress),
@@ -222,11 +226,14 @@ class PullerServicer:
             clock=time.monotonic,
             coalescing=_coalescing(self._config) if request.coalesce_on_catch_up else None,
         )
-        with self._consumers.connected(
-            request.consumer_id, "grpc", sequence=progress.sequence
-        ) as reader:
+        with (
+            self._consumers.connected(
+                request.consumer_id, "grpc", sequence=progress.sequence
+            ) as reader,
+            self._sharded.connected(criteria.shards),
+        ):
             async with contextlib.aclosing(deliveries):
-                await self._deliver(deliveries, send, stream, reader)
+                await self._deliver(deliveries, send, stream, reader, criteria.shards)
 
     async def _deliver(
         self,
@@ -234,6 +241,7 @@ class PullerServicer:
         send: Send,
         stream: _Stream,
         reader: Reader,
+        shards: Shards | None,
     ) -> None:
         """Send until something raises: the log, the delivery's gap, or the end of the service."""
         published = EVENTS_PUBLISHED.labels("grpc")
@@ -250,6 +258,8 @@ class PullerServicer:
                 stream.reading = False
             events = await send(delivery)
             published.inc(events)
+            passed = delivery.progress.sequence - reader.sequence
+            self._sharded.moved(shards, passed=passed, sent=events)
             reader.moved(sequence=delivery.progress.sequence, events=events)
             if delivery.gap is not None:
                 raise delivery.gap
@@ -265,11 +275,6 @@ def _parse(request: bytes) -> pb.SubscribeRequest:
         parsed = pb.SubscribeRequest.FromString(request)
     except DecodeError as error:
         raise RequestError("the request is not a SubscribeRequest. Nothing was sent.") from error
-    if parsed.shard_by or parsed.shard_count or parsed.shard_ids:
-        raise RequestError(
-            "shards are not served by this version. Nothing was sent: ignoring shard_by would give "
-            "every reader everything. Leave shard_by, shard_count and shard_ids empty."
-        )
     return parsed
 
 
@@ -300,8 +305,7 @@ def _event_sender(
 
     async def send(delivery: Delivery) -> int:
         count = 0
-        window = delivery.window
-        make = messages if window is None else partial(coalesced, window)
+        make = delivery.made(messages, coalesced)
         for block, entries in delivery.slices:
             for message in make(block, entries):
                 await context.write(message)

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 
 from penstock.event import Kind
+from penstock.subscribe.shards import Claim, Shards
 from penstock.wire import Block, Stream, decode_message
 
 
@@ -21,6 +22,8 @@ class Criteria(Struct, frozen=True, kw_only=True):
     """Names as "collection" or "source/collection"; one that can be read both ways means both."""
     sources: frozenset[str] = frozenset()
     control_events: bool = False
+    shards: Shards | None = None
+    """Of what is left, only the documents of these shards. Control events are of every shard."""
 
     def wants(self, stream: Stream) -> bool:
         """Whether the data of `stream` goes out."""
@@ -53,9 +56,32 @@ class Selection(NamedTuple):
     entries: Sequence[int]
     gap: int | None
     """The entry that ends the stream: a gap for a reader who asked for no control events."""
+    leaving: frozenset[int] = frozenset()
+    """Of `entries`, those whose document has left the reader's shards."""
 
 
 def select(criteria: Criteria, block: Block) -> Selection:
+    """Which entries of `block` go out, before the gap that ends the stream, if there is one."""
+    selection = _select(criteria, block)
+    if criteria.shards is None:
+        return selection
+    return _of_shards(criteria.shards, block, selection)
+
+
+def _of_shards(shards: Shards, block: Block, selection: Selection) -> Selection:
+    kinds: list[int] = block.kinds().tolist()
+    kept: list[int] = []
+    leaving: list[int] = []
+    for i in selection.entries:
+        claim = Claim.HELD if kinds[i] != Kind.DATA else shards.claim(block, i)
+        if claim is not Claim.NONE:
+            kept.append(i)
+        if claim is Claim.LEAVING:
+            leaving.append(i)
+    return Selection(kept, selection.gap, frozenset(leaving))
+
+
+def _select(criteria: Criteria, block: Block) -> Selection:
     """Decide once a stream where the block holds only data, else entry by entry."""
     start, stop = block.start, block.stop
     wanted = [criteria.wants(stream) for stream in block.streams]

@@ -1,7 +1,8 @@
 """What goes out to a reader, decided without sending it."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -10,7 +11,7 @@ from penstock.errors import GapError, LogCorruptError, StreamChangedError
 from penstock.event import SystemEvent
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria, select
-from penstock.wire import Block, decode_message, plain_numbers
+from penstock.wire import Block, as_delete, decode_message, plain_numbers
 
 
 class Subscription(Struct, frozen=True, kw_only=True):
@@ -55,27 +56,31 @@ class Window(Struct, frozen=True, kw_only=True):
     inserts_repeated: Mapping[str, int] = {}
     """By source: inserts of a document that was inserted and not deleted, which none should say."""
 
-    def messages(self, block: Block, entries: Iterable[int]) -> Iterator[bytes]:
+    def messages(self, block: Block, entries: Sequence[int]) -> Iterator[bytes]:
         """As `Block.messages`, in place of what each entry says alone."""
-        start = str(self.start)
-        for i in entries:
-            sequence = block.first_sequence + i
-            changes, stored = self.merged.get(sequence, _ITSELF)
-            last = sequence == self.last_sequence
-            yield block.standing_for(
-                i,
-                changes,
-                progress=str(self.end) if last else start,
-                ends_commit=last and self.ends_commit,
-                stored=stored,
-            )
+        count = len(entries)
+        if count and block.first_sequence + entries[-1] == self.last_sequence:
+            count -= 1
+        yield from block.standing(entries[:count], self.merged, progress=str(self.start))
+        yield from block.standing(
+            entries[count:], self.merged, progress=str(self.end), ends_commit=self.ends_commit
+        )
 
-    def seed_messages(self, block: Block, entries: Iterable[int]) -> Iterator[bytes]:
+    def seed_messages(self, block: Block, entries: Sequence[int]) -> Iterator[bytes]:
         """As `Block.seed_messages`, in place of what each entry says alone."""
         return map(plain_numbers, self.messages(block, entries))
 
 
-_ITSELF: Final = Merged(1, None)
+Make = Callable[[Block, Sequence[int]], Iterable[bytes]]
+"""The messages of entries of a block."""
+MakeMerged = Callable[[Window, Block, Sequence[int]], Iterable[bytes]]
+
+
+def _with_deletes(
+    make: Make, leaving: frozenset[int], block: Block, entries: Sequence[int]
+) -> Iterator[bytes]:
+    for i, message in zip(entries, make(block, entries), strict=True):
+        yield as_delete(message) if block.first_sequence + i in leaving else message
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -88,6 +93,13 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """Changes were lost here, and this reader cannot be told in-band: its stream ends."""
     window: Window | None = None
     """What the slices stand for, where changes were merged."""
+    leaving: frozenset[int] = frozenset()
+    """Sequences of events that go out as deletes: their documents left the reader's shards."""
+
+    def made(self, messages: Make, merged: MakeMerged) -> Make:
+        """What makes this delivery's messages: `messages`, or `merged` where it is a window."""
+        make = messages if self.window is None else partial(merged, self.window)
+        return partial(_with_deletes, make, self.leaving) if self.leaving else make
 
 
 def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
@@ -96,6 +108,7 @@ def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
     Raises LogCorruptError if they leave a hole, StreamChangedError if they are of another log.
     """
     slices: list[Slice] = []
+    leaving: set[int] = set()
     progress = subscription.progress
     for block in blocks:
         if block.log_id != progress.log_id:
@@ -108,13 +121,16 @@ def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
         selection = select(subscription.criteria, block)
         if selection.entries:
             slices.append(Slice(block, selection.entries))
+            leaving.update(block.first_sequence + i for i in selection.leaving)
         if selection.gap is not None:
             if selection.gap > block.start:
                 progress = _progress_of(block, selection.gap - 1)
             gap = _gap_error(block, selection.gap)
-            return Delivery(slices=tuple(slices), progress=progress, gap=gap)
+            return Delivery(
+                slices=tuple(slices), progress=progress, gap=gap, leaving=frozenset(leaving)
+            )
         progress = _progress_of(block, block.stop - 1)
-    return Delivery(slices=tuple(slices), progress=progress)
+    return Delivery(slices=tuple(slices), progress=progress, leaving=frozenset(leaving))
 
 
 def _progress_of(block: Block, i: int) -> Progress:
@@ -142,7 +158,7 @@ def batches(
     *,
     events_max: int,
     bytes_max: int,
-    messages: Callable[[Block, Sequence[int]], Iterable[bytes]] = Block.messages,
+    messages: Make = Block.messages,
 ) -> Iterator[Batch]:
     """The slices of `delivery` as batches within both limits, lazily; none if nothing goes out.
 
@@ -151,13 +167,12 @@ def batches(
     the others have the marker of its start.
     """
     window = delivery.window
-    if window is not None:
-        messages = window.messages
+    make = delivery.made(messages, Window.messages)
     pending: list[bytes] = []
     pending_bytes = 0
     before: tuple[Block, int] | None = None
     for block, entries in delivery.slices:
-        made = list(messages(block, entries))
+        made = list(make(block, entries))
         made_bytes = sum(map(len, made))
         if len(pending) + len(made) <= events_max and pending_bytes + made_bytes <= bytes_max:
             # The whole slice fits: nothing to decide entry by entry.

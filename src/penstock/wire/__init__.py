@@ -28,6 +28,7 @@ from penstock.wire.encode import (
 )
 from penstock.wire.layout import BLOCK_BYTES, OPERATION_CODES, Stream
 from penstock.wire.messages import (
+    as_delete,
     batch_message,
     content_check,
     decode_message,
@@ -51,6 +52,7 @@ __all__ = [
     "Outline",
     "Placed",
     "Stream",
+    "as_delete",
     "batch_message",
     "build_block",
     "content_check",

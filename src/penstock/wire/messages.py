@@ -29,6 +29,15 @@ def heartbeat_message(progress: str) -> bytes:
     return text_field(10, progress)
 
 
+def as_delete(message: bytes) -> bytes:
+    """Event bytes that say that the document is gone, for a reader whose it is no longer."""
+    event = pb.Event.FromString(message)
+    event.operation_type = Operation.DELETE
+    for field in ("full_document", "update_description", "unchanged", "disambiguated_paths"):
+        event.ClearField(field)
+    return event.SerializeToString()
+
+
 def batch_message(messages: Sequence[bytes], progress: str) -> bytes:
     """An EventBatch of ready Event bytes. `progress` is that of the whole batch."""
     parts: list[bytes] = []
