@@ -17,6 +17,7 @@ from penstock.cli import (
     pipeline,
     quickstart,
     run,
+    snapshot,
     status,
     tail,
 )
@@ -64,6 +65,7 @@ def _root(
 app.command("run")(run.command)
 app.command("tail")(tail.command)
 app.command("consume")(consume.command)
+app.command("snapshot")(snapshot.command)
 app.command("status")(status.command)
 app.command("doctor")(doctor.command)
 app.command("pause")(operate.pause)

@@ -12,7 +12,7 @@ import structlog
 from penstock.capture import Backoff, Supervised, Supervisor
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
-from penstock.cli import publishing
+from penstock.cli import publishing, snapshot
 from penstock.cli.alerts import Sender
 from penstock.cli.config import Settings, SourceSettings
 from penstock.cli.control import Control
@@ -21,7 +21,9 @@ from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
 from penstock.cli.page import metrics
 from penstock.cli.paused import PausedSources
+from penstock.cli.snapshot import SnapshotRequests
 from penstock.ports import ChangeLog
+from penstock.state.reconcile import Reconciler
 
 logger = structlog.get_logger(__name__)
 
@@ -89,6 +91,7 @@ async def capture(
     and SupersededError once another machine publishes as this instance.
     """
     paused = PausedSources(settings.log.path)
+    reconciler = Reconciler(log, settings.log.path) if settings.state.enabled else None
     supervisor = Supervisor(
         log,
         [supervised(source) for source in settings.sources.values()],
@@ -96,6 +99,7 @@ async def capture(
         rng=random.Random(),
         backoff=backoff_of(settings.capture),
         paused=paused.read(),
+        injector=reconciler,
     )
     sender = Sender(settings.alerts)
     observer = Observer(log, supervisor, settings.capture, SystemClock(), alert=sender.offer)
@@ -103,6 +107,10 @@ async def capture(
     control.register("metrics", metrics)
     control.register("status", observer.status)
     Operations(log, supervisor, paused).register(control)
+    copies = SnapshotRequests(
+        settings.log.path, supervisor.sources, keeps_state=settings.state.enabled
+    )
+    control.register(snapshot.REQUEST, copies.answer)
     LetterRequests(supervisor).register(control)
     publishing.register(control, log, supervisor, publisher)
     log.on_request(control.answer)
@@ -127,5 +135,7 @@ async def capture(
         for task in (stopping, *tasks):
             task.cancel()
         await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        if reconciler is not None:
+            await reconciler.close()
     if publisher is not None and settings.checkpoint.on_shutdown:
         await publisher.finish()

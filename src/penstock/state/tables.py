@@ -111,3 +111,12 @@ def is_empty(txn: Transaction, env: Env, number: int) -> bool:
     prefix = number_key(number)
     with txn.cursor(env[ROWS]) as cursor:
         return not (cursor.set_range(prefix) and cursor.key().startswith(prefix))
+
+
+def known_collections(log: Path, source: str) -> set[tuple[str, str]]:
+    """The (database, collection)s of a source that the state of the log at `log` knows."""
+    env = find_state(state_path(log))
+    if env is None:
+        return set()
+    with env, env.read() as txn:
+        return {(name.database, name.collection) for name in read_collections(txn, env, source)}
