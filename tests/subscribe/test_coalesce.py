@@ -11,6 +11,8 @@ from penstock.progress import Progress
 from penstock.subscribe import Coalescing, Criteria
 from penstock.subscribe.coalesce import window_of
 from penstock.telemetry import SERVE_REGISTRY
+from penstock.wire import Block, CommitSummary, Placed, build_block, encode_event
+from penstock.wire.layout import INDEX
 from tests.subscribe.deltas import delta
 from tests.subscribe.events import LOG_ID, blocks_of, commit, one_each, schema, system
 from tests.subscribe.windows import ALWAYS, START, deliveries, entries_sent, event, marker
@@ -422,3 +424,24 @@ async def test_a_marker_of_a_window_resumes_where_its_window_began() -> None:
     assert await entries_sent(blocks, after=marker(first)) == [first, last]
     assert await entries_sent(blocks, after=marker(last)) == []
     assert marker(last) == Progress(LOG_ID, 8, blocks[-1].check(7) & 0xFFFFFFFF)
+
+
+def colliding(*events: AnyEvent) -> Block:
+    """A block in which the keys of all entries have one hash, as 64 bits allow."""
+    at = INDEX.fields["key_hash"][1] if INDEX.fields else 0
+    placed: list[Placed] = []
+    for number, one in enumerate(events, start=1):
+        encoded = encode_event(one)
+        index = encoded.index[:at] + (7).to_bytes(8, "little") + encoded.index[at + 8 :]
+        placed.append(Placed(structs.replace(encoded, index=index), number, 0, True))
+    summaries = [CommitSummary(1, one.event.check) for one in placed]
+    data = build_block(placed, summaries, ingested_at=0)
+    return Block(data, log_id=LOG_ID, first_sequence=1)
+
+
+async def test_keys_whose_hashes_meet_are_still_two_documents_p11() -> None:
+    one, two = event(1, "insert", 1, document={}), event(2, "insert", 2, document={})
+    tenant = structs.replace(one, tenant="other")
+    block = colliding(one, two, tenant, one, two, tenant)
+    entries = await entries_sent([block])
+    assert [(entry.sequence, entry.coalesced) for entry in entries] == [(4, 2), (5, 2), (6, 2)]

@@ -151,6 +151,10 @@ class _Entries:
         self._slices = slices
         outlines = [block.outline(entries) for block, entries in slices]
         joined = Outline(*(np.concatenate(column) for column in zip(*outlines, strict=True)))
+        self._streams: list[Stream] = []
+        self._stream: list[int] = self._numbered(slices, outlines)
+        self._keys: list[list[int]] = joined.key.tolist()
+        self._updates: list[list[int]] = joined.update.tolist()
         self._blocks = [block for block, entries in slices for _ in entries]
         self._entries = [i for _, entries in slices for i in entries]
         sequences = np.concatenate(
@@ -181,15 +185,30 @@ class _Entries:
     def same(self, group: Sequence[int]) -> list[list[int]]:
         """`group`, whose members share a hash, by stream and typed key. One row without a key is
         not another's."""
-        found: dict[tuple[Stream, bytes], list[int]] = {}
+        found: dict[tuple[int, bytes], list[int]] = {}
         for place in group:
-            key = self.cell(place, "key")
+            start, end = self._keys[place]
+            key = self._blocks[place].data[start:end]
             if key not in (b"", b"{}"):
-                found.setdefault((self.stream(place), key), []).append(place)
+                found.setdefault((self._stream[place], key), []).append(place)
         return [places for places in found.values() if len(places) > 1]
 
+    def _numbered(self, slices: Sequence[Slice], outlines: Sequence[Outline]) -> list[int]:
+        """The number in `_streams` of each entry's stream: the same in all blocks."""
+        numbers: dict[Stream, int] = {}
+        found: list[int] = []
+        for (block, _), outline in zip(slices, outlines, strict=True):
+            of_block = [numbers.setdefault(stream, len(numbers)) for stream in block.streams]
+            found += np.array(of_block)[outline.stream].tolist()
+        self._streams += numbers
+        return found
+
     def stream(self, place: int) -> Stream:
-        return self._blocks[place].stream(self._entries[place])
+        return self._streams[self._stream[place]]
+
+    def update(self, place: int) -> bytes:
+        start, end = self._updates[place]
+        return self._blocks[place].data[start:end]
 
     def cell(self, place: int, name: str) -> bytes:
         return self._blocks[place].cell(self._entries[place], name)
@@ -304,7 +323,7 @@ def _joined(entries: _Entries, run: _Run, place: int) -> _Run | None:
 
 
 def _compose(entries: _Entries, place: int, composition: Composition) -> bool:
-    description = entries.cell(place, "update_description")
+    description = entries.update(place)
     # What its paths mean stands beside it, and cannot be said of a composition.
     if not description or entries.cell(place, "disambiguated_paths"):
         return False

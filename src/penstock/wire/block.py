@@ -2,7 +2,7 @@
 
 import struct
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
@@ -56,6 +56,12 @@ class Outline(NamedTuple):
     """Names fields that the full document lacks because they were not sent again."""
     before: NDArray[np.bool_]
     """Has the image before."""
+    stream: NDArray[np.uint16]
+    """A place in the block's `streams`."""
+    key: NDArray[np.int64]
+    """Where in the block's `data` the key starts and ends."""
+    update: NDArray[np.int64]
+    """Where the update's description does."""
 
 
 class Block:
@@ -238,8 +244,12 @@ class Block:
 
     def outline(self, entries: Sequence[int]) -> "Outline":
         """What the index says of `entries`: enough to know which of them need decoding."""
-        index = self.index[np.asarray(entries, np.intp)]
-        lengths = index["cells"][:, :, 1] != 0
+        chosen = np.asarray(entries, np.intp)
+        index, places = self.index[chosen], self.places[chosen]
+        cells = index["cells"].astype(np.int64)
+        cells[:, :, 0] += places["start"].astype(np.int64)[:, None] + self.payload
+        lengths = cells[:, :, 1] != 0
+        cells[:, :, 1] += cells[:, :, 0]
         return Outline(
             key_hash=index["key_hash"],
             operation=index["operation"],
@@ -248,6 +258,9 @@ class Block:
             document=lengths[:, CELLS.index("full_document")],
             partial=index["unchanged"] != 0,
             before=lengths[:, CELLS.index("full_document_before_change")],
+            stream=places["stream"],
+            key=cells[:, CELLS.index("key")],
+            update=cells[:, CELLS.index("update_description")],
         )
 
     # --- messages -------------------------------------------------------------------------------
@@ -305,31 +318,42 @@ class Block:
             )
         )
 
-    def standing_for(
-        self, i: int, changes: int, *, progress: str, ends_commit: bool, stored: bytes | None = None
-    ) -> bytes:
-        """The message of entry `i`, standing for `changes` changes of which it is the last.
+    def standing(
+        self,
+        entries: Iterable[int],
+        merged: Mapping[int, tuple[int, bytes | None]],
+        *,
+        progress: str,
+        ends_commit: bool = False,
+    ) -> Iterator[bytes]:
+        """The messages of entries that stand for changes, each for itself and those before it.
 
-        `stored` replaces what the entry says, not where it stands. Rows and digest of the commit
-        are left out, because changes of it are.
+        `merged` says by sequence for how many, and what replaces what the entry says (not where it
+        stands); who is not in it stands for itself. All have one marker. Rows and digest of their
+        commits are left out, because changes of those are.
         """
-        return b"".join(
-            (
-                self.stored(i) if stored is None else stored,
-                _COMMIT,
-                varint(self.commit(i)),
-                _INGESTED_AT,
-                varint(self.ingested_at),
-                _ORDINAL,
-                varint(self.ordinal(i)),
-                _ENDS_COMMIT if ends_commit else b"",
-                _SEQUENCE,
-                varint(self.first_sequence + i),
-                text_field(10, progress),
-                _COALESCED,
-                varint(changes),
+        tail = (_ENDS_COMMIT if ends_commit else b"") + text_field(10, progress) + _SEQUENCE
+        ingested = _INGESTED_AT + varint(self.ingested_at) + _ORDINAL
+        for i in entries:
+            sequence = self.first_sequence + i
+            changes, stored = merged.get(sequence, _ITSELF)
+            start, number, ordinal, _, _ = self._place(i)
+            if stored is None:
+                start += self.payload
+                stored = self.data[start : start + self._head(i)[1]]
+            yield b"".join(
+                (
+                    stored,
+                    _COMMIT,
+                    varint(self.first_commit + number),
+                    ingested,
+                    varint(ordinal),
+                    tail,
+                    varint(sequence),
+                    _COALESCED,
+                    varint(changes),
+                )
             )
-        )
 
     def seed_message(self, i: int) -> bytes:
         """The puller's dialect: the same bytes, but int64 values plain as relaxed JSON has them."""
@@ -362,6 +386,7 @@ _ORDINAL = tag(14, 0)
 _ENDS_COMMIT = tag(29, 0) + b"\1"
 _SEQUENCE = tag(30, 0)
 _COALESCED = tag(31, 0)
+_ITSELF = (1, None)
 _CELL = struct.Struct("<II")
 _CELLS_AT = {  # the last field of INDEX
     name: INDEX.itemsize - _CELL.size * (len(CELLS) - number) for number, name in enumerate(CELLS)
