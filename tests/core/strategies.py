@@ -1,8 +1,10 @@
 """Events, commits and blocks of every shape that a source may produce, for hypothesis."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 from hypothesis import strategies as st
 from msgspec import Raw
 
@@ -17,13 +19,16 @@ from penstock.event import (
 )
 from penstock.progress import Progress
 from penstock.wire import (
+    COMMIT,
+    PLACE,
     Block,
     CommitSummary,
+    Encoded,
     EncodedEvent,
-    Placed,
     build_block,
     encode_event,
 )
+from penstock.wire.layout import INDEX
 
 U32, I64, U64 = (1 << 32) - 1, (1 << 63) - 1, (1 << 64) - 1
 
@@ -108,6 +113,35 @@ def control_events() -> st.SearchStrategy[SchemaEvent | SystemEvent]:
 events: st.SearchStrategy[AnyEvent] = st.one_of(change_events(), change_events(), control_events())
 
 
+class Placed(NamedTuple):
+    """An encoded event, and where it says that it stands, right or wrong."""
+
+    event: EncodedEvent
+    commit: int
+    ordinal: int
+    ends_commit: bool
+
+
+def block_of(
+    placed: Sequence[Placed], summaries: Sequence[CommitSummary], *, ingested_at: int
+) -> bytes:
+    """A block of exactly these entries, one by one."""
+    first = placed[0].commit
+    encoded = Encoded(
+        b"".join(one.event.message for one in placed),
+        np.frombuffer(b"".join(one.event.index for one in placed), INDEX),
+        [one.event.stream for one in placed],
+    )
+    places = [(0, one.commit - first, one.ordinal, 0, one.ends_commit) for one in placed]
+    return build_block(
+        encoded,
+        np.array(places, PLACE),
+        np.array(summaries, COMMIT),
+        first_commit=first,
+        ingested_at=ingested_at,
+    )
+
+
 class StoredBlock(NamedTuple):
     """A block, and what reading it must give."""
 
@@ -144,7 +178,7 @@ def stored_block(
     skip = min(skip, len(placed) - 1)
     chosen = placed[skip : max(skip + 1, len(placed) - drop)]
     summaries = {place.commit: summary for place, summary, _ in chosen}
-    data = build_block(
+    data = block_of(
         [place for place, _, _ in chosen], list(summaries.values()), ingested_at=ingested_at
     )
     entries = [

@@ -7,15 +7,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from penstock.errors import LogCorruptError, LogError, LogFormatError
-from penstock.wire import (
-    Block,
-    CommitSummary,
-    EncodedEvent,
-    Placed,
-    build_block,
-    encode_event,
-)
-from tests.core.strategies import StoredBlock, blocks, events, stored_block
+from penstock.wire import Block, CommitSummary, EncodedEvent, encode_event
+from tests.core.strategies import Placed, StoredBlock, block_of, blocks, events, stored_block
 from tests.core.test_wire import change
 
 
@@ -76,7 +69,7 @@ def _no_event() -> EncodedEvent:
     """An entry whose check is right, but whose bytes are no protobuf."""
     message = b"\xff" * len(ONE.message)
     check = xxhash.xxh3_64_intdigest(message)
-    return EncodedEvent(ONE.stream, message, check.to_bytes(8, "little") + ONE.index[8:], check)
+    return EncodedEvent(ONE.stream, message, check.to_bytes(8, "little") + ONE.index[8:])
 
 
 NO_EVENT = _no_event()
@@ -151,7 +144,7 @@ def test_verify_names_what_is_wrong(
     placed: list[Placed], summaries: list[CommitSummary], said: str
 ) -> None:
     with pytest.raises(LogCorruptError, match=said):
-        opened(build_block(placed, summaries, ingested_at=0))
+        opened(block_of(placed, summaries, ingested_at=0))
 
 
 @given(st.lists(events, min_size=1, max_size=3))

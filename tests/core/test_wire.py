@@ -18,10 +18,8 @@ from penstock.wire import (
     ARROW_SCHEMA,
     Block,
     CommitSummary,
-    Placed,
     Stream,
     batch_message,
-    build_block,
     decode_message,
     encode_commit,
     encode_event,
@@ -29,7 +27,15 @@ from penstock.wire import (
     to_arrow,
     to_json,
 )
-from tests.core.strategies import StoredBlock, blocks, change_events, events, stored_block
+from tests.core.strategies import (
+    Placed,
+    StoredBlock,
+    block_of,
+    blocks,
+    change_events,
+    events,
+    stored_block,
+)
 
 
 def change(**changes: Any) -> ChangeEvent:
@@ -107,8 +113,8 @@ def test_a_staged_block_takes_its_commit_from_its_pointer(stored: StoredBlock) -
     """Invariant 3: what a staged block cannot know is told by what publishes it."""
     events_of_one = [entry.event for entry in stored.entries]
     encoded = encode_commit("shop", events_of_one, position=None)
-    data = build_block(
-        [Placed(event, 0, 7 + i, False) for i, event in enumerate(encoded.events)],
+    data = block_of(
+        [Placed(encode_event(event), 0, 7 + i, False) for i, event in enumerate(events_of_one)],
         [CommitSummary(0, 0)],
         ingested_at=0,
     )
@@ -128,8 +134,12 @@ def test_a_staged_block_takes_its_commit_from_its_pointer(stored: StoredBlock) -
 @given(st.lists(events, max_size=4))
 def test_a_commit_is_encoded_with_its_digest(commit: list[Any]) -> None:
     encoded = encode_commit("shop", commit, position="p")
-    assert [one.message for one in encoded.events] == [encode_event(e).message for e in commit]
-    assert encoded.digest == sum(one.check for one in encoded.events) % 2**64
+    alone = [encode_event(event) for event in commit]
+    assert encoded.events.payload == b"".join(one.message for one in alone)
+    assert encoded.events.index.tobytes() == b"".join(one.index for one in alone)
+    assert list(encoded.events.streams) == [one.stream for one in alone]
+    assert encoded.rows == ([len(commit)] if commit else [])
+    assert encoded.digest == sum(one.check for one in alone) % 2**64
     assert encoded.last_timestamp == (commit[-1].timestamp if commit else 0)
 
 

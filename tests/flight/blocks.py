@@ -10,7 +10,7 @@ from penstock.event import AnyEvent, ChangeEvent, ClusterTime, Operation, System
 from penstock.extjson import encode
 from penstock.ports import Ancestor, Bounds
 from penstock.progress import Progress
-from penstock.wire import Block, CommitSummary, Placed, build_block, encode_commit
+from penstock.wire import Block, build_block, encode_commit, joined, places_of, summaries_of
 
 _positions = itertools.count(1)
 
@@ -70,26 +70,26 @@ class BlockLog:
 
     def append(self, commits: Iterable[Sequence[AnyEvent]]) -> None:
         """Append whole commits."""
-        placed: list[Placed] = []
-        summaries: dict[int, CommitSummary] = {}
-        for events in commits:
-            self.head_commit += 1
-            encoded = encode_commit("shop", events, position="p")
-            summaries[self.head_commit] = CommitSummary(len(events), encoded.digest)
-            placed += [
-                Placed(event, self.head_commit, ordinal, ordinal == len(events) - 1)
-                for ordinal, event in enumerate(encoded.events)
-            ]
+        encoded = [encode_commit("shop", events, position="p").events for events in commits]
+        events, rows = joined(encoded), [len(one) for one in encoded]
+        places, summaries = places_of(rows), summaries_of(events, rows)
         with self._lock:
-            for at in range(0, len(placed), self.block_events):
-                part = placed[at : at + self.block_events]
-                touched = [summaries[number] for number in sorted({one.commit for one in part})]
-                data = build_block(part, touched, ingested_at=1)
-                first = self.head + 1
-                self.blocks.append(Block(data, log_id=self.log_id, first_sequence=first))
+            for at in range(0, len(events), self.block_events):
+                part = places[at : at + self.block_events]
+                first, last = int(part["commit"][0]), int(part["commit"][-1])
+                data = build_block(
+                    events.cut(at, at + len(part)),
+                    part,
+                    summaries[first : last + 1],
+                    first_commit=self.head_commit + 1 + first,
+                    ingested_at=1,
+                )
+                block = Block(data, log_id=self.log_id, first_sequence=self.head + 1)
+                self.blocks.append(block)
                 self.head += len(part)
                 self._lasts.append(self.head)
-                self.head_check = part[-1].event.check & 0xFFFFFFFF
+                self.head_check = block.check(len(part) - 1) & 0xFFFFFFFF
+            self.head_commit += len(rows)
 
     def trim(self, sequence: int) -> None:
         """Remove the entries up to `sequence`."""

@@ -32,7 +32,7 @@ from penstock.spark.table.chunk import (
     to_chunks,
 )
 from penstock.spark.table.reduce import verify_commits
-from penstock.wire import Block, CommitSummary, Placed, build_block, encode_commit
+from penstock.wire import Block, build_block, encode_commit, places_of, summaries_of
 
 LOG_ID = 0xFEDC_BA98_7654_3210
 """Above 2**63: as a signed number it is negative."""
@@ -51,12 +51,14 @@ class Entries:
     def commit(self, *events: AnyEvent) -> None:
         """Append one commit."""
         self._commits += 1
-        encoded = encode_commit("shop", events, position="p")
-        placed = [
-            Placed(event, self._commits, ordinal, ordinal == len(events) - 1)
-            for ordinal, event in enumerate(encoded.events)
-        ]
-        data = build_block(placed, [CommitSummary(len(placed), encoded.digest)], ingested_at=1)
+        encoded, rows = encode_commit("shop", events, position="p").events, [len(events)]
+        data = build_block(
+            encoded,
+            places_of(rows),
+            summaries_of(encoded, rows),
+            first_commit=self._commits,
+            ingested_at=1,
+        )
         self._blocks.append(Block(data, log_id=LOG_ID, first_sequence=self.head + 1).to_arrow())
         self.head += len(events)
 

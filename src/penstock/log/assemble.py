@@ -1,27 +1,35 @@
 """Commits -> blocks in their places. Pure: both logs stand on it, and neither can differ."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
+
+from penstock.errors import LogError
 from penstock.log.layout import on_disk
 from penstock.ports import SourceState
 from penstock.wire import (
     BLOCK_BYTES,
+    COMMIT,
+    NOTHING,
     CommitSummary,
-    EncodedCommit,
-    EncodedEvent,
-    Placed,
+    Encoded,
+    EncodedCommits,
     build_block,
+    joined,
+    places_of,
+    summaries_of,
 )
 
-_U64 = (1 << 64) - 1
+_U32: Final = (1 << 32) - 1
+_U64: Final = (1 << 64) - 1
 
 
 class Item(NamedTuple):
-    """A commit, or a part of one, and the staging that it belongs to if it is staged."""
+    """Commits, or a part of one, and the staging that they belong to if they are staged."""
 
     staging: str
-    part: EncodedCommit
+    part: EncodedCommits
 
 
 class Head(NamedTuple):
@@ -41,41 +49,49 @@ class Packed(NamedTuple):
     data: bytes
 
 
+def _block_ends(events: Encoded) -> list[int]:
+    """Where each block of `events` ends that is full: at the entry that makes it BLOCK_BYTES."""
+    ends = events.ends + np.arange(1, len(events) + 1) * events.index.itemsize
+    stops: list[int] = []
+    stop = reached = 0
+    while len(events) and int(ends[-1]) - reached >= BLOCK_BYTES:
+        stop = int(np.searchsorted(ends, reached + BLOCK_BYTES)) + 1
+        stops.append(stop)
+        reached = int(ends[stop - 1])
+    return stops
+
+
 def pack_commits(
-    commits: Iterable[EncodedCommit], *, after: Head, ingested_at: int
+    several: Iterable[EncodedCommits], *, after: Head, ingested_at: int
 ) -> tuple[list[Packed], Head]:
     """Blocks of whole commits that follow `after`, and the new head.
 
     A block closes at BLOCK_BYTES, wherever in a commit that is. Commits without events are
     heartbeats and take no number.
     """
-    sequence, number, check = after
+    given = [commits for commits in several if commits.rows]
+    if not given:
+        return [], after
+    events = joined([commits.events for commits in given])
+    rows = [count for commits in given for count in commits.rows]
+    summaries, places = summaries_of(events, rows), places_of(rows)
     packed: list[Packed] = []
-    placed: list[Placed] = []
-    summaries: list[CommitSummary] = []
-    size = 0
-    for commit in commits:
-        if not commit.events:
+    start = 0
+    for stop in (*_block_ends(events), len(events)):
+        if stop == start:
             continue
-        number += 1
-        summary = CommitSummary(len(commit.events), commit.digest)
-        summaries.append(summary)
-        last = len(commit.events) - 1
-        for ordinal, event in enumerate(commit.events):
-            placed.append(Placed(event, number, ordinal, ordinal == last))
-            size += len(event.message) + len(event.index)
-            if size >= BLOCK_BYTES:
-                sequence += len(placed)
-                data = build_block(placed, summaries, ingested_at=ingested_at)
-                packed.append(Packed(sequence, len(placed), data))
-                placed, size = [], 0
-                summaries = [] if ordinal == last else [summary]
-        check = commit.events[-1].check & 0xFFFFFFFF
-    if placed:
-        sequence += len(placed)
-        data = build_block(placed, summaries, ingested_at=ingested_at)
-        packed.append(Packed(sequence, len(placed), data))
-    return packed, Head(sequence, number, check)
+        first, last = int(places["commit"][start]), int(places["commit"][stop - 1])
+        data = build_block(
+            events.cut(start, stop),
+            places[start:stop],
+            summaries[first : last + 1],
+            first_commit=after.commit + 1 + first,
+            ingested_at=ingested_at,
+        )
+        packed.append(Packed(after.sequence + stop, stop - start, data))
+        start = stop
+    check = int(events.checks[-1]) & _U32
+    return packed, Head(after.sequence + len(events), after.commit + len(rows), check)
 
 
 class Staging(NamedTuple):
@@ -92,39 +108,48 @@ class Staging(NamedTuple):
     bytes: int = 0
     disk_bytes: int = 0
     """What the finished blocks take up in whole pages."""
-    held: tuple[EncodedEvent, ...] = ()
+    held: Encoded = NOTHING
     last_timestamp: int = 0
 
 
-_UNKNOWN = [CommitSummary(0, 0)]
+_UNKNOWN = np.zeros(1, COMMIT)
 """A staged block cannot know its commit's rows and digest; its pointer does."""
 
 
-def stage(staging: Staging, part: EncodedCommit) -> tuple[list[Packed], Staging]:
+def _staged_block(events: Encoded, *, rows: int, ends: bool) -> Packed:
+    """A block of a staged commit that has `rows` before; `ends` says whether these are its last."""
+    count = len(events)
+    if rows + count > _U32:
+        raise LogError(
+            f"a transaction has more than {_U32} changes, which the log cannot number. Nothing "
+            f"of it was kept. Make it smaller at the source, or exclude its collections."
+        )
+    places = places_of([count])
+    places["ordinal"] += rows
+    places["ends"][-1] = ends
+    data = build_block(events, places, _UNKNOWN, first_commit=0, ingested_at=0)
+    return Packed(rows + count, count, data)
+
+
+def stage(staging: Staging, part: EncodedCommits) -> tuple[list[Packed], Staging]:
     """Blocks that are full once `part` is added, and what is staged then. Rows count from 1."""
-    if not part.events:
+    if not len(part.events):
         return [], staging
-    events = (*staging.held, *part.events)
+    events = joined([staging.held, part.events])
     packed: list[Packed] = []
-    placed: list[Placed] = []
-    rows, size, total, disk_bytes = staging.rows, 0, staging.bytes, staging.disk_bytes
-    for event in events[:-1]:
-        placed.append(Placed(event, 0, rows + len(placed), False))
-        size += len(event.message) + len(event.index)
-        if size >= BLOCK_BYTES:
-            rows += len(placed)
-            data = build_block(placed, _UNKNOWN, ingested_at=0)
-            packed.append(Packed(rows, len(placed), data))
-            total += len(data)
-            disk_bytes += on_disk(len(data))
-            placed, size = [], 0
+    start, rows = 0, staging.rows
+    for stop in _block_ends(events):
+        if stop == len(events):
+            break
+        packed.append(_staged_block(events.cut(start, stop), rows=rows, ends=False))
+        start, rows = stop, rows + stop - start
     return packed, Staging(
         extent=staging.extent,
         rows=rows,
         digest=(staging.digest + part.digest) & _U64,
-        bytes=total,
-        disk_bytes=disk_bytes,
-        held=(*(one.event for one in placed), events[-1]),
+        bytes=staging.bytes + sum(len(block.data) for block in packed),
+        disk_bytes=staging.disk_bytes + sum(on_disk(len(block.data)) for block in packed),
+        held=events.cut(start, len(events)),
         last_timestamp=part.last_timestamp or staging.last_timestamp,
     )
 
@@ -142,18 +167,12 @@ class Finished(NamedTuple):
 
 def finish(staging: Staging) -> Finished:
     """Close a staging that has rows: its last block, and what proves the commit complete."""
-    last = len(staging.held) - 1
-    placed = [
-        Placed(event, 0, staging.rows + number, number == last)
-        for number, event in enumerate(staging.held)
-    ]
-    data = build_block(placed, _UNKNOWN, ingested_at=0)
-    rows = staging.rows + len(placed)
+    block = _staged_block(staging.held, rows=staging.rows, ends=True)
     return Finished(
-        block=Packed(rows, len(placed), data),
-        summary=CommitSummary(rows, staging.digest),
-        check=staging.held[-1].check & 0xFFFFFFFF,
-        bytes=staging.bytes + len(data),
+        block=block,
+        summary=CommitSummary(block.last, staging.digest),
+        check=int(staging.held.checks[-1]) & _U32,
+        bytes=staging.bytes + len(block.data),
     )
 
 
@@ -162,15 +181,16 @@ def moved(
     source: str,
     *,
     position: str,
-    events: int,
-    last_timestamp: int,
+    commits: int = 0,
+    events: int = 0,
+    last_timestamp: int = 0,
     now: int,
 ) -> SourceState:
-    """The state of a source after a commit of `events` entries (0: a heartbeat)."""
+    """The state of a source after so many `commits` that have `events`; 0: a heartbeat."""
     return SourceState(
         source=source,
         position=position,
-        commits=(state.commits if state else 0) + (1 if events else 0),
+        commits=(state.commits if state else 0) + commits,
         events=(state.events if state else 0) + events,
         last_timestamp=last_timestamp if events else (state.last_timestamp if state else 0),
         moved_at=now,

@@ -12,14 +12,14 @@ from itertools import count
 from typing import Final
 
 from penstock.errors import LogError, LogFullError
-from penstock.event import AnyEvent, Commit, Fragment
+from penstock.event import Commit, Fragment
 from penstock.log.assemble import Item
-from penstock.wire import EncodedCommit, EncodedEvent, encode_event
+from penstock.wire import Encoded, EncodedCommits, encode, joined
 
 EXTENT_BYTES_MIN: Final = 16 << 20
 """A commit that is larger is staged, however it is given."""
-_SLICE_EVENTS: Final = 256
-_U64: Final = (1 << 64) - 1
+SLICE_EVENTS: Final = 1024
+"""So many are encoded before others may run: some milliseconds."""
 
 Submit = Callable[[list[Item]], Awaitable[Awaitable[None]]]
 """Queue items. Awaiting it waits for room; awaiting what it returns waits for durability."""
@@ -81,32 +81,104 @@ class Intake:
 
     async def _items(self, batch: Sequence[Commit | Fragment], staged: list[str]) -> list[Item]:
         """The items of `batch`; names of the stagings that it opened go to `staged`."""
-        # Events that follow fragments belong to the fragments' staging, which only the batch as a
-        # whole may touch: if the batch fails, what was staged before must be as it was.
-        follows = {item.source for item in batch if self._stages(item.source)}
         items: list[Item] = []
-        encoded = 0
-        for given in batch:
-            staging = given.source
-            whole = isinstance(given, Commit) and given.source not in follows
-            part = _Part(given)
-            for start in range(0, len(given.events), _SLICE_EVENTS):
-                if encoded >= _SLICE_EVENTS:
-                    encoded = 0
-                    await asyncio.sleep(0)
-                encoded += part.add(given.events[start : start + _SLICE_EVENTS])
-                if whole and part.bytes > EXTENT_BYTES_MIN:
-                    if staging == given.source:
-                        staging = f"\0{next(self._numbers)}"
-                        staged.append(staging)
-                    await (await self._submit([Item(staging, part.take(position=None))]))
-            if isinstance(given, Commit):
-                items.append(Item(staging, part.take(position=given.position)))
-                follows.discard(given.source)
-            else:
-                items.append(Item(staging, part.take(position=None)))
-                follows.add(given.source)
+        rest = 0
+        for run in _runs(batch, {one.source for one in batch if self._stages(one.source)}):
+            if rest >= SLICE_EVENTS:
+                rest = 0
+                await asyncio.sleep(0)
+            rest += run.events
+            if run.whole and run.events <= SLICE_EVENTS:
+                commits = run.encoded()
+                if commits.events.bytes <= EXTENT_BYTES_MIN:
+                    items.append(Item(run.source, commits))
+                    continue
+            items += [await self._item(given, staged, whole=run.whole) for given in run.items]
         return items
+
+    async def _item(self, given: Commit | Fragment, staged: list[str], *, whole: bool) -> Item:
+        """One commit or fragment, slice by slice. A `whole` one is staged once it proves large."""
+        staging, size = given.source, 0
+        encoded: list[Encoded] = []
+        for start in range(0, len(given.events), SLICE_EVENTS):
+            if start:
+                await asyncio.sleep(0)
+            encoded.append(encode(given.events[start : start + SLICE_EVENTS]))
+            size += encoded[-1].bytes
+            if whole and size > EXTENT_BYTES_MIN:
+                if staging == given.source:
+                    staging = f"\0{next(self._numbers)}"
+                    staged.append(staging)
+                await (await self._submit([Item(staging, _part(given, encoded, position=None))]))
+                encoded, size = [], 0
+        position = given.position if isinstance(given, Commit) else None
+        return Item(staging, _part(given, encoded, position=position))
+
+
+class _Run:
+    """Neighbours in a batch that are encoded together: commits of one source, or a lone item."""
+
+    def __init__(self, given: Commit | Fragment, *, whole: bool) -> None:
+        self.source = given.source
+        self.items = [given]
+        self.whole = whole
+        """Commits that nothing was staged of."""
+        self.events = len(given.events)
+
+    def add(self, given: Commit | Fragment, *, whole: bool) -> bool:
+        """Take `given` in, if it belongs here."""
+        events = self.events + len(given.events)
+        if not (whole and self.whole and given.source == self.source and events <= SLICE_EVENTS):
+            return False
+        self.items.append(given)
+        self.events = events
+        return True
+
+    def encoded(self) -> EncodedCommits:
+        """Of whole commits."""
+        last = self.items[-1]
+        assert isinstance(last, Commit)  # `whole` says so
+        events = [event for given in self.items for event in given.events]
+        return EncodedCommits(
+            source=self.source,
+            position=last.position,
+            events=encode(events),
+            rows=[len(given.events) for given in self.items if given.events],
+            last_timestamp=events[-1].timestamp if events else 0,
+        )
+
+
+def _runs(batch: Sequence[Commit | Fragment], follows: set[str]) -> list[_Run]:
+    """`batch` in its order. `follows` are the sources of which something is staged.
+
+    Events that follow fragments belong to the fragments' staging, which only the batch as a whole
+    may touch: if the batch fails, what was staged before must be as it was.
+    """
+    runs: list[_Run] = []
+    for given in batch:
+        commit = isinstance(given, Commit)
+        whole = commit and given.source not in follows
+        if commit:
+            follows.discard(given.source)
+        else:
+            follows.add(given.source)
+        if not (runs and runs[-1].add(given, whole=whole)):
+            runs.append(_Run(given, whole=whole))
+    return runs
+
+
+def _part(
+    given: Commit | Fragment, encoded: Sequence[Encoded], *, position: str | None
+) -> EncodedCommits:
+    """Events of one commit or fragment."""
+    events = joined(encoded)
+    return EncodedCommits(
+        source=given.source,
+        position=position,
+        events=events,
+        rows=[len(events)] if len(events) else [],
+        last_timestamp=given.events[-1].timestamp if given.events else 0,
+    )
 
 
 class _Order:
@@ -155,32 +227,3 @@ def _settling(
         turn.close()
 
     return settle
-
-
-class _Part:
-    """Events of one commit or fragment, encoded and not yet taken."""
-
-    def __init__(self, given: Commit | Fragment) -> None:
-        self._source = given.source
-        self._last_timestamp = given.events[-1].timestamp if given.events else 0
-        self._events: list[EncodedEvent] = []
-        self.bytes = 0
-
-    def add(self, events: Sequence[AnyEvent]) -> int:
-        """Encode `events`; returns how many."""
-        encoded = [encode_event(event) for event in events]
-        self._events += encoded
-        self.bytes += sum([len(event.message) + len(event.index) for event in encoded])
-        return len(encoded)
-
-    def take(self, *, position: str | None) -> EncodedCommit:
-        taken = EncodedCommit(
-            source=self._source,
-            position=position,
-            events=self._events,
-            digest=sum([event.check for event in self._events]) & _U64,
-            bytes=self.bytes,
-            last_timestamp=self._last_timestamp,
-        )
-        self._events, self.bytes = [], 0
-        return taken

@@ -212,7 +212,7 @@ class LmdbLog(_AsyncReads):
 
     async def _submit(self, items: list[Item]) -> Awaitable[None]:
         await self._writer.room.wait(lambda: not self._writer.full(), None)
-        size = sum(item.part.bytes for item in items)
+        size = sum(item.part.events.bytes for item in items)
         return durable(self._writer.submit(lambda applied: applied.append(items), bytes_=size))
 
     async def _drop_staging(self, name: str) -> None:

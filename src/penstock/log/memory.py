@@ -19,7 +19,7 @@ from penstock.log.retention import Clock, Holdings, Old, SystemClock, Trust, due
 from penstock.log.view import Reads, View
 from penstock.log.wake import Bell
 from penstock.ports import Above, Ancestor, Bounds, SourceState
-from penstock.wire import Block, EncodedCommit
+from penstock.wire import Block, EncodedCommits
 
 
 class _Staged(NamedTuple):
@@ -156,8 +156,6 @@ class MemoryLog(Reads):
                 sources.get(source),
                 source,
                 position=position,
-                events=0,
-                last_timestamp=0,
                 now=self._clock.wall_ms(),
             )
         self._truth = self._truth._replace(sources=sources)
@@ -239,7 +237,7 @@ def _appended(truth: _Truth, items: list[Item], log_id: int, now: int) -> _Truth
     head = Head(state.head, state.head_commit, state.head_check)
     sources, stagings = dict(truth.sources), dict(truth.stagings)
     blocks: list[Block] = []
-    inline: list[EncodedCommit] = []
+    inline: list[EncodedCommits] = []
 
     def flush() -> None:
         nonlocal head
@@ -251,25 +249,26 @@ def _appended(truth: _Truth, items: list[Item], log_id: int, now: int) -> _Truth
 
     for name, part in items:
         staged = stagings.get(name)
-        rows, last_timestamp = len(part.events), part.last_timestamp
+        commits, rows, last_timestamp = len(part.rows), len(part.events), part.last_timestamp
         if part.position is None or staged is not None:
             staged = _staged(staged or _Staged(Staging(extent=0), ()), part)
             if part.position is None:
                 stagings[name] = staged
                 continue
             del stagings[name]
-            rows, last_timestamp = 0, staged.staging.last_timestamp
-            if staged.staging.held:
+            commits, rows, last_timestamp = 0, 0, staged.staging.last_timestamp
+            if len(staged.staging.held):
                 flush()
                 published, head = _published(staged, head, log_id, now)
                 blocks += published
-                rows = published[-1].last_sequence - published[0].first_sequence + 1
+                commits, rows = 1, published[-1].last_sequence - published[0].first_sequence + 1
         else:
             inline.append(part)
         sources[part.source] = moved(
             sources.get(part.source),
             part.source,
             position=part.position,
+            commits=commits,
             events=rows,
             last_timestamp=last_timestamp,
             now=now,
@@ -285,7 +284,7 @@ def _appended(truth: _Truth, items: list[Item], log_id: int, now: int) -> _Truth
     )
 
 
-def _staged(staged: _Staged, part: EncodedCommit) -> _Staged:
+def _staged(staged: _Staged, part: EncodedCommits) -> _Staged:
     packed, staging = stage(staged.staging, part)
     added = tuple((block.last - block.rows + 1, block.data) for block in packed)
     return _Staged(staging, staged.blocks + added)

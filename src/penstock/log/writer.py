@@ -41,7 +41,7 @@ from penstock.log.trimming import Trimmer, unfinished_extents
 from penstock.log.wake import Bell
 from penstock.ports import SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
-from penstock.wire import EncodedCommit
+from penstock.wire import EncodedCommits
 
 GROUP_BYTES_MAX: Final = 8 << 20
 """A group commit closes here, so that nobody waits long behind a large one."""
@@ -72,7 +72,7 @@ class Draft:
         self.broken = set(broken)
         """Sources and stagings that must start over: what their session goes by is not so."""
         self.moved: set[str] = set()
-        self.inline: list[EncodedCommit] = []
+        self.inline: list[EncodedCommits] = []
         self.blocks = 0
         self.now = 0
 
@@ -125,7 +125,7 @@ class Applied:
                     self._publish(part, part.position, staging)
             else:
                 self.draft.inline.append(part)
-                self._move(part.source, part.position, len(part.events), part.last_timestamp)
+                self._move(part, part.position, len(part.rows), len(part.events))
 
     def _require_sound(self, item: Item) -> None:
         if not self.draft.broken.isdisjoint((item.staging, item.part.source)):
@@ -161,14 +161,15 @@ class Applied:
             draft.stagings.pop(item.staging, None)
         return staging
 
-    def _publish(self, part: EncodedCommit, position: str, staging: Staging) -> None:
+    def _publish(self, part: EncodedCommits, position: str, staging: Staging) -> None:
         """The last block, and the pointer that makes the whole commit visible at once."""
-        rows = 0
-        if staging.held:
+        commits = rows = 0
+        if len(staging.held):
             self.flush()
-            rows = self._point_at(staging)
+            commits, rows = 1, self._point_at(staging)
         # Fragments without events were a heartbeat after all.
-        self._move(part.source, position, rows, staging.last_timestamp)
+        ended = part._replace(last_timestamp=staging.last_timestamp)
+        self._move(ended, position, commits, rows)
 
     def _point_at(self, staging: Staging) -> int:
         draft, done = self.draft, finish(staging)
@@ -199,15 +200,16 @@ class Applied:
         draft.inline.clear()
         draft.set_head(head)
 
-    def _move(self, source: str, position: str, events: int, last_timestamp: int) -> None:
-        draft = self.draft
+    def _move(self, part: EncodedCommits, position: str, commits: int, events: int) -> None:
+        draft, source = self.draft, part.source
         draft.moved.add(source)
         draft.sources[source] = moved(
             draft.sources.get(source),
             source,
             position=position,
+            commits=commits,
             events=events,
-            last_timestamp=last_timestamp,
+            last_timestamp=part.last_timestamp,
             now=draft.now,
         )
 
@@ -222,8 +224,6 @@ class Applied:
             draft.sources.get(source),
             source,
             position=position,
-            events=0,
-            last_timestamp=0,
             now=draft.now,
         )
 

@@ -6,7 +6,8 @@ slices, JSON splices, Flight gathers columns. Nothing stored says sequence, comm
 log's key and the header say where a block stands, and `Block.messages` appends them when sending.
 
     layout.py    what lies where, and protobuf's varints
-    encode.py    event -> bytes and index -> block
+    encode.py    events -> bytes and index
+    build.py     encoded events and their places -> block
     block.py     a stored block, read: messages, places, narrowing
     verify.py    whether a stored block says what it must
     arrow.py     blocks -> Arrow columns
@@ -17,16 +18,18 @@ This package is the only place that knows the layout.
 
 from penstock.wire.arrow import ARROW_SCHEMA, to_arrow
 from penstock.wire.block import Block, Outline
+from penstock.wire.build import CommitSummary, build_block, places_of, summaries_of
 from penstock.wire.encode import (
-    CommitSummary,
-    EncodedCommit,
+    NOTHING,
+    Encoded,
+    EncodedCommits,
     EncodedEvent,
-    Placed,
-    build_block,
+    encode,
     encode_commit,
     encode_event,
+    joined,
 )
-from penstock.wire.layout import BLOCK_BYTES, OPERATION_CODES, Stream
+from penstock.wire.layout import BLOCK_BYTES, COMMIT, OPERATION_CODES, PLACE, Stream
 from penstock.wire.messages import (
     as_delete,
     batch_message,
@@ -44,26 +47,33 @@ from penstock.wire.messages import (
 __all__ = [
     "ARROW_SCHEMA",
     "BLOCK_BYTES",
+    "COMMIT",
+    "NOTHING",
     "OPERATION_CODES",
+    "PLACE",
     "Block",
     "CommitSummary",
-    "EncodedCommit",
+    "Encoded",
+    "EncodedCommits",
     "EncodedEvent",
     "Outline",
-    "Placed",
     "Stream",
     "as_delete",
     "batch_message",
     "build_block",
     "content_check",
     "decode_message",
+    "encode",
     "encode_commit",
     "encode_event",
     "entry_of",
     "heartbeat_message",
+    "joined",
     "merged",
+    "places_of",
     "plain_numbers",
     "split_batch",
+    "summaries_of",
     "to_arrow",
     "to_json",
     "unchanged_of",

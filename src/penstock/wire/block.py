@@ -15,7 +15,7 @@ from penstock.errors import LogCorruptError, LogFormatError
 from penstock.event import Entry, Kind
 from penstock.progress import Progress
 from penstock.wire.arrow import to_arrow
-from penstock.wire.encode import CommitSummary
+from penstock.wire.build import CommitSummary
 from penstock.wire.layout import (
     CELLS,
     COMMIT,
