@@ -347,6 +347,33 @@ async def test_a_replay_says_what_the_document_is_now_not_what_the_old_change_wa
             await opened.replay([], settle=True)
 
 
+async def test_a_replay_says_both_keys_of_a_document_whose_id_got_another_type(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """The letter may be of the very write that gave it: the old key is gone, the new one is."""
+    orders = mongo_client[mongo_database].create_collection("orders")
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with source(mongo.uri, **options) as opened:
+        read = Reading(opened)
+        await read.next()
+        orders.insert_one({"_id": 5})
+        retyped = document(element(0x01, b"_id", struct.pack("<d", 5.0)), TWICE)
+        orders.replace_one({"_id": 5}, RawBSONDocument(retyped))
+        await read.until(lambda _: opened.dead_letters == 1)
+        orders.replace_one({"_id": 5}, {"_id": 5.0, "v": "mended"})
+        await dealt_with(read, opened)
+        await read.until(lambda r: parse_position(r.position or "").letters == 0)
+        commit = next(c for c in read.commits if c.events[-1].operation == "dead_letter_replayed")
+        assert [
+            (e.operation.value, e.document_id)
+            for e in commit.events
+            if isinstance(e, ChangeEvent) and e.collection == "orders"
+        ] == [("delete", "5"), ("insert", "5.0")]
+        rows = folded([e for e in read.events if e.collection == "orders"])
+        assert rows == {'orders/{"_id":5.0}': {"_id": 5.0, "v": "mended"}}
+        await read.stop()
+
+
 async def test_a_replay_while_changes_pour_in_ends_with_what_the_database_holds(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
 ) -> None:

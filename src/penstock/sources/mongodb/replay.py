@@ -139,17 +139,22 @@ class Rereader:
             return f"its collection was dropped or renamed since; {copy}"
         where = f"{letter.id}:{token.data}"
         try:
-            if found is None:
-                return [
+            said: list[AnyEvent] = []
+            if found is None or key_of(found) != key:
+                # To the server 5 and 5.0 are one key; its changes said which one this is.
+                said.append(
                     self._normaliser.gone(
                         key, namespace=namespace, where=where, at=token.time, tenant=letter.tenant
                     )
-                ]
-            return [
-                self._normaliser.copied(
-                    found, namespace=namespace, copy=f"replay:{where}", at=token.time
                 )
-            ]
+            if found is not None:
+                # In another type of its key too: the letter may be of the very write that gave it.
+                said.append(
+                    self._normaliser.copied(
+                        found, namespace=namespace, copy=f"replay:{where}", at=token.time
+                    )
+                )
+            return said
         except UndecodableError as error:
             return f"still undecodable: {error.what}"
 
@@ -170,10 +175,7 @@ class Rereader:
             codec_options=RAW,
         )
         for document in reply["cursor"]["firstBatch"]:
-            raw = bytes(document.raw)
-            # To the server 5 and 5.0 are one key; its changes said which one this is.
-            if key_of(raw) == key:
-                return raw
+            return bytes(document.raw)
         return None
 
     async def _is_same(self, letter: Letter) -> bool:
