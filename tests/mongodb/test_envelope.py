@@ -1,17 +1,23 @@
 """What is read around an event's documents is what decoding the whole event gives."""
 
+import math
 from typing import Any
 
 import bson
+import pytest
 from bson import Binary, DatetimeMS, Int64, ObjectId, Timestamp
+from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
+from pymongo import MongoClient
 
 from penstock.errors import UndecodableError
-from penstock.event import ChangeEvent
 from penstock.sources.mongodb.documents import OPTIONS, decode, decode_together
 from penstock.sources.mongodb.envelope import opened
 from penstock.sources.mongodb.normalise import Change, Normaliser
+from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import reading
 from tests.mongodb.test_documents import DOCUMENTS, INT64, SCALARS
 
 NUMBER = st.integers(0, (1 << 32) - 1)
@@ -87,6 +93,18 @@ def test_an_event_that_is_damaged_is_never_read_as_another(
         assert found == expected
 
 
+REPLACED: dict[str, Any] = {
+    "_id": {"_data": "826B00207E00000014"},
+    "operationType": "replace",
+    "clusterTime": Timestamp(7, 8),
+    "fullDocument": {"_id": 1},
+    "ns": {"db": "shop", "coll": "orders"},
+    "documentKey": {"_id": 1},
+    "fullDocumentBeforeChange": {"_id": 1},
+}
+"""Without a byte that is looked for."""
+
+
 def test_the_events_that_servers_send_most_need_no_decoding_around_their_documents() -> None:
     event = {
         "_id": {"_data": "826B00207E00000014"},
@@ -120,27 +138,72 @@ def test_an_event_that_is_cut_short_has_no_envelope(event: dict[str, Any]) -> No
     assert all(opened(raw[:length]) is None for length in range(0, len(raw), 7))
 
 
-def test_a_dollar_and_a_double_that_is_no_number_are_found_in_any_part_of_an_event() -> None:
-    """Invariant 10: how the documents are looked at does not change what is stored."""
-    event = {
-        "_id": {"_data": "826B00207E00000014"},
-        "operationType": "replace",
-        "clusterTime": Timestamp(7, 8),
-        "fullDocument": {"_id": 1, "n": float("nan"), "i": float("-inf")},
-        "ns": {"db": "shop", "coll": "orders"},
-        "documentKey": {"_id": 1},
-        "fullDocumentBeforeChange": {"_id": 1, "n": float("inf")},
-    }
-    raw = raw_of(event)
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (math.nan, '{"$numberDouble":"NaN"}'),
+        (-math.nan, '{"$numberDouble":"NaN"}'),
+        (math.inf, '{"$numberDouble":"Infinity"}'),
+        (-math.inf, '{"$numberDouble":"-Infinity"}'),
+    ],
+)
+@pytest.mark.parametrize("field", ["fullDocument", "fullDocumentBeforeChange"])
+def test_a_double_that_is_no_number_is_noticed_in_each_document_of_an_event(
+    field: str, value: float, written: str
+) -> None:
+    """Invariant 9: what is looked for in a document's BSON first does not change what is stored."""
+    raw = raw_of({**REPLACED, field: {"_id": 1, "n": value}})
     found = change(raw, decode_together([raw])[0])
     assert isinstance(found, Change)
-    stored = found.event
-    assert isinstance(stored, ChangeEvent)
-    assert bytes(stored.full_document or b"") == (
-        b'{"_id":1,"n":{"$numberDouble":"NaN"},"i":{"$numberDouble":"-Infinity"}}'
+    stored = structs.asdict(found.event)
+    name = {"fullDocument": "full_document"}.get(field, "full_document_before_change")
+    assert bytes(stored[name]).decode() == f'{{"_id":1,"n":{written}}}'
+
+
+@pytest.mark.parametrize("field", ["fullDocument", "fullDocumentBeforeChange"])
+def test_a_mimicked_wrapper_is_noticed_in_each_document_of_an_event(field: str) -> None:
+    """Invariant 10."""
+    raw = raw_of({**REPLACED, field: {"_id": 1, "x": {"$oid": "x"}}})
+    assert "reserves" in str(change(raw, decode_together([raw])[0]))
+
+
+async def test_a_large_document_that_cannot_be_decoded_is_named(mongo: MongoReplicaSet) -> None:
+    """Invariant 10: the driver gives a document of 4 KiB or more as a view of its reply."""
+    twice = bson.encode({"_id": 1, "body": "x" * 5000, "ab": 1, "ac": 2}).replace(
+        b"\x10ac", b"\x10ab"
     )
-    assert bytes(stored.full_document_before_change or b"") == (
-        b'{"_id":1,"n":{"$numberDouble":"Infinity"}}'
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        async with reading(mongo.uri, database="large_damaged") as read:
+            client["large_damaged"]["orders"].insert_one(RawBSONDocument(twice))
+            with pytest.raises(
+                UndecodableError, match=r"field fullDocument\.ab, which occurs twice"
+            ):
+                await read.until(lambda r: bool(r.changes))
+
+
+def test_a_part_of_a_split_event_has_no_envelope_of_its_own() -> None:
+    """S9."""
+    part = {"fragment": 1, "of": 2}
+    assert opened(raw_of(REPLACED)) is not None
+    assert opened(raw_of({**REPLACED, "splitEvent": part})) is None
+
+
+def test_what_needs_a_closer_look_is_noticed_in_every_part_of_a_split_event() -> None:
+    """S9, invariant 9."""
+    first = {**REPLACED, "splitEvent": {"fragment": 1, "of": 2}}
+    first["fullDocument"] = {"_id": 1, "n": math.nan}
+    image = first.pop("fullDocumentBeforeChange")
+    last = {
+        "_id": REPLACED["_id"],
+        "splitEvent": {"fragment": 2, "of": 2},
+        "fullDocumentBeforeChange": image,
+    }
+    normaliser = Normaliser("shop", database=None, tenant=None, post_images=False)
+    raws = [raw_of(first), raw_of(last)]
+    none, found = (
+        normaliser.change(raw, one) for raw, one in zip(raws, decode_together(raws), strict=True)
     )
-    mimic = raw_of({**event, "fullDocument": {"_id": 1, "x": {"$oid": "x"}}})
-    assert "reserves" in str(change(mimic, decode_together([mimic])[0]))
+    assert none is None
+    assert isinstance(found, Change)
+    stored = structs.asdict(found.event)["full_document"]
+    assert bytes(stored) == b'{"_id":1,"n":{"$numberDouble":"NaN"}}'

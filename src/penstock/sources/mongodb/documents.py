@@ -11,7 +11,6 @@ Decimal128 is its canonical number, and the keys of an array are its order.
 
 import datetime as dt
 import struct
-from binascii import hexlify
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -33,7 +32,7 @@ from bson import (
 )
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
 from bson.errors import BSONError
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from penstock.extjson import DocumentEncoder, binary, date, exact, long
 from penstock.sources.mongodb.envelope import DOCUMENTS_MAX, opened
@@ -163,38 +162,44 @@ class BsonEncoder:
         self._wrapped += 1
         kind = type(value)
         if kind is ObjectId:
-            return object_id_json(value)
+            return _ObjectIdJson(value.binary.hex())  # type: ignore[attr-defined]
         if kind is DatetimeMS:
-            return date_json(int(value))  # type: ignore[call-overload]
+            return _date_json(int(value))  # type: ignore[call-overload]
         written = hook(value)
         if kind is Int64 and type(written) is int:
             self._wrapped -= 1
         return written
 
 
-def object_id_json(value: Any) -> Raw:
-    """An ObjectId's wrapper as JSON."""
-    return Raw(b'{"$oid":"%b"}' % hexlify(value.binary))
+class _ObjectIdJson(Struct, gc=False):
+    """An ObjectId's wrapper: what the JSON library writes quickest of what a hook may return."""
+
+    text: str = field(name="$oid")
+
+
+class _DateJson(Struct, gc=False):
+    """A date's wrapper."""
+
+    text: str = field(name="$date")
 
 
 _DAY, _MINUTE = 86_400_000, 60_000
-_MINUTES = tuple(b"%02d:%02d:" % divmod(minute, 60) for minute in range(1440))
+_MINUTES = tuple(f"{minute // 60:02d}:{minute % 60:02d}:" for minute in range(1440))
 
 
-def date_json(milliseconds: int) -> Any:
-    """A date's wrapper as JSON: what `penstock.extjson.date` says, faster."""
+def _date_json(milliseconds: int) -> Any:
+    """A date's wrapper: what `penstock.extjson.date` says, faster."""
     if not 0 <= milliseconds < 253_402_300_800_000:
         return date(milliseconds)
     day, rest = divmod(milliseconds, _DAY)
     minute, rest = divmod(rest, _MINUTE)
     seconds, rest = divmod(rest, 1000)
-    return Raw(b'%b%b%02d.%03dZ"}' % (_day(day), _MINUTES[minute], seconds, rest))
+    return _DateJson(f"{_day(day)}{_MINUTES[minute]}{seconds:02d}.{rest:03d}Z")
 
 
 @lru_cache(maxsize=4096)
-def _day(day: int) -> bytes:
-    text = (dt.date(1970, 1, 1) + dt.timedelta(day)).isoformat()
-    return b'{"$date":"%bT' % text.encode()
+def _day(day: int) -> str:
+    return f"{(dt.date(1970, 1, 1) + dt.timedelta(day)).isoformat()}T"
 
 
 def hook(value: object) -> Any:
