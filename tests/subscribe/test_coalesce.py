@@ -10,12 +10,22 @@ from penstock.event import AnyEvent, ChangeEvent, Entry, Json
 from penstock.progress import Progress
 from penstock.subscribe import Coalescing, Criteria
 from penstock.subscribe.coalesce import window_of
+from penstock.subscribe.shards import Shards
 from penstock.telemetry import SERVE_REGISTRY
-from penstock.wire import Block, CommitSummary, Placed, build_block, encode_event
-from penstock.wire.layout import INDEX
+from penstock.wire import Block
+from penstock.wire.layout import HEADER, HEADER_CHECKED, INDEX, PLACE, tables_check
 from tests.subscribe.deltas import delta
 from tests.subscribe.events import LOG_ID, blocks_of, commit, one_each, schema, system
-from tests.subscribe.windows import ALWAYS, START, deliveries, entries_sent, event, marker
+from tests.subscribe.windows import (
+    ALWAYS,
+    START,
+    State,
+    deliveries,
+    entries_sent,
+    event,
+    folded,
+    marker,
+)
 
 SKIP = structs.replace(ALWAYS, insert_delete="skip")
 
@@ -426,22 +436,47 @@ async def test_a_marker_of_a_window_resumes_where_its_window_began() -> None:
     assert marker(last) == Progress(LOG_ID, 8, blocks[-1].check(7) & 0xFFFFFFFF)
 
 
-def colliding(*events: AnyEvent) -> Block:
-    """A block in which the keys of all entries have one hash, as 64 bits allow."""
-    at = INDEX.fields["key_hash"][1] if INDEX.fields else 0
-    placed: list[Placed] = []
-    for number, one in enumerate(events, start=1):
-        encoded = encode_event(one)
-        index = encoded.index[:at] + (7).to_bytes(8, "little") + encoded.index[at + 8 :]
-        placed.append(Placed(structs.replace(encoded, index=index), number, 0, True))
-    summaries = [CommitSummary(1, one.event.check) for one in placed]
-    data = build_block(placed, summaries, ingested_at=0)
-    return Block(data, log_id=LOG_ID, first_sequence=1)
+def colliding(block: Block) -> Block:
+    """`block`, but with one hash for the keys of all entries, as 64 bits allow."""
+    assert INDEX.fields is not None
+    count = len(block)
+    data, hash_at = bytearray(block.data), INDEX.fields["key_hash"][1]
+    index_at = HEADER.size + len(block.summary_table) + PLACE.itemsize * count
+    for i in range(count):
+        at = index_at + INDEX.itemsize * i + hash_at
+        data[at : at + 8] = (7).to_bytes(8, "little")
+    check = tables_check(bytes(data[:HEADER_CHECKED]), bytes(data[HEADER.size : block.payload]))
+    data[HEADER_CHECKED : HEADER.size] = check.to_bytes(8, "little")
+    return Block(bytes(data), log_id=block.log_id, first_sequence=block.first_sequence)
 
 
 async def test_keys_whose_hashes_meet_are_still_two_documents_p11() -> None:
     one, two = event(1, "insert", 1, document={}), event(2, "insert", 2, document={})
     tenant = structs.replace(one, tenant="other")
-    block = colliding(one, two, tenant, one, two, tenant)
-    entries = await entries_sent([block])
+    (block,) = blocks_of([[commit(each) for each in (one, two, tenant, one, two, tenant)]])
+    entries = await entries_sent([colliding(block)])
     assert [(entry.sequence, entry.coalesced) for entry in entries] == [(4, 2), (5, 2), (6, 2)]
+
+
+# --- shards -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_shards_get_windows_of_their_own_and_together_the_same_state(count: int) -> None:
+    """By a field, so that documents move: what leaves a shard is deleted there, merged or not."""
+    moves = [
+        event(n, "insert" if n <= 3 else "update", n % 3, document={"_id": n % 3, "at": n * n % 7})
+        for n in range(1, 40)
+    ]
+    blocks = blocks_of([[commit(one) for one in moves]])
+    state = folded({}, await entries_sent(blocks, None))
+    for coalescing in (ALWAYS, structs.replace(ALWAYS, window_events=7), SKIP):
+        together: State = {}
+        for number in range(count):
+            shards = Shards(by=("at",), count=count, ids=frozenset({number}))
+            wished = Criteria(shards=shards)
+            found = await entries_sent(blocks, coalescing, criteria=wished)
+            raw = await entries_sent(blocks, None, criteria=wished)
+            assert folded({}, found) == folded({}, raw)
+            together |= folded({}, found)
+        assert together == state

@@ -11,7 +11,7 @@ from msgspec import structs
 from penstock.event import ChangeEvent, Entry, Json, Operation
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.subscribe import Coalescing, Criteria, Delivery, Subscription, follow
+from penstock.subscribe import Coalescing, Criteria, Delivery, Subscription, Window, follow
 from penstock.wire import Block, decode_message
 from tests.subscribe.deltas import applied
 from tests.subscribe.events import LOG_ID, PartialLog, change
@@ -54,9 +54,9 @@ class StillLog(PartialLog):
 
 def messages_of(delivery: Delivery) -> Iterator[bytes]:
     """What a server sends of a delivery."""
+    make = delivery.made(Block.messages, Window.messages)
     for block, entries in delivery.slices:
-        window = delivery.window
-        yield from block.messages(entries) if window is None else window.messages(block, entries)
+        yield from make(block, entries)
 
 
 async def deliveries(

@@ -88,7 +88,7 @@ def coalesce(
     """
     if not delivery.slices:
         return delivery
-    entries = _Entries(delivery.slices, _barriers(blocks))
+    entries = _Entries(delivery.slices, _barriers(blocks), delivery.leaving)
     outcome = _Outcome()
     since = 0
     for group in entries.groups():
@@ -147,7 +147,9 @@ class _Outcome:
 class _Entries:
     """The entries that go out, by their place in the window, and what the index says of them."""
 
-    def __init__(self, slices: Sequence[Slice], barriers: NDArray[np.int64]) -> None:
+    def __init__(
+        self, slices: Sequence[Slice], barriers: NDArray[np.int64], leaving: frozenset[int]
+    ) -> None:
         self._slices = slices
         outlines = [block.outline(entries) for block, entries in slices]
         joined = Outline(*(np.concatenate(column) for column in zip(*outlines, strict=True)))
@@ -162,6 +164,9 @@ class _Entries:
         )
         self.sequence: list[int] = sequences.tolist()
         self.operation: list[int] = joined.operation.tolist()
+        for place, sequence in enumerate(self.sequence if leaving else ()):
+            if sequence in leaving:  # it goes out as a delete
+                self.operation[place] = DELETE
         self.copied: list[bool] = joined.copied.tolist()
         self.document: list[bool] = joined.document.tolist()
         self.partial: list[bool] = joined.partial.tolist()
