@@ -10,7 +10,7 @@ import pytest
 from pymongo import MongoClient
 
 from penstock.capture.pump import pump
-from penstock.errors import PositionLostError, SourceUnavailableError
+from penstock.errors import ConfigError, PositionLostError, SourceUnavailableError
 from penstock.event import AnyEvent, Fragment, SystemEvent
 from penstock.log.memory import MemoryLog
 from penstock.sources.mongodb import assemble
@@ -252,3 +252,44 @@ async def test_a_loss_within_a_transaction_in_fragments_leaves_a_gap_and_nothing
             await read.until(lambda r: bool(r.changes))
             await read.stop()
         assert [change.document_id for change in read.changes] == ["after"]
+
+
+async def test_a_beginning_that_is_discarded_while_it_is_opened_is_tried_again_and_then_refused(
+    mongo_with_fail_points: MongoReplicaSet,
+) -> None:
+    """P20: it terminates, with what to do, instead of restarting for ever."""
+    uri = mongo_with_fail_points.uri
+    with Client(uri) as client:
+        client["begin"]["orders"].insert_one({"_id": 1})
+        failing(client, "aggregate", 286, times=2)
+        async with reading(uri, database="begin", start="beginning") as read:
+            await read.until(lambda r: bool(r.changes))
+        failing(client, "aggregate", 286, times=5)
+        async with source(uri, database="begin", start="beginning") as opened:
+            with pytest.raises(ConfigError, match="Nothing was captured"):
+                await Reading(opened).next()
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [("now", ["3"]), ("snapshot", ["1", "2", "3"]), ("beginning", ["1", "2", "3"])],
+)
+async def test_each_start_has_its_history_and_counts_only_without_a_position(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, start: str, told: list[str]
+) -> None:
+    """P20: a second run goes on where the first was, whatever `start` says."""
+    orders = mongo_client[mongo_database]["orders"]
+    orders.insert_many([{"_id": 1}, {"_id": 2}])
+    options: dict[str, Any] = {"database": mongo_database, "start": start}
+    async with reading(mongo.uri, **options) as read:
+        orders.insert_one({"_id": 3})
+        await read.until(lambda r: {"3"} <= {change.document_id for change in r.changes})
+        if start == "snapshot":
+            await read.until(lambda r: r.events[-1].operation == "snapshot_completed")
+    assert sorted({change.document_id for change in read.changes}) == told
+    for again in ("now", "snapshot", "beginning"):
+        orders.insert_one({"_id": f"then {again}"})
+        options["start"] = again
+        async with reading(mongo.uri, position=read.position, **options) as second:
+            await second.until(lambda r: bool(r.changes))
+        assert second.changes[0].document_id == "then now"
