@@ -1,5 +1,10 @@
 """check, backup and compact."""
 
+import asyncio
+import fcntl
+import os
+import signal
+import sys
 from pathlib import Path
 
 import lmdb
@@ -112,6 +117,64 @@ async def test_a_backup_of_a_running_log_is_whole(tmp_path: Path, compacted: boo
         async with LmdbLogReader(tmp_path / "copy") as reader:
             assert await read_all(reader) == expected
     assert check(tmp_path / "copy").problems == []
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+DYING = """
+import os, signal, sys
+from pathlib import Path
+from penstock.log import maintenance
+
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+
+if sys.argv[3] == "after":
+    mark = maintenance._mark_restored
+    maintenance._mark_restored = lambda path: (mark(path), die())
+else:
+    maintenance._mark_restored = die
+maintenance.backup(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+async def test_a_backup_that_is_killed_is_no_log_and_the_next_one_takes_its_place(
+    tmp_path: Path, moment: str
+) -> None:
+    """A copy without its mark would pass as the log itself, and markers of one resume in the
+    other, where they mean something else."""
+    async with LmdbLog(config(tmp_path / "log")) as log:
+        await fill(log)
+        taken = await log.bounds()
+    target = tmp_path / "backup"
+    command = [sys.executable, "-c", DYING, str(tmp_path / "log"), str(target), moment]
+    killed = await asyncio.create_subprocess_exec(*command)
+    assert await killed.wait() == -signal.SIGKILL
+    assert not target.exists()
+    assert names(tmp_path) == [".backup.unfinished", "log"]
+    backup(tmp_path / "log", target)
+    assert names(tmp_path) == ["backup", "log"]
+    async with LmdbLog(config(target)) as restored:
+        bounds = await restored.bounds()
+        assert bounds.log_id != taken.log_id
+        assert [ancestor.log_id for ancestor in bounds.ancestors] == [taken.log_id]
+
+
+async def test_two_backups_to_one_folder_do_not_mix(tmp_path: Path) -> None:
+    async with LmdbLog(config(tmp_path / "log")) as log:
+        await fill(log)
+    (tmp_path / ".backup.unfinished").mkdir()
+    other = os.open(tmp_path / ".backup.unfinished", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(ConfigError, match="under way"):
+        backup(tmp_path / "log", tmp_path / "backup")
+    os.close(other)
+    backup(tmp_path / "log", tmp_path / "backup")
+    with pytest.raises(ConfigError, match="not an empty folder"):
+        backup(tmp_path / "log", tmp_path / "backup")
+    assert check(tmp_path / "backup").problems == []
 
 
 async def test_a_restored_log_is_another_log_and_names_its_ancestor(tmp_path: Path) -> None:

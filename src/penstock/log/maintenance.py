@@ -5,9 +5,11 @@ keeps the old one as an ancestor: a consumer's marker up to the backup's head st
 beyond it is refused, because from there on the two logs say different things.
 """
 
+import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -212,26 +214,56 @@ def _parts(block: Block) -> Iterator[_Commit]:
 def backup(path: Path, target: Path, *, compact: bool = True) -> None:
     """Copy the log at `path` to the new folder `target`, while others write it.
 
-    The copy is one moment of the log; `compact` leaves free pages out. Raises ConfigError when
-    `target` holds something, LogFullError when it does not fit; then nothing is left there.
+    The copy is one moment of the log; `compact` leaves free pages out. `target` appears whole, and
+    marked as a copy, or not at all, whenever this process or the machine dies: until then the copy
+    lies beside it, in a hidden folder that the next backup to `target` removes. Raises ConfigError
+    when `target` holds something, LogFullError when it does not fit; then nothing is left there.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    target = target.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir()) or target.is_mount()):
         raise ConfigError(
-            f"{target} is not an empty folder. Nothing was copied. Name one that does not exist."
+            f"{target} is not an empty folder, or a disk of its own. Nothing was copied. Name one "
+            f"that does not exist."
         )
     env = open_for_reading(path.resolve())
     try:
-        target.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            env.copy(target, compact=compact)
-            _mark_restored(target)
-        except BaseException:
-            shutil.rmtree(target)
-            raise
+        with _unfinished(target) as copy:
+            env.copy(copy, compact=compact)
+            _mark_restored(copy)
+            for file in copy.iterdir():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+            sync_folder(copy)
+            copy.rename(target)
     finally:
         env.close()
-    sync_folder(target)
     sync_folder(target.parent)
+
+
+@contextmanager
+def _unfinished(target: Path) -> Generator[Path]:
+    """A new folder beside `target` that nobody takes for a log; gone, or renamed, at the end."""
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = target.parent / f".{target.name}.unfinished"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another backup to {target} is under way. Nothing was copied. Wait for it, or "
+                f"name another folder."
+            ) from error
+        for left in folder.iterdir():
+            left.unlink()  # by a backup that died
+        try:
+            yield folder
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    finally:
+        os.close(lock)
 
 
 def _mark_restored(path: Path) -> None:
