@@ -15,10 +15,10 @@ from penstock.subscribe.current import CurrentRow, CurrentState
 from penstock.wire import (
     ARROW_SCHEMA,
     Block,
-    CommitSummary,
-    Placed,
     build_block,
-    encode_event,
+    encode,
+    places_of,
+    summaries_of,
     to_arrow,
 )
 
@@ -31,8 +31,9 @@ _OF_ENTRIES: Final = frozenset(
 def rows_to_arrow(rows: Sequence[CurrentRow], columns: Sequence[str]) -> pa.RecordBatch:
     """At least one row as columns of ARROW_SCHEMA. What only an entry of the log has is null."""
     # A block of its own, so that the columns are made as those of the log are.
-    placed = [Placed(encode_event(row), 1, ordinal, False) for ordinal, row in enumerate(rows)]
-    data = build_block(placed, [CommitSummary(len(rows), 0)], ingested_at=0)
+    events, counts = encode(rows), [len(rows)]
+    places, summaries = places_of(counts), summaries_of(events, counts)
+    data = build_block(events, places, summaries, first_commit=1, ingested_at=0)
     block = Block(data, log_id=0, first_sequence=1)
     batch = to_arrow((block,), [name for name in columns if name not in _OF_ENTRIES])
     arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
