@@ -1,5 +1,7 @@
 """What the changes of a document in one window come to, and what no merging may lose."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -109,6 +111,20 @@ async def test_the_matrix_p9_p10(operations: str, becomes: str) -> None:
     described_as = None if becomes != "update" or "delete" in words else PLAIN["update"]["update"]
     update = found.update_description
     assert (None if update is None else msgspec.json.decode(update)) == described_as
+
+
+def documented() -> list[tuple[str, str]]:
+    """The rows of the page's table: the operations, and the word of what becomes of them."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "coalescing.md"
+    table = page.read_text().split("| first, then | becomes |")[1].split("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    return [(first, re.split("[ ,:;]", becomes)[0]) for first, becomes in rows]
+
+
+@pytest.mark.parametrize(("operations", "becomes"), documented())
+async def test_the_matrix_is_that_of_the_reference_page(operations: str, becomes: str) -> None:
+    (entry,) = await merged(*plain(*operations.split(", ")))
+    assert change_of(entry).operation == becomes
 
 
 @pytest.mark.parametrize(
