@@ -496,3 +496,25 @@ async def test_shards_get_windows_of_their_own_and_together_the_same_state(count
             assert folded({}, found) == folded({}, raw)
             together |= folded({}, found)
         assert together == state
+
+
+async def test_a_document_that_left_a_shard_and_came_back_has_no_delta_to_apply() -> None:
+    """The reader was told that it is gone: what changed since is not all of it."""
+    shards = Shards(by=("at",), count=2, ids=frozenset({0}))
+
+    def moves(*values: int) -> list[Block]:
+        updates = [
+            event(n, "update", document={"at": value}, update=delta({"at": value}))
+            for n, value in enumerate(values, start=1)
+        ]
+        return blocks_of([[commit(one) for one in updates]])
+
+    wished = Criteria(shards=shards)
+    raw = {n: (await entries_sent(moves(n), None, criteria=wished))[0] for n in range(20)}
+    inside = next(n for n, one in raw.items() if change_of(one).operation == "update")
+    outside = next(n for n, one in raw.items() if change_of(one).operation == "delete")
+    (entry,) = await entries_sent(moves(inside, outside, inside), criteria=wished)
+    assert (change_of(entry).operation, entry.coalesced) == ("update", 3)
+    assert change_of(entry).update_description is None
+    (entry,) = await entries_sent(moves(inside, outside), criteria=wished)
+    assert (change_of(entry).operation, change_of(entry).full_document) == ("delete", None)
