@@ -8,7 +8,8 @@ from threading import Thread
 import grpc.aio
 import pytest
 
-from penstock.errors import LogFullError
+from penstock.errors import LogCorruptError, LogFullError
+from penstock.serve import consumers as module
 from penstock.serve.consumers import (
     Consumers,
     ConsumersStatus,
@@ -73,8 +74,6 @@ async def test_a_full_disk_ends_no_stream_and_status_is_written_again_when_there
     path = tmp_path / "consumers"
     refusals = 3
     written = asyncio.Event()
-    from penstock.serve import consumers as module
-
     real = module._write  # pyright: ignore[reportPrivateUsage]
     loop = asyncio.get_running_loop()
 
@@ -91,6 +90,56 @@ async def test_a_full_disk_ends_no_stream_and_status_is_written_again_when_there
         consumers.report("orders", "pipeline", 5)
         await written.wait()
         assert read_status(path) is not None
+
+
+async def test_serving_ends_well_on_a_disk_that_is_still_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise LogFullError("no space")
+
+    monkeypatch.setattr(module, "_write", full)
+    async with published(tmp_path / "consumers") as consumers:
+        consumers.report("orders", "pipeline", 5)
+
+
+async def test_any_other_error_of_the_status_ends_the_block_and_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Silently, `penstock status` would show the readers of an hour ago as those of now."""
+
+    def broken(*_: object) -> None:
+        raise LogCorruptError("damaged")
+
+    monkeypatch.setattr(module, "_write", broken)
+    with pytest.raises(LogCorruptError, match="damaged"):
+        async with published(tmp_path / "consumers"):
+            await asyncio.Event().wait()
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling(), "whoever catches the error goes on"
+
+
+async def test_an_error_of_the_block_and_its_cancellation_stay_what_they_are(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with published(tmp_path / "consumers"):
+            raise ZeroDivisionError
+
+    inside = asyncio.Event()
+
+    async def block() -> None:
+        async with published(tmp_path / "consumers"):
+            inside.set()
+            await asyncio.Event().wait()
+
+    running = asyncio.create_task(block())
+    await inside.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert read_status(tmp_path / "consumers") is not None
 
 
 def test_a_pipeline_s_rate_is_from_its_last_two_places() -> None:

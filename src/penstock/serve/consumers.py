@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Coroutine, Generator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -141,22 +141,50 @@ async def published(
 ) -> AsyncGenerator[Consumers]:
     """Consumers whose status is written to `path` at most once an interval, while the block runs.
 
-    Begins with what was reported before a restart. A full disk does not end the block (a status
-    is not worth a reader's stream): it is logged once, and written again when there is space.
+    Begins with what was reported before a restart. A full disk does not end the block, nor does it
+    make its end fail (a status is not worth a reader's stream): it is logged once, and written
+    again when there is space. Any other LogError ends the block, and is raised.
     """
     env = await asyncio.to_thread(_open, path)
     try:
         before = await asyncio.to_thread(_read, env)
         consumers = Consumers(before.reported if before is not None else ())
-        writing = asyncio.create_task(_write_repeatedly(env, consumers, interval_seconds))
+        writes = _Writes(env, consumers)
         try:
-            yield consumers
+            async with _beside(writes.repeat(interval_seconds)):
+                yield consumers
         finally:
-            writing.cancel()
-            await asyncio.wait({writing})
-            await asyncio.to_thread(_write, env, consumers.status())
+            await writes.once()
     finally:
         env.close()
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    """Do `work` while the block runs, and no longer. Its error ends the block, and is raised."""
+    block = asyncio.current_task()
+    assert block is not None
+    working = asyncio.create_task(work)
+    ended_block = False
+
+    def end_block(done: asyncio.Task[None]) -> None:
+        nonlocal ended_block
+        if not done.cancelled() and done.exception() is not None:
+            ended_block = True
+            block.cancel()
+
+    working.add_done_callback(end_block)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not ended_block or block.uncancel():
+            raise
+    finally:
+        working.remove_done_callback(end_block)
+        working.cancel()
+        await asyncio.wait({working})
+    if not working.cancelled():
+        working.result()
 
 
 def read_status(path: Path) -> ConsumersStatus | None:
@@ -186,14 +214,26 @@ def _write(env: Env, status: ConsumersStatus) -> None:
         txn.put(_STATUS_KEY, msgspec.json.encode(status), db=env[_DATABASE])
 
 
-async def _write_repeatedly(env: Env, consumers: Consumers, interval_seconds: float) -> None:
-    full = False
-    while True:
+class _Writes:
+    """Writes what is known of `consumers`; of a full disk it only says so, once in a row."""
+
+    def __init__(self, env: Env, consumers: Consumers) -> None:
+        self._env = env
+        self._consumers = consumers
+        self._full = False
+
+    async def once(self) -> None:
+        """Write it, if there is space."""
         try:
-            await asyncio.to_thread(_write, env, consumers.status())
-            full = False
+            await asyncio.to_thread(_write, self._env, self._consumers.status())
+            self._full = False
         except LogFullError as error:
-            if not full:
+            if not self._full:
                 log.warning("status of consumers not written", code=error.code)
-            full = True
-        await asyncio.sleep(interval_seconds)
+            self._full = True
+
+    async def repeat(self, interval_seconds: float) -> None:
+        """Write it at most once an interval."""
+        while True:
+            await self.once()
+            await asyncio.sleep(interval_seconds)
