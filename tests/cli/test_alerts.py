@@ -174,6 +174,7 @@ seed = {seed}
 [serve]
 grpc = "127.0.0.1:0"
 flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
 [alerts]
 webhook = "{url}"
 """

@@ -29,6 +29,7 @@ heartbeat_seconds = 0.2
 [serve]
 grpc = "127.0.0.1:0"
 flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
 """
 
 

@@ -118,3 +118,33 @@ def test_a_child_without_its_parent_ends_at_once(
     monkeypatch.setenv("PENSTOCK_PARENT_PID", str(os.getppid() + 1))
     done = penstock(capsys, "run", "--config", str(configure(tmp_path)), "--role", "capture")
     assert done.code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["capture", "serve"])
+def test_a_process_that_hangs_is_killed_and_started_again(tmp_path: Path, role: str) -> None:
+    """P18, S15: alive is not enough. SIGSTOP is a process whose event loop turns no more."""
+    config = configure(tmp_path)
+    config.write_text(config.read_text() + "[processes]\nhung_after = 5\n")
+    with Service(config) as service:
+        pids = service.ready["pids"]
+        os.kill(pids[role], signal.SIGSTOP)
+        died = service.expect("died")
+        assert (died["role"], died["exitCode"]) == (role, -9)
+        pids[role] = service.expect("restarted")["pid"]
+        assert "a process hangs" in service.errors()
+        assert service.stop() == 0
+        assert commands_alive(list(pids.values())) == []
+
+
+@pytest.mark.slow
+def test_a_second_signal_while_it_drains_is_safe(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    with Service(config) as service:
+        pids = service.ready["pids"]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            service.process.send_signal(number)
+        assert service.process.wait() == 0
+        assert commands_alive(list(pids.values())) == []
+    with Service(config, "--one-process") as again:
+        assert again.stop(signal.SIGINT) == 0

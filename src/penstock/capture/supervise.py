@@ -241,6 +241,12 @@ class Supervisor:
                 )
             yield
 
+    def configure(self, backoff: Backoff) -> None:
+        """Wait out failures in this way from now on. Circuits begin closed."""
+        self._backoff = backoff
+        for kept in self._kept.values():
+            kept.breaker = self._breaker()
+
     async def add(self, supervised: Supervised, *, paused: bool = False) -> None:
         """Capture one source more. Raises RequestError for a name in use."""
         async with self._turn:
@@ -277,19 +283,21 @@ class Supervisor:
         return kept
 
     def _admit(self, supervised: Supervised, *, paused: bool) -> _Kept:
-        name, backoff = supervised.source.name, self._backoff
-        breaker = Breaker(
-            steady_seconds=self._clock.steady_seconds,
-            failures_max=backoff.breaker_failures,
-            open_seconds=backoff.breaker_seconds,
-        )
-        self._kept[name] = _Kept(supervised, breaker)
+        name = supervised.source.name
+        self._kept[name] = _Kept(supervised, self._breaker())
         self._status[name] = SourceStatus(
             source=name,
             state=State.PAUSED if paused else State.STARTING,
             since_ms=self._clock.now_ms(),
         )
         return self._kept[name]
+
+    def _breaker(self) -> Breaker:
+        return Breaker(
+            steady_seconds=self._clock.steady_seconds,
+            failures_max=self._backoff.breaker_failures,
+            open_seconds=self._backoff.breaker_seconds,
+        )
 
     def _start(self, kept: _Kept) -> None:
         assert self._group is not None, "sources start once the supervisor runs"

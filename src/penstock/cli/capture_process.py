@@ -17,11 +17,14 @@ from penstock.cli.alerts import Sender
 from penstock.cli.config import Settings, SourceSettings
 from penstock.cli.control import Control
 from penstock.cli.letters import LetterRequests
+from penstock.cli.logs import set_level
 from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
 from penstock.cli.page import metrics
 from penstock.cli.paused import PausedSources
+from penstock.cli.reload import Plan, Reloader
 from penstock.cli.snapshot import SnapshotRequests
+from penstock.log.config import LogConfig
 from penstock.ports import ChangeLog
 from penstock.state.reconcile import Reconciler
 
@@ -34,6 +37,8 @@ class CaptureLog(ChangeLog, Protocol):
     def on_request(
         self, handler: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
     ) -> None: ...
+
+    def retain(self, config: LogConfig) -> None: ...
 
     @property
     def age_retention_paused(self) -> bool: ...
@@ -83,8 +88,9 @@ async def capture(
     *,
     stop: asyncio.Event,
     publisher: Publisher | None = None,
+    hangup: asyncio.Event | None = None,
 ) -> None:
-    """Capture all sources of `settings` into `log` until `stop` is set.
+    """Capture all sources of `settings` into `log` until `stop` is set; reload at `hangup`.
 
     A source that fails for good does not end this: its state is told to whoever asks. Raises what
     the supervisor or the observer fails with: the process ends, and its parent starts it again;
@@ -113,12 +119,32 @@ async def capture(
     control.register(snapshot.REQUEST, copies.answer)
     LetterRequests(supervisor).register(control)
     publishing.register(control, log, supervisor, publisher)
+
+    async def apply(after: Settings, found: Plan) -> None:
+        # Opened before anything is changed: what cannot be opened changes nothing.
+        opened = {name: supervised(after.sources[name]) for name in [*found.added, *found.changed]}
+        log.retain(after.log)
+        supervisor.configure(backoff_of(after.capture))
+        observer.config = after.capture
+        sender.configure(after.alerts)
+        set_level(after.logging.level)
+        kept = paused.read()
+        for name in found.removed:
+            await supervisor.remove(name)
+        for name in found.changed:
+            await supervisor.replace(opened[name])
+        for name in found.added:
+            await supervisor.add(opened[name], paused=name in kept)
+
+    reloader = Reloader(settings, apply)
+    control.register("reload", reloader.answer)
     log.on_request(control.answer)
     tasks = [
         asyncio.create_task(supervisor.run(lasting=True)),
         asyncio.create_task(observer.run()),
         asyncio.create_task(observer.ask_sources()),
         asyncio.create_task(sender.run()),
+        asyncio.create_task(reloader.on_hangup(hangup or asyncio.Event())),
     ]
     if publisher is not None:
         tasks.append(asyncio.create_task(publisher.run()))

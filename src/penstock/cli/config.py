@@ -21,6 +21,8 @@ from pydantic import BaseModel, ValidationError
 from penstock.capture.config import CaptureConfig
 from penstock.checkpoints import CheckpointConfig
 from penstock.cli.alerts import AlertsConfig
+from penstock.cli.logs import LoggingConfig
+from penstock.cli.parent import ProcessesConfig
 from penstock.cli.places import beside, clash
 from penstock.config import Config
 from penstock.errors import ConfigError
@@ -34,7 +36,18 @@ if TYPE_CHECKING:
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
-_SECTIONS = ("log", "capture", "alerts", "checkpoint", "sources", "state", "serve", "pipelines")
+_SECTIONS = (
+    "log",
+    "capture",
+    "alerts",
+    "logging",
+    "checkpoint",
+    "sources",
+    "state",
+    "serve",
+    "pipelines",
+    "processes",
+)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,6 +79,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     log: LogConfig
     capture: CaptureConfig
     alerts: AlertsConfig
+    logging: LoggingConfig
+    processes: ProcessesConfig
     checkpoint: CheckpointConfig
     sources: dict[str, SourceSettings]
     state: StateConfig
@@ -153,6 +168,8 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         log=log.model_copy(update={"path": folder / log.path}),
         capture=_checked(CaptureConfig, written.get("capture", {}), path, "capture"),
         alerts=_checked(AlertsConfig, written.get("alerts", {}), path, "alerts"),
+        logging=_checked(LoggingConfig, written.get("logging", {}), path, "logging"),
+        processes=_checked(ProcessesConfig, written.get("processes", {}), path, "processes"),
         checkpoint=checkpoint.beside(folder),
         sources=sources,
         state=_checked(StateConfig, written.get("state", {}), path, "state"),

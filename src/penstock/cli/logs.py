@@ -2,8 +2,26 @@
 
 import logging
 import sys
+from typing import Literal
 
 import structlog
+from pydantic import Field
+
+from penstock.config import Config
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+class LoggingConfig(Config):
+    """What the service writes to stderr about itself. Never a document, a key or an address."""
+
+    level: Level = Field("info", description="The least important line that is written.")
+
+
+def set_level(level: Level) -> None:
+    """Write lines of this importance and above, from now on."""
+    number = getattr(logging, level.upper())
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
 
 def configure(*, as_json: bool, process: str, level: int = logging.INFO) -> None:

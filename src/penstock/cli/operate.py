@@ -1,4 +1,4 @@
-"""`penstock pause | resume | rewind`: one source of a running service."""
+"""`penstock pause | resume | rewind`, one source of a running service; and `reload`, all of it."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +78,29 @@ def rewind(
         f"what followed.",
         as_json=as_json,
     )
+
+
+def reload(
+    config: output.ConfigOption = output.DEFAULT_CONFIG, as_json: output.JsonOption = False
+) -> None:
+    """Take over the changed configuration without a restart, as far as that can be (as SIGHUP).
+
+    Sources that are new, gone or changed start, stop or restart alone. What needs a restart is
+    named. A file with an error changes nothing.
+    """
+    answer = _ask(config, "reload")
+    words = [
+        f"{word}: {', '.join(answer[key])}"
+        for word, key in (
+            ("added", "added"),
+            ("removed", "removed"),
+            ("restarted", "changed"),
+            ("applied", "applied"),
+            ("needs a restart of `penstock run`", "needsRestart"),
+        )
+        if answer[key]
+    ]
+    _tell(answer, "; ".join(words) or "nothing has changed", as_json=as_json)
 
 
 def _ask(config: Any, name: str, **facts: Any) -> dict[str, Any]:

@@ -10,22 +10,43 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import structlog
+from pydantic import Field
 
-from penstock.cli.config import Settings
-from penstock.errors import PenstockError
+from penstock.config import Config, Seconds
+from penstock.errors import PenstockError, SupersededError
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings
 
 logger = structlog.get_logger(__name__)
 
 PARENT_VARIABLE: Final = "PENSTOCK_PARENT_PID"
+ADDRESSES: Final = ("grpc", "flight", "http")
+"""What serve listens on: settings of [serve], options of `penstock run`, and facts once ready."""
 RESTART_SECONDS_FIRST = 0.2
 RESTART_SECONDS_MAX = 10.0
 STEADY_SECONDS = 60.0
 """A process that ran so long starts with the shortest wait again."""
 DRAIN_SECONDS_MAX = 15.0
+"""For each of the two, one after the other."""
+BEAT_SECONDS = 1.0
+_BEATS_MISSED_MAX = 4
+
+
+class ProcessesConfig(Config):
+    """The processes of `penstock run`."""
+
+    hung_after: Seconds = Field(
+        60.0,
+        ge=5 * BEAT_SECONDS,
+        le=3600,
+        description="A process that lives but does nothing for so long is killed and started "
+        "again; nothing is lost by it.",
+    )
 
 
 class ChildFailedError(PenstockError):
@@ -53,9 +74,16 @@ class Child:
     """One process of the service, kept alive."""
 
     def __init__(
-        self, role: str, command: Callable[[], list[str]], tell: Callable[[dict[str, Any]], None]
+        self,
+        role: str,
+        command: Callable[[], list[str]],
+        tell: Callable[[dict[str, Any]], None],
+        *,
+        hung_after: float,
     ) -> None:
+        """One that has beaten and then does not for `hung_after` seconds is killed."""
         self.role = role
+        self._hung_after = hung_after
         self.facts: dict[str, Any] = {}
         """What it said when it was ready the last time."""
         self.ready = asyncio.Event()
@@ -67,14 +95,15 @@ class Child:
     async def keep(self) -> None:
         """Run it, and again whenever it dies, until cancelled.
 
-        Raises ChildFailedError if it ends before it was ever ready: that is no accident.
+        Raises ChildFailedError if it ends before it was ever ready, or because another machine has
+        taken its place: that is no accident.
         """
         wait_seconds = RESTART_SECONDS_FIRST
         while True:
             started = asyncio.get_running_loop().time()
             code = await self._run()
             self.ready.clear()
-            if not self._was_ready:
+            if not self._was_ready or code == SupersededError.exit_code:
                 raise ChildFailedError(code)
             if asyncio.get_running_loop().time() - started > STEADY_SECONDS:
                 wait_seconds = RESTART_SECONDS_FIRST
@@ -102,6 +131,11 @@ class Child:
             process.kill()
             return await process.wait()
 
+    def reload(self) -> None:
+        """Have it read its configuration again. One that is not ready yet reads it anyway."""
+        if self._process is not None and self.ready.is_set():
+            self._process.send_signal(signal.SIGHUP)
+
     async def _run(self) -> int:
         """One life of the process; returns its exit code, negative for a signal."""
         process = await asyncio.create_subprocess_exec(
@@ -112,7 +146,9 @@ class Child:
         )
         self._process = process
         assert process.stdout is not None
-        line = await process.stdout.readline()
+        line = b"\n"
+        while line == b"\n":  # a beat, before it is ready
+            line = await process.stdout.readline()
         if line:
             again = self._was_ready
             self.facts = msgspec.json.decode(line)
@@ -121,17 +157,56 @@ class Child:
             if again:
                 logger.info("a process is back", role=self.role, pid=process.pid)
                 self._tell({"event": "restarted", "role": self.role, **self.facts})
+            await self._listen(process.stdout)
         return await process.wait()
+
+    async def _listen(self, beats: asyncio.StreamReader) -> None:
+        """Hear it beat until it ends; kill it if it lives on without.
+
+        Silence is counted in parts, so that one long sleep of this process is not held against it:
+        what was said meanwhile is read at the next part.
+        """
+        missed = 0
+        while missed < _BEATS_MISSED_MAX:
+            try:
+                async with asyncio.timeout(self._hung_after / _BEATS_MISSED_MAX):
+                    if not await beats.readline():
+                        return
+                missed = 0
+            except TimeoutError:
+                missed += 1
+        assert self._process is not None
+        logger.error("a process hangs; killing it", role=self.role, seconds=self._hung_after)
+        self._process.kill()
+
+
+async def beat() -> None:
+    """Tell the parent, for ever, that this process's event loop turns. Nothing without a parent.
+
+    A parent that does not listen is not waited for: the pipe may be full.
+    """
+    if PARENT_VARIABLE not in os.environ:
+        return
+    while True:
+        os.set_blocking(1, False)
+        try:
+            os.write(1, b"\n")
+        except (BlockingIOError, BrokenPipeError):
+            pass
+        finally:
+            os.set_blocking(1, True)
+        await asyncio.sleep(BEAT_SECONDS)
 
 
 def ready_fact(
-    settings: Settings, addresses: Mapping[str, Any], pids: Mapping[str, int]
+    settings: "Settings", addresses: Mapping[str, Any], pids: Mapping[str, int]
 ) -> dict[str, Any]:
     """What is said once the service is up: where it listens, and who it is."""
     return {
         "event": "ready",
         "grpc": addresses["grpc"],
         "flight": addresses["flight"],
+        "http": addresses["http"],
         "log": str(settings.log.path),
         "sources": list(settings.sources),
         "pids": dict(pids),
@@ -139,35 +214,39 @@ def ready_fact(
 
 
 async def supervise_processes(
-    settings: Settings,
+    settings: "Settings",
     *,
     stop: asyncio.Event,
     tell: Callable[[dict[str, Any]], None],
     options: Sequence[str] = (),
+    hangup: asyncio.Event | None = None,
 ) -> None:
     """Run capture and serve until `stop`; `tell` gets the ready fact, deaths and restarts.
 
-    `options` of `penstock run` are handed on to both.
+    `options` of `penstock run` are handed on to both, and so is each `hangup`.
 
     Both start at once: serve waits for capture to open the log. Raises ChildFailedError if either
     cannot start.
     """
-    configured = {"grpc": settings.serve.grpc, "flight": settings.serve.flight}
+    configured = {name: getattr(settings.serve, name) for name in ADDRESSES}
 
     def command(role: str) -> list[str]:
         # Serve listens again where it did before, whatever port that was.
         listen = configured | serve.facts
         return [
             *(sys.executable, "-m", "penstock.cli", "run", "--config", str(settings.path)),
-            *("--role", role, "--grpc", listen["grpc"], "--flight", listen["flight"]),
+            *("--role", role),
+            *(part for name in ADDRESSES for part in (f"--{name}", listen[name])),
             *options,
         ]
 
-    capture = Child("capture", lambda: command("capture"), tell)
-    serve: Child = Child("serve", lambda: command("serve"), tell)
+    hung_after = settings.processes.hung_after
+    capture = Child("capture", lambda: command("capture"), tell, hung_after=hung_after)
+    serve: Child = Child("serve", lambda: command("serve"), tell, hung_after=hung_after)
     children = (capture, serve)
     stopping = asyncio.ensure_future(stop.wait())
     keeping = [asyncio.ensure_future(child.keep()) for child in children]
+    keeping.append(asyncio.ensure_future(_pass_on(hangup or asyncio.Event(), children)))
     try:
         for child in children:
             await _first({stopping, *keeping}, child.ready)
@@ -182,6 +261,14 @@ async def supervise_processes(
         # Readers first: they are told that the service stops while the log still answers.
         for child in reversed(children):
             await child.stop()
+
+
+async def _pass_on(hangup: asyncio.Event, children: Sequence[Child]) -> None:
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        for child in children:
+            child.reload()
 
 
 async def _first(tasks: "set[asyncio.Future[Any]]", event: asyncio.Event) -> None:

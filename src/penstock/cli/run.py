@@ -3,8 +3,10 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from msgspec import to_builtins
@@ -32,6 +34,9 @@ def command(
     flight: Annotated[
         str | None, typer.Option(help="Serve Flight here instead; port 0 takes a free one.")
     ] = None,
+    http: Annotated[
+        str | None, typer.Option(help="Serve health and metrics here instead; `off` serves none.")
+    ] = None,
     role: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the service: capture every source into the log, and serve it. Stop with Ctrl-C.
@@ -44,20 +49,23 @@ def command(
 
     die_with_parent()
     logs.configure(as_json=as_json, process=role or "penstock")
-    settings = load(config, listen={"grpc": grpc, "flight": flight})
+    settings = load(config, listen={"grpc": grpc, "flight": flight, "http": http})
+    logs.set_level(settings.logging.level)
     if role == "capture":
-        _run(lambda stop: _capture(settings, stop), interruptible=False)
+        _run(lambda asked: _capture(settings, asked), interruptible=False)
     elif role == "serve":
-        _run(lambda stop: _serve(settings, stop), interruptible=False)
+        _run(lambda asked: _serve(settings, asked), interruptible=False)
     else:
         tell = _while_heard(output.emit if as_json else _say)
         options = ["--json"] if as_json else []
         try:
             _run(
-                lambda stop: (
-                    one_process_service(settings, stop=stop, tell=tell)
+                lambda asked: (
+                    one_process_service(settings, stop=asked.stop, tell=tell, hangup=asked.reload)
                     if one_process
-                    else supervise_processes(settings, stop=stop, tell=tell, options=options)
+                    else supervise_processes(
+                        settings, stop=asked.stop, tell=tell, options=options, hangup=asked.reload
+                    )
                 ),
                 interruptible=True,
             )
@@ -65,65 +73,116 @@ def command(
             raise typer.Exit(error.returned if error.returned > 0 else 1) from None
 
 
-def _run(
-    body: Callable[[asyncio.Event], Coroutine[Any, Any, None]], *, interruptible: bool
-) -> None:
+class Asked(NamedTuple):
+    """What signals ask of a process."""
+
+    stop: asyncio.Event
+    """SIGTERM, and SIGINT in the parent. A second one changes nothing: draining goes on."""
+    reload: asyncio.Event
+    """SIGHUP."""
+
+
+def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, interruptible: bool) -> None:
     """Run `body` until it returns; SIGTERM, and SIGINT if `interruptible`, ask it to.
 
     A terminal's Ctrl-C reaches the whole process group, but a child stops when its parent says so.
+    SIGHUP asks for a reload, but what was started on a terminal ends with it.
     """
 
+    from penstock.cli.parent import beat
+
     async def run() -> None:
-        stop, loop = asyncio.Event(), asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, stop.set)
+        asked, loop = Asked(asyncio.Event(), asyncio.Event()), asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, asked.stop.set)
         if interruptible:
-            loop.add_signal_handler(signal.SIGINT, stop.set)
+            loop.add_signal_handler(signal.SIGINT, asked.stop.set)
         else:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        await body(stop)
+        closes = interruptible and sys.stdin is not None and sys.stdin.isatty()
+        loop.add_signal_handler(signal.SIGHUP, (asked.stop if closes else asked.reload).set)
+        beating = asyncio.create_task(beat())
+        try:
+            await body(asked)
+        finally:
+            beating.cancel()
+            # What comes now is too late, and must not end us halfway out.
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
     asyncio.run(run())
 
 
-async def _capture(settings: "Settings", stop: asyncio.Event) -> None:
-    from penstock.cli.capture_process import capture, relax_collector
-    from penstock.log import LmdbLog
+async def _capture(settings: "Settings", asked: Asked) -> None:
+    from penstock.cli.capture_process import SystemClock, capture, relax_collector
+    from penstock.cli.publishing import opened_log
+    from penstock.telemetry import REGISTRY, count_process
 
     relax_collector()
-    async with LmdbLog(settings.log) as log:
+    count_process("capture", REGISTRY)
+    async with opened_log(settings, clock=SystemClock()) as (log, publisher):
         output.emit({"pid": os.getpid()})
-        await capture(settings, log, stop=stop)
+        await capture(settings, log, stop=asked.stop, publisher=publisher, hangup=asked.reload)
 
 
-async def _serve(settings: "Settings", stop: asyncio.Event) -> None:
+async def _relevel(settings: "Settings", hangup: asyncio.Event) -> None:
+    """What serve takes over of a changed configuration: how much it logs. Capture says the rest."""
+    from penstock.cli import logs
+    from penstock.cli.config import load
+    from penstock.errors import ConfigError
+
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        with suppress(ConfigError):  # capture met it too, and has said so
+            logs.set_level(load(settings.path).logging.level)
+
+
+async def _serve(settings: "Settings", asked: Asked) -> None:
     from penstock.cli.serve_process import serve
     from penstock.log import LmdbLogReader
+    from penstock.telemetry import SERVE_REGISTRY, count_process
 
+    count_process("serve", SERVE_REGISTRY)
     async with await LmdbLogReader.open(
         settings.log.path, cache_bytes=settings.log.cache_bytes
     ) as log:
-        await serve(
-            settings,
-            log,
-            stop=stop,
-            ready=lambda addresses: output.emit({"pid": os.getpid(), **to_builtins(addresses)}),
-        )
+        following = asyncio.create_task(_relevel(settings, asked.reload))
+        try:
+            await serve(
+                settings,
+                log,
+                stop=asked.stop,
+                ready=lambda addresses: output.emit({"pid": os.getpid(), **to_builtins(addresses)}),
+            )
+        finally:
+            following.cancel()
 
 
-async def one_process_service(settings: "Settings", *, stop: asyncio.Event, tell: Tell) -> None:
-    """Capture and serve in this process until `stop`; `tell` gets the ready fact."""
+async def one_process_service(
+    settings: "Settings",
+    *,
+    stop: asyncio.Event,
+    tell: Tell,
+    hangup: asyncio.Event | None = None,
+) -> None:
+    """Capture and serve in this process until `stop`; `tell` gets the ready fact. Reload at
+    `hangup`."""
 
-    from penstock.cli.capture_process import capture
+    from penstock.cli.capture_process import SystemClock, capture
     from penstock.cli.parent import ready_fact
+    from penstock.cli.publishing import opened_log
     from penstock.cli.serve_process import serve
-    from penstock.log import LmdbLog
 
     def ready(addresses: "Addresses") -> None:
         tell(ready_fact(settings, to_builtins(addresses), {"run": os.getpid()}))
 
     try:
-        async with LmdbLog(settings.log) as log, asyncio.TaskGroup() as group:
-            group.create_task(capture(settings, log, stop=stop))
+        async with (
+            opened_log(settings, clock=SystemClock()) as (log, publisher),
+            asyncio.TaskGroup() as group,
+        ):
+            group.create_task(capture(settings, log, stop=stop, publisher=publisher, hangup=hangup))
             group.create_task(serve(settings, log, stop=stop, ready=ready))
     except* PenstockError as errors:
         raise errors.exceptions[0] from None

@@ -13,12 +13,13 @@ from typing import Final, Self
 import structlog
 
 from penstock import kv
-from penstock.errors import LogError, LogFormatError, LogLockedError
+from penstock.errors import LogError, LogLockedError
 from penstock.event import Commit, Fragment
 from penstock.kv import Env, Transaction
 from penstock.log.above import beginning
 from penstock.log.assemble import Item
 from penstock.log.config import LogConfig
+from penstock.log.formats import require_readable, upgrade
 from penstock.log.intake import Intake
 from penstock.log.layout import (
     ANCESTORS_KEY,
@@ -166,6 +167,11 @@ class LmdbLog(_AsyncReads):
         await durable(
             self._writer.submit(lambda applied: self._writer.trim(applied, until), space=False)
         )
+
+    def retain(self, config: LogConfig) -> None:
+        """Keep entries by the retention settings of `config` from now on; the rest of it counts
+        only when a log is opened."""
+        self._writer.retain(config)
 
     def on_request(self, handler: Handler) -> None:
         """Answer the requests of `wake.ask` with `handler`, in the running loop."""
@@ -342,7 +348,7 @@ def _prepare(env: Env, above: Above | None, *, restored: bool, now: int) -> Draf
         if found is None:
             _create(txn, env, above, now=now)
         else:
-            _require_format(found, env.path)
+            upgrade(txn, env, found)
         marked = txn.pop(RESTORED_KEY, db=meta) is not None
         if marked or (restored and found is not None):
             # From here on this copy and the log that it was copied from go different ways.
@@ -377,15 +383,6 @@ def _new_id() -> int:
     return secrets.randbits(64)
 
 
-def _require_format(found: bytes, path: Path) -> None:
-    version = unpack_u64(found)
-    if version > FORMAT:
-        raise LogFormatError(
-            f"the log at {path} has format {version}; this Penstock reads up to {FORMAT}. Nothing "
-            f"was changed. Use the Penstock that wrote it, or a newer one."
-        )
-
-
 def open_for_reading(path: Path) -> Env:
     env = kv.open_env(path, create=False)
     try:
@@ -395,7 +392,7 @@ def open_for_reading(path: Path) -> Env:
             found = txn.get(FORMAT_KEY, db=env[META])
         if found is None:
             raise LogError(f"the log at {path} is not complete yet")
-        _require_format(found, path)
+        require_readable(found, path)
     except BaseException:
         env.close()
         raise

@@ -46,7 +46,8 @@ class Trimmer:
 
     def __init__(self, env: Env, config: LogConfig, clock: Clock, trust: Trust) -> None:
         self._env = env
-        self._config = config
+        self.config = config
+        """The limits; they may be replaced at any time, and hold from the next step on."""
         self._clock = clock
         self._trust = trust
         self._age_checked = float("-inf")
@@ -94,7 +95,7 @@ class Trimmer:
         self._age_checked = self._clock.steady_seconds()
         return due(
             self._candidates(txn, draft, blocks_max),
-            config=self._config,
+            config=self.config,
             held=held,
             now=now if self._trusted() else None,
         )
@@ -124,15 +125,15 @@ class Trimmer:
             self.pending = True
 
     def _trusted(self) -> bool:
-        self.age_paused = self._config.retention is not None and not self._trust.trusted()
+        self.age_paused = self.config.retention is not None and not self._trust.trusted()
         return not self.age_paused
 
     def _age_due(self) -> bool:
         since = self._clock.steady_seconds() - self._age_checked
-        return self._config.retention is not None and since >= _AGE_CHECK_SECONDS
+        return self.config.retention is not None and since >= _AGE_CHECK_SECONDS
 
     def _over(self, held: Holdings, draft: "Draft") -> bool:
-        config, state = self._config, draft.state
+        config, state = self.config, draft.state
         return (config.retention_bytes is not None and held.bytes > config.retention_bytes) or (
             config.retention_events is not None
             and state.head - state.trimmed > config.retention_events

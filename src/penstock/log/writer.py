@@ -302,6 +302,10 @@ class Writer:
     def age_paused(self) -> bool:
         return self._trimmer.age_paused
 
+    def retain(self, config: LogConfig) -> None:
+        """Trim by the limits of `config` from the next step on."""
+        self._trimmer.config = within_disk(config, space(self._env.path).total)
+
     def stages(self, key: str) -> bool:
         """Whether a commit is being staged under `key`."""
         return key in self._truth.stagings

@@ -1,0 +1,192 @@
+"""A changed configuration is taken over while the service runs, or not at all."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli.config import Settings, load
+from penstock.cli.reload import plan
+from tests.cli.service import Service, configure, penstock
+
+SHOP = """
+[sources.{name}]
+type = "script"
+seed = {seed}
+events_per_second = {rate}
+heartbeat_seconds = 0.2
+"""
+REST = """
+[log]
+path = "log"
+free_bytes_min = 0
+{log}
+[serve]
+grpc = "127.0.0.1:0"
+flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
+"""
+
+
+def shop(name: str, seed: int, rate: float = 300.0) -> str:
+    return SHOP.format(name=name, seed=seed, rate=rate)
+
+
+def rest(log: str = "") -> str:
+    return REST.format(log=log)
+
+
+def settings_of(folder: Path, name: str, text: str) -> Settings:
+    path = folder / f"{name}.toml"
+    path.write_text(text)
+    return load(path, environment={"TOKEN": "t0ken"})
+
+
+def test_a_plan_says_what_starts_stops_and_restarts_and_what_must_wait(tmp_path: Path) -> None:
+    """Every setting is one or the other; no value is in a plan, so no secret."""
+    before = settings_of(tmp_path, "a", rest() + shop("a", 1) + shop("b", 2) + shop("c", 3))
+    after = settings_of(
+        tmp_path,
+        "b",
+        rest('retention = "1d"\ncache_bytes = "1MiB"')
+        + shop("b", 2)
+        + shop("c", 4)
+        + shop("d", 5)
+        + '[alerts]\nwebhook = "https://alerts/${TOKEN}"\n'
+        + '[capture]\nsilent_after = "1h"\n[logging]\nlevel = "error"\n'
+        + "[processes]\nhung_after = 120\n",
+    )
+    found = plan(before, after)
+    assert (found.added, found.removed, found.changed) == (["d"], ["a"], ["c"])
+    assert sorted(found.applied) == [
+        "alerts.webhook",
+        "capture.silent_after",
+        "log.retention",
+        "logging.level",
+    ]
+    assert sorted(found.needs_restart) == ["log.cache_bytes", "processes.hung_after"]
+    assert "t0ken" not in str(found)
+    same = plan(after, after)
+    assert not any((same.added, same.removed, same.changed, same.applied, same.needs_restart))
+
+
+class Running:
+    """A service, and its commands."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], service: Service) -> None:
+        self._capsys = capsys
+        self.service = service
+
+    def reload(self) -> dict[str, Any]:
+        done = penstock(self._capsys, "reload", "--config", str(self.service.config), "--json")
+        assert done.code == 0, done.err
+        answer: dict[str, Any] = json.loads(done.out)
+        return answer
+
+    def sources(self) -> dict[str, Any]:
+        done = penstock(self._capsys, "status", "--config", str(self.service.config), "--json")
+        return {one["source"]: one for one in json.loads(done.out)["sources"]}
+
+    def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while not condition(found := self.sources()):
+            pass
+        return found
+
+
+@pytest.mark.slow
+def test_sources_start_stop_and_restart_alone_while_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Invariant 8; a source that comes back goes on from where it stood (invariant 2)."""
+    config = configure(tmp_path, rest() + shop("kept", 1) + shop("gone", 2) + shop("faster", 3))
+    with Service(config, "--one-process") as service:
+        run = Running(capsys, service)
+        run.until(lambda now: all(one["state"] == "running" for one in now.values()))
+        configure(tmp_path, rest() + shop("kept", 1) + shop("faster", 3, 400.0) + shop("new", 4))
+        answer = run.reload()
+        assert (answer["added"], answer["removed"], answer["changed"]) == (
+            ["new"],
+            ["gone"],
+            ["faster"],
+        )
+        now = run.until(lambda now: now["new"]["state"] == now["faster"]["state"] == "running")
+        assert now["gone"]["state"] == "not configured"
+        assert now["kept"]["restarts"] == 0
+        still = now["gone"]["position"]
+        configure(tmp_path, rest() + shop("kept", 1) + shop("faster", 3, 400.0) + shop("gone", 2))
+        run.reload()
+        back = run.until(lambda now: now["gone"]["state"] == "running")
+        assert int(back["gone"]["position"].partition(":")[2]) >= int(still.partition(":")[2])
+        assert run.sources()["new"]["state"] == "not configured"
+
+
+@pytest.mark.slow
+def test_a_file_with_an_error_changes_nothing_and_says_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, rest() + shop("kept", 1))
+    with Service(config, "--one-process") as service:
+        run = Running(capsys, service)
+        configure(tmp_path, rest() + shop("new", 4) + "[sources.kept]\ntype = 'mysterious'\n")
+        done = penstock(capsys, "reload", "--config", str(config), "--json")
+        # The command reads the file as well, to know where the log is.
+        assert done.code == 2
+        assert "sources.kept.type" in json.loads(done.err)["error"]["message"]
+        service.process.send_signal(signal.SIGHUP)
+        while "everything goes on as it was" not in service.errors():
+            pass
+        configure(tmp_path, rest() + shop("kept", 1))
+        assert set(run.sources()) == {"kept"}
+        assert run.reload()["added"] == []
+
+
+@pytest.mark.slow
+def test_sighup_reaches_both_processes_and_what_needs_a_restart_is_named_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, rest() + shop("kept", 1))
+    with Service(config) as service:
+        run = Running(capsys, service)
+        pids = service.ready["pids"]
+        configure(tmp_path, rest('cache_bytes = "1MiB"') + shop("kept", 1) + shop("new", 2))
+        service.process.send_signal(signal.SIGHUP)
+        run.until(lambda now: now.get("new", {}).get("state") == "running")
+        for _ in range(2):
+            assert run.reload()["needsRestart"] == ["log.cache_bytes"]
+        # Neither ended for it: a process without a handler would have.
+        for pid in pids.values():
+            os.kill(pid, 0)
+        assert service.stop() == 0
+
+
+@pytest.mark.slow
+def test_retention_is_taken_over_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, rest() + shop("kept", 1, 2000.0))
+    with Service(config, "--one-process") as service:
+        run = Running(capsys, service)
+        run.until(lambda now: now["kept"]["events"] > 1000)
+        configure(tmp_path, rest("retention_events = 10") + shop("kept", 1, 2000.0))
+        assert run.reload()["applied"] == ["log.retention_events"]
+
+        def trimmed() -> int:
+            done = penstock(capsys, "status", "--config", str(config), "--json")
+            return int(json.loads(done.out)["log"]["trimmed"])
+
+        while trimmed() == 0:
+            pass
+
+
+def test_people_are_told_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = configure(tmp_path, rest() + shop("kept", 1))
+    with Service(config, "--one-process"):
+        done = penstock(capsys, "reload", "--config", str(config))
+        assert done.out.strip() == "nothing has changed"
+        configure(tmp_path, rest() + shop("new", 1))
+        done = penstock(capsys, "reload", "--config", str(config))
+        assert done.out.strip() == "added: new; removed: kept"
