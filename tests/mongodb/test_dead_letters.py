@@ -187,8 +187,9 @@ async def test_letters_come_in_their_place_and_transaction_and_capture_goes_on(
             orders.insert_one({"_id": 2}, session=session)
             orders.insert_one(twice(3), session=session)
             orders.insert_one({"_id": 4}, session=session)
-        orders.insert_one({"_id": 5})
-        await read.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "5")
+        orders.insert_one(twice(5))
+        orders.insert_one({"_id": 6})
+        await read.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "6")
 
     def told(event: AnyEvent) -> str:
         if isinstance(event, ChangeEvent) and event.collection == COLLECTION:
@@ -198,16 +199,18 @@ async def test_letters_come_in_their_place_and_transaction_and_capture_goes_on(
     assert [[told(event) for event in commit.events] for commit in read.commits] == [
         ["letter 1", "gap"],
         ["2", "letter 3", "gap", "4"],
-        ["5"],
+        ["letter 5", "gap"],
+        ["6"],
     ]
-    assert [parse_position(commit.position).letters for commit in read.commits] == [1, 2, 2]
+    # Each position counts the letters up to its own commit, and no further.
+    assert [parse_position(commit.position).letters for commit in read.commits] == [1, 2, 3, 3]
     for number, position in enumerate([start, *(commit.position for commit in read.commits[:-1])]):
         async with reading(mongo.uri, position=position, **options) as again:
-            await again.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "5")
+            await again.until(lambda r: bool(r.changes) and r.changes[-1].document_id == "6")
         assert again.commits == read.commits[number:]
     outstanding = Outstanding("shop")
     outstanding.take(read.events)
-    assert [letter.operation for letter in outstanding] == ["insert", "insert"]
+    assert [letter.operation for letter in outstanding] == ["insert"] * 3
 
 
 async def test_by_default_capture_stops_before_what_it_cannot_decode(
@@ -404,6 +407,26 @@ async def test_a_replay_while_changes_pour_in_ends_with_what_the_database_holds(
     rows = folded([e for e in read.events if e.collection == "orders"])
     stored = stored_rows(mongo_client[mongo_database], ["orders"])
     assert rows == stored
+
+
+async def test_a_replay_of_a_key_that_got_another_type_takes_the_old_one_and_brings_the_new_one(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """To the server 5 and 5.0 are one key, to us two (decision 0012)."""
+    orders = mongo_client[mongo_database].create_collection("orders")
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with source(mongo.uri, **options) as opened:
+        read = Reading(opened)
+        await read.next()
+        orders.insert_one(twice(5))
+        await read.until(lambda _: opened.dead_letters == 1)
+        orders.delete_one({"_id": 5})
+        orders.insert_one({"_id": 5.0})
+        await dealt_with(read, opened)
+        await read.stop()
+    commit = next(c for c in read.commits if c.events[-1].operation == "dead_letter_replayed")
+    said = [(e.operation.value, bytes(e.key)) for e in commit.events if isinstance(e, ChangeEvent)]
+    assert said[:2] == [("delete", b'{"_id":5}'), ("insert", b'{"_id":5.0}')]
 
 
 async def test_whoever_waits_for_a_replay_is_told_when_capture_breaks_off(

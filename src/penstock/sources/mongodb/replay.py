@@ -138,25 +138,24 @@ class Rereader:
         if not await self._is_same(letter):
             return f"its collection was dropped or renamed since; {copy}"
         where = f"{letter.id}:{token.data}"
+        said: list[AnyEvent] = []
         try:
-            said: list[AnyEvent] = []
+            # To the server 5 and 5.0 are one key. To us they are two, and this one is gone.
             if found is None or key_of(found) != key:
-                # To the server 5 and 5.0 are one key; its changes said which one this is.
                 said.append(
                     self._normaliser.gone(
                         key, namespace=namespace, where=where, at=token.time, tenant=letter.tenant
                     )
                 )
             if found is not None:
-                # In another type of its key too: the letter may be of the very write that gave it.
                 said.append(
                     self._normaliser.copied(
                         found, namespace=namespace, copy=f"replay:{where}", at=token.time
                     )
                 )
-            return said
         except UndecodableError as error:
             return f"still undecodable: {error.what}"
+        return said
 
     async def _read(self, namespace: tuple[str, str], key: bytes, token: Token) -> bytes | None:
         """The document, as of the token's time or later, committed by a majority."""
@@ -174,9 +173,7 @@ class Rereader:
             },
             codec_options=RAW,
         )
-        for document in reply["cursor"]["firstBatch"]:
-            return bytes(document.raw)
-        return None
+        return next((bytes(found.raw) for found in reply["cursor"]["firstBatch"]), None)
 
     async def _is_same(self, letter: Letter) -> bool:
         """Whether the collection is there, and the one that the letter was of as far as is known.
