@@ -11,7 +11,7 @@
     ├── LogError
     │   ├── LogFullError             transient: no space; capture waits and goes on
     │   ├── LogLockedError           another process writes this log
-    │   ├── LogFormatError           the log is of a newer format
+    │   ├── LogFormatError           the log is of a format that is not read here
     │   └── LogCorruptError          the log does not say what it must
     ├── CheckpointError              the published copy of where the log stands
     │   ├── CheckpointUnavailableError   transient: its store does not answer
@@ -153,7 +153,7 @@ class LogLockedError(LogError):
 
 
 class LogFormatError(LogError):
-    """The log was written by a newer Penstock; nothing was changed."""
+    """The log is of a format that this Penstock does not read; nothing was changed."""
 
     code = "log.format"
 
