@@ -16,34 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
-from msgspec import Raw
 from rich.console import Console
 from rich.table import Table
 
-from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
+from bench.events import change
+from penstock.event import Commit
 from penstock.log import LmdbLog, LogConfig
-from penstock.wire import encode_event
+from penstock.wire import encode
 
 BATCHES = (1, 100, 500, 1000)
-_TEXT = b"0123456789abcdef" * 55
-
-
-def change(number: int) -> ChangeEvent:
-    """An insert of a document of about 1 KB."""
-    return ChangeEvent(
-        event_id=event_id("shop", str(number), 0),
-        source="shop",
-        database="shop",
-        tenant="shop",
-        collection="orders",
-        cluster_time=ClusterTime(1_750_000_000 + number // 1000, number % 1000),
-        timestamp=1_750_000_000_000 + number,
-        position=str(number),
-        document_id=str(number),
-        key=Raw(b'{"_id":%d}' % number),
-        operation=Operation.INSERT,
-        full_document=Raw(b'{"_id":%d,"customer":%d,"text":"%s"}' % (number, number % 97, _TEXT)),
-    )
 
 
 def plain(folder: Path, batch: int, seconds: float, values: list[bytes]) -> float:
@@ -115,8 +96,11 @@ def main() -> None:
             print(f"{rate:,.0f} events/s under the profiler")
             return
         # What a put must carry to hold the same: message and index of each event.
-        encoded = [encode_event(change(number)) for number in range(1000)]
-        values = [event.message + event.index for event in encoded]
+        encoded = encode([change(number) for number in range(1000)])
+        values = [
+            encoded.cut(row, row + 1).payload + encoded.index[row].tobytes()
+            for row in range(len(encoded))
+        ]
         table = Table("batch", "plain LMDB ev/s", "log ev/s", "ratio", title="durable append")
         for batch in BATCHES:
             raw, ours = measure(Path(folder), batch, chosen.seconds, values)

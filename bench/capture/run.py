@@ -46,7 +46,11 @@ def encode(transactions: int, note_bytes: int) -> tuple[float, list[bytes]]:
         started = time.perf_counter()
         encoded = [encode_commit("shop", one.events, position=one.position) for one in commits]
         seconds += time.perf_counter() - started
-        messages.extend(event.message for one in encoded for event in one.events)
+        messages.extend(
+            one.events.cut(row, row + 1).payload
+            for one in encoded
+            for row in range(len(one.events))
+        )
     return seconds, messages
 
 

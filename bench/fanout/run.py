@@ -19,57 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from msgspec import Raw
 from rich.console import Console
 from rich.table import Table
 
+from bench.events import fill
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.client import follow_sync
-from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
-from penstock.log import LmdbLog, LmdbLogReader, LogConfig
+from penstock.log import LmdbLogReader
 from penstock.serve.config import ServeConfig
 from penstock.serve.grpc import serve_grpc
-from penstock.subscribe.resume import oldest
 
-_TEXT = b"0123456789abcdef" * 55
 _SPAWN = multiprocessing.get_context("spawn")
 _OPTIONS = (("grpc.max_receive_message_length", -1),)
-
-
-def change(number: int) -> ChangeEvent:
-    """An insert of a document of about 1 KB."""
-    return ChangeEvent(
-        event_id=event_id("shop", str(number), 0),
-        source="shop",
-        database="shop",
-        tenant="shop",
-        collection="orders",
-        cluster_time=ClusterTime(1_750_000_000 + number // 1000, number % 1000),
-        timestamp=1_750_000_000_000 + number,
-        position=str(number),
-        document_id=str(number),
-        key=Raw(b'{"_id":%d}' % number),
-        operation=Operation.INSERT,
-        full_document=Raw(b'{"_id":%d,"customer":%d,"text":"%s"}' % (number, number % 97, _TEXT)),
-    )
-
-
-async def fill(path: Path, events: int) -> str:
-    """A log of `events` events in commits of 10; the marker before them."""
-    async with LmdbLog(LogConfig(path=path)) as log:
-        after = str(oldest(await log.bounds()))
-        for first in range(0, events, 1000):
-            await log.append(
-                [
-                    Commit(
-                        source="shop",
-                        position=str(number),
-                        events=tuple(change(one) for one in range(number, number + 10)),
-                    )
-                    for number in range(first, min(first + 1000, events), 10)
-                ]
-            )
-        return after
 
 
 def serve(path: Path, told: Connection) -> None:

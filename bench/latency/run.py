@@ -18,7 +18,8 @@ from msgspec import structs
 from rich.console import Console
 from rich.table import Table
 
-from bench.fanout.run import change, serving
+from bench.events import change
+from bench.fanout.run import serving
 from penstock.client import follow_sync
 from penstock.event import Commit
 from penstock.log import LmdbLog, LogConfig

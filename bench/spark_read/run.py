@@ -1,6 +1,6 @@
 """Spark reads the log over Flight, beside Spark reading the same rows from local files.
 
-    .venv/bin/python bench/spark_read/run.py        (or: python -m bench.spark_read)
+    PYTHONPATH=. .venv/bin/python bench/spark_read/run.py    (or: python -m bench.spark_read)
 
 Events are of about 1 KB, in commits of ten, in a durable log that another process serves. A figure
 is the best of several rounds, because a busy machine only ever adds time. The peers read what Spark
@@ -21,53 +21,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from msgspec import Raw
 from rich.console import Console
 from rich.table import Table
 
+from bench.events import fill
 from penstock.client.flight import LogClient, ReadRequest
-from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
-from penstock.log import LmdbLog, LmdbLogReader, LogConfig
+from penstock.log import LmdbLogReader
 from penstock.serve.flight import FlightServer
 from penstock.spark.session import local_session
-
-COMMIT_EVENTS = 10
-APPEND_EVENTS = 1000
-_TEXT = b"0123456789abcdef" * 55
-
-
-def change(number: int) -> ChangeEvent:
-    """An insert of a document of about 1 KB."""
-    return ChangeEvent(
-        event_id=event_id("shop", str(number), 0),
-        source="shop",
-        database="shop",
-        tenant="shop",
-        collection="orders",
-        cluster_time=ClusterTime(1_750_000_000 + number // 1000, number % 1000),
-        timestamp=1_750_000_000_000 + number,
-        position=str(number),
-        document_id=str(number),
-        key=Raw(b'{"_id":%d}' % number),
-        operation=Operation.INSERT,
-        full_document=Raw(b'{"_id":%d,"customer":%d,"text":"%s"}' % (number, number % 97, _TEXT)),
-    )
-
-
-async def fill(path: Path, events: int) -> None:
-    """Write a log of `events` entries."""
-    async with LmdbLog(LogConfig(path=path)) as log:
-        for first in range(0, events, APPEND_EVENTS):
-            await log.append(
-                [
-                    Commit(
-                        source="shop",
-                        position=str(at),
-                        events=tuple(change(n) for n in range(at, at + COMMIT_EVENTS)),
-                    )
-                    for at in range(first, first + APPEND_EVENTS, COMMIT_EVENTS)
-                ]
-            )
 
 
 def serve(path: Path, pipe: Connection) -> None:
@@ -157,7 +118,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=600_000)
     parser.add_argument("--rounds", type=int, default=4)
     arguments = parser.parse_args()
-    events = arguments.events // APPEND_EVENTS * APPEND_EVENTS
+    events = arguments.events
     processes = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -1,6 +1,6 @@
 """Changes into a Delta table, beside the usual foreachBatch and beside reading alone.
 
-    .venv/bin/python bench/spark_table/run.py        (or: python -m bench.spark_table)
+    PYTHONPATH=. .venv/bin/python bench/spark_table/run.py    (or: python -m bench.spark_table)
 
 Events are of about 1 KB and twelve fields, in commits of ten, over fewer keys than events; one in
 twenty is a delete. A durable log that another process serves holds them. Figures are events/s from
@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable, write_deltalake
-from msgspec import Raw
 from rich.console import Console
 from rich.table import Table
 
+from bench.events import change, fill
 from bench.spark_read.run import serve
-from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
-from penstock.log import LmdbLog, LogConfig
+from penstock.event import ChangeEvent, Operation
 from penstock.spark.config import PipelineConfig
 from penstock.spark.run import PipelineProgress, run_pipeline
 from penstock.spark.session import local_session
@@ -37,8 +36,6 @@ from penstock.spark.session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-COMMIT_EVENTS = 10
-APPEND_EVENTS = 1000
 _SEED = 7
 _COLUMNS = "sequence BIGINT, operation_type STRING, key STRING, full_document STRING"
 _DOCUMENT = (
@@ -48,7 +45,7 @@ _DOCUMENT = (
 _TEXT = "".join(random.Random(_SEED).choices("abcdefghijklmnop qrstuvwxyz", k=20_000))
 
 
-def change(number: int, keys: int, dice: random.Random) -> ChangeEvent:
+def priced(number: int, keys: int, dice: random.Random) -> ChangeEvent:
     """A replace of one of `keys` documents, or one time in twenty a delete."""
     key = dice.randrange(keys)
     delete = dice.random() < 0.05
@@ -61,37 +58,8 @@ def change(number: int, keys: int, dice: random.Random) -> ChangeEvent:
         f'"address":{{"street":"{_TEXT[cut : cut + 40]}","zip":"12345"}},'
         f'"text":"{_TEXT[cut : cut + 640]}"}}'
     )
-    return ChangeEvent(
-        event_id=event_id("shop", str(number), 0),
-        source="shop",
-        database="shop",
-        tenant="shop",
-        collection="orders",
-        cluster_time=ClusterTime(1_750_000_000 + number // 1000, number % 1000),
-        timestamp=1_750_000_000_000 + number,
-        position=str(number),
-        document_id=str(key),
-        key=Raw(b'{"_id":%d}' % key),
-        operation=Operation.DELETE if delete else Operation.REPLACE,
-        full_document=None if delete else Raw(document.encode()),
-    )
-
-
-async def fill(path: Path, events: int, keys: int) -> None:
-    """Write a log of `events` entries."""
-    dice = random.Random(_SEED)
-    async with LmdbLog(LogConfig(path=path)) as log:
-        for first in range(0, events, APPEND_EVENTS):
-            await log.append(
-                [
-                    Commit(
-                        source="shop",
-                        position=str(at),
-                        events=tuple(change(n, keys, dice) for n in range(at, at + COMMIT_EVENTS)),
-                    )
-                    for at in range(first, first + APPEND_EVENTS, COMMIT_EVENTS)
-                ]
-            )
+    operation = Operation.DELETE if delete else Operation.REPLACE
+    return change(number, key=key, operation=operation, document=document.encode())
 
 
 def pipeline(spark: "SparkSession", endpoint: str, path: Path, batch: int) -> float:
@@ -191,11 +159,14 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=250_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
-    events = arguments.events // APPEND_EVENTS * APPEND_EVENTS
+    events = arguments.events
+    dice = random.Random(_SEED)
     processes = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        asyncio.run(fill(folder / "log", events, arguments.keys))
+        asyncio.run(
+            fill(folder / "log", events, make=lambda number: priced(number, arguments.keys, dice))
+        )
         ours, theirs = processes.Pipe()
         service = processes.Process(target=serve, args=(folder / "log", theirs))
         service.start()

@@ -1,6 +1,6 @@
 """What the block costs, each step beside the plain way of doing the same.
 
-    .venv/bin/python bench/wire/run.py
+    PYTHONPATH=. .venv/bin/python bench/wire/run.py
 
 Events are of about 1 KB, in commits of three. A figure is the best of several rounds, because a
 busy machine only ever adds time; a ratio is that of two figures of the same run.
@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
-from msgspec import Raw
+from msgspec import structs
 
+from bench.events import change
 from penstock import wire
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
-from penstock.event import ChangeEvent, ClusterTime, Operation, event_id
+from penstock.event import ChangeEvent
 
 ROUNDS = 15
 BLOCK_ENTRIES = 60
@@ -26,19 +27,9 @@ LOG_ID = 1 << 63 | 5
 
 def shop_event(k: int) -> ChangeEvent:
     document = b'{"_id":%d,"name":"%s","stock":{"$numberLong":"5"}}' % (k, b"a" * 900)
-    return ChangeEvent(
-        event_id=event_id("shop", f"p{k}", 0),
-        source="shop",
-        database="shop",
-        tenant="shop",
-        collection="orders",
-        cluster_time=ClusterTime(1_700_000_000, k),
-        timestamp=1_700_000_000_000 + k,
+    return structs.replace(
+        change(k, document=document),
         position="8263F0000000012B022C0100296E5A1004" * 4,
-        document_id=str(k),
-        key=Raw(b'{"_id":%d}' % k),
-        operation=Operation.INSERT,
-        full_document=Raw(document),
         txn_number=None if k % 2 else k,
     )
 
@@ -62,16 +53,15 @@ def protobuf_event(event: ChangeEvent) -> bytes:
     ).SerializeToString()
 
 
-def stored_block(events: list[wire.EncodedEvent]) -> bytes:
-    placed = [
-        wire.Placed(event, 1 + i // 3, i % 3, i % 3 == 2 or i + 1 == len(events))
-        for i, event in enumerate(events)
-    ]
-    summaries = [
-        wire.CommitSummary(len(commit), sum(event.check for event in commit) % 2**64)
-        for commit in (events[i : i + 3] for i in range(0, len(events), 3))
-    ]
-    return wire.build_block(placed, summaries, ingested_at=1_700_000_000_123)
+def stored_block(events: wire.Encoded) -> bytes:
+    rows = [min(3, len(events) - first) for first in range(0, len(events), 3)]
+    return wire.build_block(
+        events,
+        wire.places_of(rows),
+        wire.summaries_of(events, rows),
+        first_commit=1,
+        ingested_at=1_700_000_000_123,
+    )
 
 
 def opened(data: bytes, count: int, entries: int) -> list[wire.Block]:
@@ -123,9 +113,9 @@ def show(name: str, ours: float, plain: tuple[str, float] | None = None) -> None
 
 def main() -> None:
     events = [shop_event(k) for k in range(1, 1001)]
-    encoded = [wire.encode_event(event) for event in events]
-    block_events = encoded[:BLOCK_ENTRIES]
-    data, single = stored_block(block_events), stored_block(encoded[:1])
+    encoded = wire.encode(events)
+    block_events = encoded.cut(0, BLOCK_ENTRIES)
+    data, single = stored_block(block_events), stored_block(encoded.cut(0, 1))
     (block,) = opened(data, 1, BLOCK_ENTRIES)
     entries = range(BLOCK_ENTRIES)
     messages = list(block.messages(entries))
@@ -135,12 +125,16 @@ def main() -> None:
 
     print(f"per entry, {len(data) // BLOCK_ENTRIES} bytes stored each")
     show(
-        "encode_event",
-        microseconds(lambda: [wire.encode_event(event) for event in events], len(events)),
+        f"encode of {len(events)} events",
+        microseconds(lambda: wire.encode(events), len(events)),
         (
             "protobuf's objects",
             microseconds(lambda: [protobuf_event(event) for event in events], len(events)),
         ),
+    )
+    show(
+        "encode_event, one by one",
+        microseconds(lambda: [wire.encode_event(event) for event in events], len(events)),
     )
     show("build_block", microseconds(lambda: stored_block(block_events), BLOCK_ENTRIES))
     show(

@@ -308,19 +308,18 @@ def encode(events: Sequence[AnyEvent]) -> Encoded:
     if not events:
         return NOTHING
     kinds = [0 if isinstance(event, ChangeEvent) else kind_of(event).value for event in events]
+    rows = [
+        astuple(event) if isinstance(event, ChangeEvent) else _as_change(event) for event in events
+    ]
+    # What a subclass adds comes last, and is not stored.
+    columns = tuple(zip(*rows, strict=False))[: len(_COMMON) + len(_CHANGED)]
     # fmt: off
     (
         ids, sources, databases, tenants, collections,
         times, timestamps, positions, versions, transactions,
         names, keys, operations, documents, documents_before, updates, paths, txn_numbers,
         snapshots, unchanged, as_of_event,
-    ) = zip(
-        *[
-            astuple(event) if isinstance(event, ChangeEvent) else _as_change(event)
-            for event in events
-        ],
-        strict=True,
-    )
+    ) = columns
     # fmt: on
     streams = zip(sources, databases, tenants, collections, strict=True)
     shared = map(_shared, streams, operations, kinds, snapshots, as_of_event)
