@@ -3,18 +3,35 @@
 import asyncio
 import random
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import bson
 import pytest
 from bson import Binary, Decimal128, Int64, ObjectId
-from pymongo import MongoClient
+from pymongo import AsyncMongoClient, MongoClient
 from pymongo.client_session import ClientSession
+from pymongo.monitoring import (
+    CommandFailedEvent,
+    CommandListener,
+    CommandStartedEvent,
+    CommandSucceededEvent,
+)
 
 from penstock.event import ChangeEvent, SystemEvent
+from penstock.sources.mongodb import deployment
 from penstock.sources.mongodb.documents import OPTIONS, decode
+from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
-from tests.mongodb.support import Reading, folded, loaded, reading, source, stored_rows
+from tests.mongodb.support import (
+    Reading,
+    before_chunk,
+    folded,
+    loaded,
+    reading,
+    source,
+    stored_rows,
+)
 
 Client = MongoClient[dict[str, Any]]
 COLLECTIONS = ["customers", "orders"]
@@ -50,6 +67,53 @@ async def test_a_snapshot_is_announced_copied_and_completed_then_the_stream_goes
     assert all(c.full_document_as_of_event and c.operation == "insert" for c in copied(read))
     assert folded(read.events) == stored_rows(database, COLLECTIONS)
     assert len({event.event_id for event in read.events}) == len(read.events)
+
+
+class Finds(CommandListener):
+    """The `find`s that a source sends, and where it stood when it did."""
+
+    def __init__(self) -> None:
+        self.read: Reading | None = None
+        self.seen: list[tuple[dict[str, Any], str | None]] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if event.command_name == "find" and self.read is not None:
+            self.seen.append((dict(event.command), self.read.position))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: CommandFailedEvent) -> None: ...
+
+
+async def test_each_chunk_is_read_at_or_after_the_position_before_it(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Invariant 9: an older row would follow newer events in the log. A single server never reads
+    an older one, so only what is asked of it can tell."""
+    orders = mongo_client[mongo_database]["orders"]
+    orders.insert_many({"_id": n} for n in range(7))
+    finds = Finds()
+    listening = partial(AsyncMongoClient[dict[str, Any]], event_listeners=[finds])
+    monkeypatch.setattr(deployment, "AsyncMongoClient", listening)
+    # A write before each chunk moves the stream, so that no chunk has the place of the one before.
+    before_chunk(monkeypatch, lambda number: orders.insert_one({"_id": f"late {number}"}))
+    options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 2}
+    async with source(mongo.uri, database=mongo_database, **options) as opened:
+        read = finds.read = Reading(opened)
+        await read.until(completed)
+        await read.stop()
+    chunks = [(command, position) for command, position in finds.seen if "sort" in command]
+    assert len(chunks) > 4
+    for command, position in chunks:
+        assert position is not None
+        asked = command["readConcern"]["afterClusterTime"]
+        at = parse_position(position).token.time
+        assert command["readConcern"]["level"] == "majority"
+        assert (asked.time, asked.inc) >= (at.t, at.i)
+    assert len({parse_position(position or "").token.time for _, position in chunks}) > 2
 
 
 def write(client: Client, database: str, rng: random.Random, stop: asyncio.Event) -> None:
