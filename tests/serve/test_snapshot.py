@@ -24,6 +24,7 @@ from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import row_json
+from penstock.subscribe.shards import Shards
 from penstock.wire import ARROW_SCHEMA
 from tests.state.histories import (
     COLLECTIONS,
@@ -222,6 +223,31 @@ async def test_every_protocol_gives_the_same_rows_and_marker(tmp_path: Path) -> 
             ("shop", "b"),
             ("crm", "b"),
         }
+
+
+async def test_shards_share_the_rows_between_them(tmp_path: Path) -> None:
+    """Each row in exactly one, as its later changes are; what is not known goes to all."""
+    model, rng = Model(), random.Random(4)
+    async with serving(tmp_path) as served:
+        for source in SOURCES:
+            await served.log.append(copied_whole(source))
+        await served.log.append([random_commit(model, rng) for _ in range(100)])
+        await served.caught_up()
+        for by in ("documentId", "n"):
+            seen: list[tuple[str, str, bytes]] = []
+            unknown = 0
+            for number in range(3):
+                shards = Shards(by=(by,), count=3, ids=frozenset({number}))
+                async with snapshot(served.grpc, shards=shards) as rows:
+                    async for row in rows:
+                        if row.document is None:
+                            unknown += number == 0
+                            if by == "n" and number:
+                                continue
+                        key = bytes(row.event.key)  # type: ignore[union-attr]
+                        seen.append((row.event.source, row.collection, key))
+            assert len(seen) == len(set(seen)) == sum(map(len, model.copy().values()))
+            assert unknown
 
 
 async def _rows(served: Served) -> AsyncGenerator[Any]:

@@ -18,6 +18,7 @@ from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.client.change import Change, Received, Taken
 from penstock.client.remote import SyncCall, receive
 from penstock.errors import RequestError
+from penstock.subscribe.shards import Shards
 
 METHOD: Final = "/penstock.v1.PullerService/Snapshot"
 
@@ -48,9 +49,14 @@ class _Arriving:
         return Change(Taken(self._came.pop(), 0))
 
 
-def _request(collections: Iterable[str], consumer_id: str) -> bytes:
-    asked = pb.SnapshotRequest(consumer_id=consumer_id, collections=list(collections))
-    return asked.SerializeToString()
+def _request(collections: Iterable[str], shards: Shards | None, consumer_id: str) -> bytes:
+    return pb.SnapshotRequest(
+        consumer_id=consumer_id,
+        collections=list(collections),
+        shard_by=shards.by if shards else (),
+        shard_count=shards.count if shards else 0,
+        shard_ids=sorted(shards.ids) if shards else (),
+    ).SerializeToString()
 
 
 class Rows(_Arriving):
@@ -116,10 +122,16 @@ class SyncRows(_Arriving):
         self._call.close()
 
 
-def snapshot(target: str, *, collections: Iterable[str] = (), consumer_id: str = "") -> Rows:
+def snapshot(
+    target: str,
+    *,
+    collections: Iterable[str] = (),
+    shards: Shards | None = None,
+    consumer_id: str = "",
+) -> Rows:
     """The current rows of the service at `target` ("host:port"), then where to follow from.
 
-    `collections` as in `follow`: "collection" or "source/collection"; none means all. Each row is
+    `collections` and `shards` as in `follow`: none means all. Each row is
     a `Change` with the operation insert and `event.snapshot`; its `document` is None where the
     service does not know it (an update came without its document): a later change says it. Holds
     one message in memory.
@@ -127,11 +139,15 @@ def snapshot(target: str, *, collections: Iterable[str] = (), consumer_id: str =
     Iterating raises StateIncompleteError if rows may be missing, RequestError if the service keeps
     none, and ServiceUnavailableError if it breaks off: then begin anew.
     """
-    return Rows(target, _request(collections, consumer_id))
+    return Rows(target, _request(collections, shards, consumer_id))
 
 
 def snapshot_sync(
-    target: str, *, collections: Iterable[str] = (), consumer_id: str = ""
+    target: str,
+    *,
+    collections: Iterable[str] = (),
+    shards: Shards | None = None,
+    consumer_id: str = "",
 ) -> SyncRows:
     """As `snapshot`, without asyncio."""
-    return SyncRows(target, _request(collections, consumer_id))
+    return SyncRows(target, _request(collections, shards, consumer_id))

@@ -284,7 +284,10 @@ def _parse_snapshot(request: bytes) -> Criteria:
         asked = pb.SnapshotRequest.FromString(request)
     except DecodeError as error:
         raise RequestError("the request is not a SnapshotRequest. Nothing was sent.") from error
-    return Criteria(collections=frozenset(asked.collections))
+    return Criteria(
+        collections=frozenset(asked.collections),
+        shards=shards_of(asked.shard_by, asked.shard_count, asked.shard_ids),
+    )
 
 
 def _coalescing(config: ServeConfig) -> Coalescing:

@@ -44,6 +44,7 @@ from penstock.state.reading import StateReading
 from penstock.state.tables import open_state, read_applied, read_facts, state_path, write_applied
 from penstock.subscribe.criteria import Criteria
 from penstock.subscribe.resume import resume
+from penstock.subscribe.shards import Shards
 from penstock.wire import Block
 
 logger = structlog.get_logger(__name__)
@@ -284,12 +285,12 @@ class StateKeeper:
                 raise self._failure
             sources = [state.source for state in self._log.sources_now()]
             wanted = require_complete(self._facts, sources, criteria)
-            return self._begin(wanted)
+            return self._begin(wanted, criteria.shards)
 
     def _between_commits(self) -> bool:
         return self._applied.ends_commit or self._failure is not None
 
-    def _begin(self, wanted: Sequence[Name]) -> StateReading:
+    def _begin(self, wanted: Sequence[Name], shards: Shards | None) -> StateReading:
         self._last_reading += 1
         applied = self._applied
         names: Mapping[int, Name] = {self._facts.collections[one].number: one for one in wanted}
@@ -298,6 +299,7 @@ class StateKeeper:
             reading=self._last_reading,
             names=names,
             progress=Progress(applied.log_id, applied.sequence, applied.check),
+            shards=shards,
             closed=self._closed,
         )
         self._readings.append(reading)

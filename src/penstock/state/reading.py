@@ -24,6 +24,8 @@ from penstock.state.layout import (
     unpack_row,
 )
 from penstock.subscribe.current import CurrentRow
+from penstock.subscribe.shards import Shards
+from penstock.wire import Stream
 
 _ROWS_MAX = 10_000
 
@@ -38,6 +40,7 @@ class StateReading:
         reading: int,
         names: Mapping[int, Name],
         progress: Progress,
+        shards: Shards | None,
         closed: Callable[["StateReading"], None],
     ) -> None:
         self.id = reading
@@ -47,6 +50,7 @@ class StateReading:
         self._env = env
         self._names = dict(names)
         self._left = sorted(names)
+        self._shards = shards
         self._closed = closed
 
     def read(self, *, bytes_max: int) -> list[CurrentRow]:
@@ -57,8 +61,9 @@ class StateReading:
             while self._left:
                 number = self._left[0]
                 for place, value in _merged(txn, self._env, self.id, number, after=self.cursor):
-                    if value:
-                        rows.append(self._row(place, value))
+                    row = self._row(place, value) if value else None
+                    if row is not None and self._holds(row):
+                        rows.append(row)
                         size += len(value)
                     if size >= bytes_max or len(rows) >= _ROWS_MAX:
                         self.cursor = place
@@ -69,6 +74,13 @@ class StateReading:
 
     def close(self) -> None:
         self._closed(self)
+
+    def _holds(self, row: CurrentRow) -> bool:
+        if self._shards is None:
+            return True
+        stream = Stream(row.source, row.database, row.tenant, row.collection)
+        document = None if row.full_document is None else bytes(row.full_document)
+        return self._shards.holds(stream, bytes(row.key), document)
 
     def _row(self, place: bytes, value: bytes) -> CurrentRow:
         name, row = self._names[number_of(place)], unpack_row(value)

@@ -84,6 +84,13 @@ class Shards(Struct, frozen=True, kw_only=True):
         """Whether a document can move from one shard to another."""
         return any(name not in _OF_STREAM and name != _KEY for name in self.by)
 
+    def holds(self, stream: Stream, key: bytes, document: bytes | None) -> bool:
+        """Whether a current row is in them. One whose document is not known is in all shards by
+        field, as its changes are."""
+        if document is None and self.by_field:
+            return True
+        return _shard(self, stream, key, _document(document or b"") or {}) in self.ids
+
     def claim(self, block: Block, i: int) -> Claim:
         """What the data entry `i` is to the reader."""
         if not self.by_field:

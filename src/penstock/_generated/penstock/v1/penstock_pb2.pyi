@@ -41,12 +41,18 @@ class SubscribeRequest(_message.Message):
     def __init__(self, consumer_id: _Optional[str] = ..., after: _Optional[str] = ..., coalesce_on_catch_up: _Optional[bool] = ..., control_events: _Optional[bool] = ..., shard_by: _Optional[_Iterable[str]] = ..., shard_count: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., collections: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
-    __slots__ = ("consumer_id", "collections")
+    __slots__ = ("consumer_id", "shard_by", "shard_count", "shard_ids", "collections")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
+    SHARD_BY_FIELD_NUMBER: _ClassVar[int]
+    SHARD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SHARD_IDS_FIELD_NUMBER: _ClassVar[int]
     COLLECTIONS_FIELD_NUMBER: _ClassVar[int]
     consumer_id: str
+    shard_by: _containers.RepeatedScalarFieldContainer[str]
+    shard_count: int
+    shard_ids: _containers.RepeatedScalarFieldContainer[int]
     collections: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, consumer_id: _Optional[str] = ..., collections: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, consumer_id: _Optional[str] = ..., shard_by: _Optional[_Iterable[str]] = ..., shard_count: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., collections: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ("id", "tenant", "collection", "document_id", "operation_type", "full_document", "update_description", "cluster_time", "timestamp", "progress", "txn_number", "source", "commit", "ordinal", "commit_rows", "full_document_before_change", "schema_version", "snapshot", "unchanged", "position", "ingested_at", "kind", "full_document_as_of_event", "disambiguated_paths", "database", "key", "transaction", "commit_digest", "ends_commit", "sequence", "coalesced")
