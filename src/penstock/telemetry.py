@@ -130,6 +130,12 @@ ALERTS_FAILED = Counter(
     ["alert"],
     registry=REGISTRY,
 )
+SOURCE_OVER_QUOTA = Gauge(
+    "penstock_source_over_quota",
+    "1 while a source has written its quota of the log and waits.",
+    ["source"],
+    registry=REGISTRY,
+)
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
