@@ -7,6 +7,7 @@ was cut short was not processed; the change comes again.
 """
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -14,13 +15,24 @@ from penstock.client import FileProgress, follow
 from penstock.wire import to_json
 
 CHANGES = "changes.jsonl"
+_LOOK_BYTES = 1 << 20
 
 
 def whole_lines(path: Path) -> None:
-    """Cut the unfinished line off that a kill may have left."""
-    if path.exists():
-        data = path.read_bytes()
-        path.write_bytes(data[: data.rfind(b"\n") + 1])
+    """Cut the unfinished line off that a kill may have left, in place: a kill may come here too."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - _LOOK_BYTES)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        file.truncate(end)
 
 
 async def consume(address: str, folder: Path, marker: str) -> None:
