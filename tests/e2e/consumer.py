@@ -41,7 +41,12 @@ async def consume(address: str, folder: Path, marker: str) -> None:
     store = FileProgress(folder / "progress")
     with (folder / CHANGES).open("ab", buffering=0) as filed:
         async with follow(
-            address, after=marker, store=store, control_events=True, consumer_id="crash-test"
+            address,
+            after=marker,
+            store=store,
+            control_events=True,
+            consumer_id="crash-test",
+            coalesce_on_catch_up=False,
         ) as changes:
             async for change in changes:
                 filed.write(to_json(change.entry, plain_numbers=False) + b"\n")
