@@ -180,6 +180,16 @@ class Facts:
         if "deadLetter" in said:
             return  # one row, which its letter named
         source = event.source
+        if said.get("reason") == "scope":
+            # `scope_changed` said so of those that are there; this is of those that are gone, too.
+            # Where we may not look, it names a database only, or nothing: all of them.
+            for name in self.of(source):
+                if event.database in {"", name.database} and (
+                    event.collection in {"", name.collection}
+                ):
+                    left = structs.replace(self.collections[name], complete=False, left=True)
+                    self._put(name, _uncopied(left))
+            return
         self.interrupted(source)
         gaps = self.source(source).gaps
         if event.operation == "gap_ended" and gaps:

@@ -318,7 +318,7 @@ def _said(
         event_id=event_id(source, f"{operation}:{identity}", 0),
         source=source,
         database="",
-        tenant="",
+        tenant=source,
         collection="",
         cluster_time=time,
         timestamp=timestamp,
