@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from penstock.capture.alerts import CALM_SECONDS, Alert, Condition, Episodes, Kind
 from penstock.capture.status import Health, SourceStatus, State, health_of, worst
@@ -215,6 +215,13 @@ def test_gaps_are_counted_and_open_until_the_data_is_copied_again() -> None:
     assert gaps.open == set()
     assert gaps.detected == {"gappy": 1}
     assert REGISTRY.get_sample_value(name, {"source": "gappy"}) == before + 1
+
+
+def test_a_collection_that_was_left_out_on_purpose_is_counted_and_wakes_nobody() -> None:
+    gaps = Gaps()
+    gaps.take(structs.replace(system("gap"), description=Raw(b'{"reason":"scope"}')))
+    assert gaps.detected == {"gappy": 1}
+    assert gaps.open == set()
 
 
 async def test_the_time_to_loss_is_that_of_who_answers() -> None:

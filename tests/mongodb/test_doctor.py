@@ -2,10 +2,8 @@
 
 import gc
 import importlib
-import os
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,20 +114,6 @@ async def test_what_has_no_usable_change_streams_is_refused_with_what_to_do(
     _, check = await doctor("shop", config(mongo.uri))
     assert not check.ok
     assert check.fix
-
-
-@pytest.fixture
-def guarded(start_mongo: StartMongo, tmp_path: Path) -> str:
-    """The address of a set that asks for passwords; `root` may do everything."""
-    key = tmp_path / "key"
-    key.write_text("c2VjcmV0c2VjcmV0")
-    key.chmod(0o600)
-    assert key.stat().st_uid == os.getuid()
-    mongo = start_mongo(extra_args=("--keyFile", str(key)))
-    address = mongo.uri.removeprefix("mongodb://")
-    with Client(mongo.uri) as client:
-        client["admin"].command("createUser", "root", pwd="r", roles=["root"])
-    return address
 
 
 async def test_a_grant_that_is_missing_is_named_and_granting_it_is_enough(guarded: str) -> None:

@@ -300,3 +300,22 @@ async def test_a_gap_stays_open_until_all_of_the_source_was_copied_again(tmp_pat
     events = await running.until("gap_closed")
     assert folded(events) == {}
     await running.stop()
+
+
+async def test_the_gap_of_a_collection_that_was_left_out_is_of_that_collection_alone(
+    tmp_path: Path,
+) -> None:
+    """Even one that was gone already, so that the change of scope could not name it."""
+    log = MemoryLog()
+    other = change("shop", "b", 1, document={"_id": 1}, position=3)
+    events = (row(1, at=2), other)
+    await log.append([*copied_whole("shop"), Commit(source="shop", position="3", events=events)])
+    left = msgspec.structs.replace(system("shop", "gap", reason="scope"), collection="a")
+    await log.append([Commit(source="shop", position="4", events=(left,))])
+    keeper = StateKeeper(log, tmp_path, STATE)
+    while keeper.step():
+        pass
+    keeper.open(Criteria(collections=frozenset({"b"}))).close()
+    with pytest.raises(StateIncompleteError, match=r"shop/db\.a"):
+        keeper.open(Criteria(collections=frozenset({"a"})))
+    keeper.close()

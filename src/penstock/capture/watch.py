@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
+from msgspec import json
 
 from penstock.capture.alerts import Condition, Kind
 from penstock.capture.status import SourceStatus, State
@@ -137,7 +138,9 @@ class Gaps:
         """What a source said of itself, once it is durable."""
         if event.kind is EventKind.GAP:
             self.detected[event.source] = self.detected.get(event.source, 0) + 1
-            self.open.add(event.source)
+            # A collection that is left out on purpose is no loss to be woken for.
+            if json.decode(event.description).get("reason") != "scope":
+                self.open.add(event.source)
             GAPS_DETECTED.labels(event.source).inc()
         elif event.operation in _GAP_ENDS:
             self.open.discard(event.source)

@@ -35,6 +35,17 @@ class Namespaces:
             return any(pattern.fullmatch(f"{database}.{collection}") for pattern in included)
         return not any(pattern.fullmatch(f"{database}.{collection}") for pattern in excluded)
 
+    @property
+    def named(self) -> frozenset[tuple[str, str]]:
+        """The (database, collection)s that the patterns name one by one, without a wildcard."""
+        patterns = (*self._include, *self._exclude)
+        split = ((database or self.database, name) for database, name in patterns)
+        return frozenset(
+            (database, name)
+            for database, name in split
+            if database is not None and not {"*", "?"}.intersection(database + name)
+        )
+
     def match(self) -> dict[str, Any] | None:
         """The `$match` that keeps the captured collections, and what is about no collection."""
         if self._include:

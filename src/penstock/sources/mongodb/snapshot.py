@@ -51,13 +51,18 @@ class Chunk(Struct, frozen=True):
     """A time of the server at or after the read."""
 
 
-async def collections(client: Client, config: MongoSourceConfig) -> tuple[tuple[str, str], ...]:
-    """The (database, collection)s to copy, in order. Views and time series have no stream."""
+async def collections(
+    client: Client, config: MongoSourceConfig, *, whole: bool = False
+) -> tuple[tuple[str, str], ...]:
+    """The (database, collection)s to copy, in order. Views and time series have no stream.
+
+    `whole`: raises OperationFailure where we may not look, instead of passing over it.
+    """
     if config.database is not None:
         databases = [config.database]
     else:
         reply = await client.admin.command(
-            {"listDatabases": 1, "nameOnly": True, "authorizedDatabases": True}
+            {"listDatabases": 1, "nameOnly": True, "authorizedDatabases": not whole}
         )
         databases = [entry["name"] for entry in reply["databases"]]
     namespaces = config.namespaces

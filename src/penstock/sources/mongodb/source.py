@@ -14,13 +14,14 @@ from msgspec import structs
 from pymongo.errors import OperationFailure, PyMongoError
 
 from penstock.capture.deadletter import Letter, Outcome
+from penstock.capture.tenant import control_tenant
 from penstock.errors import (
     ConfigError,
     RequestError,
     SourceChangedError,
     SourceUnavailableError,
 )
-from penstock.event import Commit, Fragment
+from penstock.event import Commit, Fragment, SystemEvent
 from penstock.sources.mongodb.again import CopyDesk, named
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
@@ -32,7 +33,13 @@ from penstock.sources.mongodb.deployment import (
     grant_command,
     obstacle,
 )
-from penstock.sources.mongodb.failures import code_name, is_lost, position_lost, translated
+from penstock.sources.mongodb.failures import (
+    code_name,
+    is_lost,
+    is_too_large,
+    position_lost,
+    translated,
+)
 from penstock.sources.mongodb.images import require_before_images
 from penstock.sources.mongodb.oplog import place_before, seconds_to_loss
 from penstock.sources.mongodb.positions import (
@@ -49,6 +56,7 @@ from penstock.telemetry import DEAD_LETTERS, DEAD_LETTERS_OUTSTANDING
 logger = structlog.get_logger(__name__)
 
 _BEGINNING_TRIES = 5
+_UNAUTHORIZED = 13
 
 
 class MongoSource:
@@ -86,7 +94,7 @@ class MongoSource:
             elif known.scope is None:
                 known = structs.replace(known, scope=self.config.scope)
             elif known.scope != self.config.scope:
-                changed, known = await self._rescoped(client, known, known.scope)
+                changed, known = await self._rescoped(client, deployment, known, known.scope)
                 yield changed
             while True:
                 session = self._session(client, deployment, known)
@@ -127,7 +135,9 @@ class MongoSource:
         session = self._session_now
         return self._letters if session is None else session.letters
 
-    async def replay(self, letters: Sequence[Letter], *, settle: bool) -> list[Outcome]:
+    async def replay(
+        self, letters: Sequence[Letter], *, settle: bool, everything: bool = False
+    ) -> list[Outcome]:
         """As `KeepsLetters.replay`."""
         session = self._session_now
         if session is None:
@@ -135,7 +145,7 @@ class MongoSource:
                 f"{self.name} is not being captured now, and letters are dealt with in its stream. "
                 f"Nothing was changed. Ask again when `penstock status` shows it running."
             )
-        return await session.inbox.ask(letters, settle=settle)
+        return await session.inbox.ask(letters, settle=settle, everything=everything)
 
     async def acknowledge(self, position: str) -> None:
         """The oplog's size alone decides what it keeps; who asked for a copy waits for this."""
@@ -269,7 +279,7 @@ class MongoSource:
         return self._at(deployment, token, copying)
 
     async def _rescoped(
-        self, client: Client, known: MongoPosition, before: Scope
+        self, client: Client, deployment: Deployment, known: MongoPosition, before: Scope
     ) -> tuple[Commit, MongoPosition]:
         """What is said of a scope that is not that of the position, and the position to go on from.
 
@@ -282,7 +292,9 @@ class MongoSource:
             if namespace not in before.namespaces
         )
         copied = added if self.config.start == "snapshot" else ()
-        scope, token, copying = self.config.scope, known.token.beyond, known.copying
+        scope, copying = self.config.scope, known.copying
+        token = await self._resumable(client, deployment, known.token)
+        left_out = await self._left_out(client, before)
         names = [".".join(namespace) for namespace in added]
         if names and not copied:
             logger.warning(
@@ -296,7 +308,7 @@ class MongoSource:
             "before": msgspec.to_builtins(before),
             "after": msgspec.to_builtins(scope),
             "added": names,
-            "removed": await self._left_out(client, before),
+            "removed": [".".join(namespace) for namespace in left_out if namespace[1]],
             "copied": bool(copied),
             "since": token.data,
         }
@@ -318,19 +330,66 @@ class MongoSource:
             snapshot = f"{token.data}:{event.event_id}"
             copying = Copying(snapshot=snapshot, pending=copied, covers=copied)
         now = structs.replace(known, token=token, copying=copying, scope=scope)
-        return Commit(source=self.name, position=now.text(), events=(event,)), now
+        gaps = (self._left(namespace, identity, known.token, token) for namespace in left_out)
+        return Commit(source=self.name, position=now.text(), events=(event, *gaps)), now
 
-    async def _left_out(self, client: Client, before: Scope) -> list[str]:
-        """The collections that are there and were captured. Of another database: none is named."""
-        if self.config.database is not None and self.config.database != before.database:
-            return []
+    async def _left_out(self, client: Client, before: Scope) -> list[tuple[str, str]]:
+        """The (database, collection)s that were captured and are not any more.
+
+        Those that are there, and those that either configuration names; where we may not look, the
+        whole of the database, as ("shop", ""), or of all of them.
+        """
         scope = {name: getattr(before, name) for name in ("database", "include", "exclude")}
-        config = self.config.model_copy(update=scope)
-        return [
-            ".".join(namespace)
-            for namespace in await collections(client, config)
-            if namespace not in self.config.namespaces
-        ]
+        captured, capturing = before.namespaces, self.config.namespaces
+        try:
+            there = await collections(client, self.config.model_copy(update=scope), whole=True)
+        except OperationFailure as error:
+            if error.code != _UNAUTHORIZED:
+                raise
+            return [(before.database or "", "")]
+        known = {*there, *captured.named, *capturing.named}
+        return sorted(one for one in known if one in captured and one not in capturing)
+
+    def _left(
+        self, namespace: tuple[str, str], identity: str, after: Token, token: Token
+    ) -> SystemEvent:
+        """The gap of a collection that is captured no more: its followers must not think it quiet.
+
+        Should it be captured again, what happened to it meanwhile is not told.
+        """
+        database, collection = namespace
+        name = ".".join(namespace).strip(".")
+        facts: dict[str, object] = {
+            "source": self.name,
+            "from": after.data,
+            "to": None,
+            "reason": "scope",
+            "collection": name,
+        }
+        gap = system_event(self.name, self.config, "gap", f"scope:{name}:{identity}", token, facts)
+        tenant = control_tenant(self.config.tenant, database=database, source=self.name)
+        return structs.replace(gap, database=database, collection=collection, tenant=tenant)
+
+    async def _resumable(self, client: Client, deployment: Deployment, token: Token) -> Token:
+        """Where a stream of the new scope goes on after `token`, which an old one has given.
+
+        The token itself where more follows it. The server refuses an event's token where the scope
+        leaves that event out; then, and where nothing follows, the time after it is as good:
+        whatever else one write did at that time was of the same collection, or is not there.
+        """
+        cursor = ChangeCursor(client, self.config, source=self.name, patience=self._patience)
+        try:
+            await cursor.open(pipeline_of(self.config, deployment, after=token))
+            reply = await cursor.more(await_ms=1, events_max=1)
+        except OperationFailure as error:
+            if is_too_large(error):
+                return token  # the event that follows
+            if not is_lost(error):
+                raise
+            return token.beyond
+        finally:
+            await cursor.close()
+        return token if reply.events else token.beyond
 
     async def _opened(
         self, client: Client, deployment: Deployment, at: Timestamp | None = None
@@ -384,13 +443,12 @@ class MongoSource:
             token, known = None, structs.replace(lost, gap_said=True)
         else:
             token = await self._opened(client, deployment)
-            known = (
+            begun = (
                 await self._snapshot_at(client, deployment, token)
                 if self.config.on_position_lost == "snapshot"
-                else structs.replace(
-                    self._at(deployment, token, lost.copying), letters=lost.letters
-                )
+                else self._at(deployment, token, lost.copying)
             )
+            known = structs.replace(begun, letters=lost.letters)
         event = system_event(
             self.name,
             self.config,
