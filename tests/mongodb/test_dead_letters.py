@@ -9,6 +9,7 @@ import bson
 import pytest
 from bson import Binary, Int64, ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
+from msgspec import structs
 from pymongo import MongoClient
 
 from penstock.capture.deadletter import COLLECTION, Letter, Outcome, Outstanding
@@ -427,6 +428,29 @@ async def test_a_replay_of_a_key_that_got_another_type_takes_the_old_one_and_bri
     commit = next(c for c in read.commits if c.events[-1].operation == "dead_letter_replayed")
     said = [(e.operation.value, bytes(e.key)) for e in commit.events if isinstance(e, ChangeEvent)]
     assert said[:2] == [("delete", b'{"_id":5}'), ("insert", b'{"_id":5.0}')]
+
+
+async def test_letters_that_a_rewind_repeats_are_one_and_settling_all_sets_their_count_right(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with source(mongo.uri, **options) as opened:
+        read = Reading(opened)
+        await read.next()
+        start = parse_position(read.position or "")
+        mongo_client[mongo_database]["orders"].insert_one(twice(1))
+        await read.until(lambda _: opened.dead_letters == 1)
+        await read.stop()
+        # As a rewind does: the place is an earlier one, and the count is kept.
+        read.position = structs.replace(start, letters=1).text()
+        await read.until(lambda _: opened.dead_letters == 2)
+        letters = await letters_of(read)
+        assert len(letters) == 1
+        asked = asyncio.create_task(opened.replay(letters, settle=True, everything=True))
+        await read.until(lambda r: parse_position(r.position or "").letters == 0)
+        assert [outcome.done for outcome in await asked] == [True]
+        await read.stop()
+        assert opened.dead_letters == 0
 
 
 async def test_whoever_waits_for_a_replay_is_told_when_capture_breaks_off(

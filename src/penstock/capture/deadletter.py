@@ -199,12 +199,15 @@ class KeepsLetters(Protocol):
         """How many are outstanding, by the position that the source stands at; 0 before it does."""
         ...
 
-    async def replay(self, letters: Sequence[Letter], *, settle: bool) -> list[Outcome]:
+    async def replay(
+        self, letters: Sequence[Letter], *, settle: bool, everything: bool = False
+    ) -> list[Outcome]:
         """Deal with letters, in the source's own stream, while it is captured.
 
         For each letter the document is read as it is now and said, with a delete of the letter, in
         one commit; `settle` deletes the letters alone. What still cannot be decoded or read stays
-        outstanding. The answer comes when the commit is on its way: it is done once the log has it.
+        outstanding. `everything` says that no others are, for a rewind counts letters twice. The
+        answer comes when the commit is on its way: it is done once the log has it.
         Raises RequestError while the source is not captured, and SourceError if its capture fails
         meanwhile.
         """

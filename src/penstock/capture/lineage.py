@@ -122,7 +122,7 @@ def _gap(source: str, state: SourceState | None, published: Checkpoint) -> Syste
         event_id=event_id(source, identity, 0),
         source=source,
         database="",
-        tenant="",
+        tenant=source,
         collection="",
         cluster_time=ClusterTime(at_ms // 1000),
         timestamp=at_ms,

@@ -61,7 +61,7 @@ def _gap(state: SourceState, position: str | None, *, now_ms: int) -> SystemEven
         event_id=event_id(state.source, f"moved:{now_ms}:{state.position}", 0),
         source=state.source,
         database="",
-        tenant="",
+        tenant=state.source,
         collection="",
         cluster_time=ClusterTime(state.last_timestamp // 1000),
         timestamp=state.last_timestamp,

@@ -32,7 +32,7 @@ def notice(
         event_id=event_id(source, f"{operation}:{at_ms}:{position}", 0),
         source=source,
         database="",
-        tenant="",
+        tenant=source,
         collection="",
         cluster_time=ClusterTime(timestamp // 1000),
         timestamp=timestamp,

@@ -61,7 +61,9 @@ def replay(
     The old change is not applied: newer ones may have come since. What still cannot be decoded
     stays a letter, and the exit code is 1 then. The service must run.
     """
-    _deal(source, letters, config, as_json=as_json, settle=False)
+    outcomes = _deal(_log_of(config, source), source, letters, as_json=as_json, settle=False)
+    if not all(outcome.done for outcome in outcomes):
+        raise typer.Exit(1)
 
 
 @app.command("settle")
@@ -77,15 +79,26 @@ def settle(
 
     if bool(letters) is everything:
         raise RequestError("name the letters, or say --all. Nothing was changed.")
-    _deal(source, letters, config, as_json=as_json, settle=True)
+    log = _log_of(config, source)
+    if not everything:
+        _deal(log, source, letters, as_json=as_json, settle=True)
+        return
+    # Capture may say more of them meanwhile.
+    while _deal(log, source, None, as_json=as_json, settle=True, everything=True):
+        pass
 
 
 def _deal(
-    source: str, ids: list[str] | None, config: "Path", *, as_json: bool, settle: bool
-) -> None:
+    log: "Path",
+    source: str,
+    ids: list[str] | None,
+    *,
+    as_json: bool,
+    settle: bool,
+    everything: bool = False,
+) -> "list[Outcome]":
     from penstock.errors import LogError, RequestError
 
-    log = _log_of(config, source)
     known = {letter.id: letter for letter in asyncio.run(outstanding(log, source))}
     unknown = [one for one in ids or () if one not in known]
     if unknown:
@@ -93,7 +106,9 @@ def _deal(
             f"{source} has no outstanding letter {unknown[0]}. Nothing was changed. "
             f"`penstock deadletter list {source}` shows what there is."
         )
-    outcomes = _ask(log, source, [known[one] for one in ids or known], settle=settle)
+    outcomes = _ask(
+        log, source, [known[one] for one in ids or known], settle=settle, everything=everything
+    )
     done = [outcome.letter for outcome in outcomes if outcome.done]
     if not asyncio.run(_durable(log, source, done)):
         raise LogError(
@@ -109,8 +124,7 @@ def _deal(
             )
     if not as_json and not outcomes:
         output.stdout().print(f"{source} has no dead letters", markup=False)
-    if len(done) < len(outcomes):
-        raise typer.Exit(1)
+    return outcomes
 
 
 def _log_of(config: "Path", source: str) -> "Path":
@@ -125,15 +139,25 @@ def _log_of(config: "Path", source: str) -> "Path":
     return settings.log.path
 
 
-def _ask(log: "Path", source: str, letters: "list[Letter]", *, settle: bool) -> "list[Outcome]":
+def _ask(
+    log: "Path", source: str, letters: "list[Letter]", *, settle: bool, everything: bool
+) -> "list[Outcome]":
     from msgspec import convert
 
     from penstock.capture.deadletter import Outcome
     from penstock.cli.control import request
 
     outcomes: list[Outcome] = []
-    for some in _parts(letters):
-        answer = request(log, "deadletter", source=source, letters=some, settle=settle)
+    parts = list(_parts(letters)) or [[]] * everything
+    for number, some in enumerate(parts, 1):
+        answer = request(
+            log,
+            "deadletter",
+            source=source,
+            letters=some,
+            settle=settle,
+            everything=everything and number == len(parts),
+        )
         outcomes += convert(answer["outcomes"], type=list[Outcome])
     return outcomes
 

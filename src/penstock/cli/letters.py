@@ -14,6 +14,7 @@ class _Asked(Struct, kw_only=True):
     source: str
     letters: list[Letter]
     settle: bool = False
+    everything: bool = False
 
 
 class LetterRequests:
@@ -41,5 +42,7 @@ class LetterRequests:
             raise RequestError(f"there is no source {asked.source!r}. Nothing was changed.")
         if not isinstance(source, KeepsLetters):
             raise RequestError(f"{asked.source}: this kind of source keeps no dead letters.")
-        outcomes = await source.replay(asked.letters, settle=asked.settle)
+        outcomes = await source.replay(
+            asked.letters, settle=asked.settle, everything=asked.everything
+        )
         return {"outcomes": to_builtins(outcomes)}

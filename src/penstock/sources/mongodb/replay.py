@@ -33,6 +33,8 @@ class Asked(Struct, frozen=True):
 
     letters: Sequence[Letter]
     settle: bool
+    everything: bool
+    """None are left then."""
     answer: asyncio.Future[list[Outcome]]
 
 
@@ -47,10 +49,12 @@ class Inbox:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    async def ask(self, letters: Sequence[Letter], *, settle: bool) -> list[Outcome]:
+    async def ask(
+        self, letters: Sequence[Letter], *, settle: bool, everything: bool
+    ) -> list[Outcome]:
         """Wait for the session's answer."""
         answer: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Asked(letters, settle, answer))
+        self._waiting.append(Asked(letters, settle, everything, answer))
         if not self.arrived.done():
             self.arrived.set_result(None)
         return await answer

@@ -194,9 +194,11 @@ class Session:
         if not self.inbox:
             return self._heartbeat(self._token)
         rereader = Rereader(self._source, self._config, self._client, self._normaliser)
-        events, outcomes = await rereader.events(self.inbox.first, self._token)
+        asked = self.inbox.first
+        events, outcomes = await rereader.events(asked, self._token)
         done = sum(outcome.done for outcome in outcomes)
-        self._writer = self._writer.with_letters(self._writer.letters - done)
+        left = 0 if asked.everything else self._writer.letters - done
+        self._writer = self._writer.with_letters(left)
         self.inbox.answer(outcomes)
         position = self._place(self._token)
         return Commit(source=self._source, position=position, events=tuple(events))
