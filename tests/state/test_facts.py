@@ -1,0 +1,123 @@
+"""When all rows of a collection are known: never by default, and never longer than that is sure."""
+
+from typing import Any
+
+import pytest
+
+from penstock.event import AnyEvent, ChangeEvent
+from penstock.state.facts import Facts
+from penstock.state.layout import Name
+from tests.state.histories import change, schema, system
+
+A, B = Name("shop", "db", "a"), Name("shop", "db", "b")
+FULL = {"snapshot": "s", "collections": ["db.a"], "whole": True}
+PART = {"snapshot": "s", "collections": ["db.a"], "whole": False}
+
+
+def known(*events: AnyEvent) -> Facts:
+    """What is known after `events`, the first at sequence 1; a row once told of stays."""
+    facts = Facts({}, {}, next_number=1)
+    rows = False
+    for sequence, event in enumerate(events, 1):
+        if isinstance(event, ChangeEvent):
+            rows = True
+            facts.heard(Name(event.source, event.database, event.collection), sequence)
+        else:
+            facts.control(event, sequence, is_empty=lambda _: not rows)  # noqa: B023
+    return facts
+
+
+def row(collection: str) -> ChangeEvent:
+    return change("shop", collection, 1, document={"_id": 1})
+
+
+def said(operation: str, **facts: Any) -> AnyEvent:
+    return system("shop", operation, **facts)
+
+
+GAP = said("gap", reason="lost", **{"from": "1", "to": "2"})
+STARTED, COMPLETED = said("snapshot_started", **FULL), said("snapshot_completed", **FULL)
+
+
+@pytest.mark.parametrize(
+    ("events", "complete"),
+    [
+        pytest.param([row("a")], False, id="heard of in the middle of its life"),
+        pytest.param([schema("shop", "create", "a"), row("a")], True, id="created"),
+        pytest.param([row("a"), schema("shop", "drop", "a")], True, id="dropped, so empty"),
+        pytest.param([schema("shop", "create", "a"), GAP], False, id="changes were lost"),
+        pytest.param([STARTED, row("a")], False, id="being copied"),
+        pytest.param([STARTED, row("a"), COMPLETED], True, id="copied"),
+        pytest.param([STARTED, COMPLETED, row("a")], True, id="wholly behind a whole copy"),
+        pytest.param([row("a"), STARTED, COMPLETED], False, id="copied, deletes not told yet"),
+        pytest.param(
+            [row("a"), STARTED, COMPLETED, said("snapshot_reconciled", snapshot="s")],
+            True,
+            id="copied, deletes told",
+        ),
+        pytest.param([STARTED, row("a"), GAP, COMPLETED], False, id="a gap within the copy"),
+        pytest.param([STARTED, COMPLETED, GAP, row("a")], False, id="heard of first behind a gap"),
+        pytest.param(
+            [STARTED, COMPLETED, GAP, schema("shop", "create", "a"), row("a")],
+            True,
+            id="created behind a gap",
+        ),
+        pytest.param(
+            [STARTED, COMPLETED, row("a"), said("scope_changed", removed=["db.a"], after={})],
+            False,
+            id="captured no more",
+        ),
+        pytest.param(
+            [STARTED, COMPLETED, said("scope_changed", added=["db.a"], after={}), row("a")],
+            False,
+            id="captured from now on, not copied",
+        ),
+        pytest.param(
+            [schema("shop", "rename", "b", {"to": {"db": "db", "coll": "a"}})],
+            False,
+            id="renamed from what is not captured",
+        ),
+        pytest.param(
+            [
+                schema("shop", "create", "b"),
+                schema("shop", "rename", "b", {"to": {"db": "db", "coll": "a"}}),
+            ],
+            True,
+            id="renamed from what is complete",
+        ),
+    ],
+)
+def test_complete_is_only_what_is_certain(events: list[AnyEvent], complete: bool) -> None:
+    facts = known(*events)
+    assert (A in facts.collections and facts.collections[A].complete) is complete
+
+
+def test_a_copy_of_one_collection_says_nothing_of_the_others() -> None:
+    facts = known(
+        said("snapshot_started", **PART), row("a"), row("b"), said("snapshot_completed", **PART)
+    )
+    assert facts.collections[A].complete
+    assert not facts.collections[B].complete
+    assert not facts.source("shop").whole_since
+
+
+def test_a_collection_that_joins_a_copy_is_judged_from_there_on_and_the_others_as_before() -> None:
+    """Rows that were copied before the second announcement are not taken for old ones."""
+    joined = said("snapshot_started", **{**PART, "collections": ["db.a", "db.b"]})
+    facts = known(row("a"), row("b"), said("snapshot_started", **PART), row("a"), joined)
+    assert facts.collections[A].copied_since == 3
+    assert facts.collections[B].copied_since == 5
+
+
+def test_rows_of_before_a_gap_are_not_forgotten_by_a_create() -> None:
+    """A consumer still has them: that they are gone is told once a copy proves it."""
+    facts = known(STARTED, row("a"), COMPLETED, GAP, schema("shop", "create", "a"))
+    assert not facts.forgotten
+    assert not facts.collections[A].complete
+
+
+def test_letters_are_ours_so_no_copy_takes_them_for_gone() -> None:
+    letters = Name("shop", "db", "penstock_dead_letters")
+    facts = known(row("penstock_dead_letters"), STARTED, COMPLETED)
+    assert facts.collections[letters].complete
+    assert not facts.collections[letters].copied
