@@ -91,7 +91,7 @@ class Running:
 @asynccontextmanager
 async def service(settings: Settings) -> AsyncGenerator[Running]:
     """Capture with `settings` inside the block; asked to stop at its end, as by SIGTERM."""
-    async with asyncio.timeout(30), opened_log(settings, clock=SystemClock()) as (log, publisher):
+    async with asyncio.timeout(60), opened_log(settings, clock=SystemClock()) as (log, publisher):
         running = Running(settings, log, publisher, asyncio.Event())
         try:
             yield running
