@@ -45,6 +45,7 @@ def command(
     """
     from penstock.cli import logs
     from penstock.cli.config import load
+    from penstock.cli.notify import notifying
     from penstock.cli.parent import ChildFailedError, die_with_parent, supervise_processes
 
     die_with_parent()
@@ -56,7 +57,7 @@ def command(
     elif role == "serve":
         _run(lambda asked: _serve(settings, asked), interruptible=False)
     else:
-        tell = _while_heard(output.emit if as_json else _say)
+        tell = notifying(_while_heard(output.emit if as_json else _say))
         options = ["--json"] if as_json else []
         try:
             _run(
