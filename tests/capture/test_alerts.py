@@ -152,6 +152,7 @@ def test_what_is_wrong_follows_from_how_sources_are() -> None:
         (State.RUNNING, 0, False, True, Health.DEGRADED),
         (State.RETRYING, 9, False, False, Health.DEGRADED),
         (State.PAUSED, 0, False, False, Health.DEGRADED),
+        (State.OVER_QUOTA, 0, False, False, Health.DEGRADED),
         (State.RETRYING, 10, False, False, Health.UNHEALTHY),
         (State.STOPPED, 0, False, False, Health.UNHEALTHY),
         (State.LOG_FULL, 1, False, False, Health.UNHEALTHY),

@@ -100,7 +100,7 @@ def test_a_variable_without_a_name_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[sorces.shop]\ntype = 'script'", "no section [sorces] (did you mean sources?)"),
+        ("[sorces.shop]\ntype = 'script'", "no section [sorces] (did you mean sources"),
         ("[log]\nretenton = '7d'", "no setting log.retenton (did you mean retention"),
         ("[serve]\ngrcp = 'x'", "no setting serve.grcp (did you mean grpc"),
         (

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from penstock.config import Config, Seconds
+from penstock.config import Bytes, Config, Seconds
 
 
 class CaptureConfig(Config):
@@ -43,6 +43,12 @@ class CaptureConfig(Config):
         ge=0,
         description="When a source will discard what we have not captured yet in less than this, "
         "it is degraded, and an alert is sent. 0 turns it off.",
+    )
+
+    quotas: dict[str, Bytes] = Field(
+        default={},
+        description="By source: at most this many bytes within [log] retention, so that it cannot "
+        "push out the others' history. A source that has written them waits, and is degraded.",
     )
 
     @field_validator("silent_after", mode="before")

@@ -9,6 +9,7 @@ from the log's position, and the source sends the rest again.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -29,6 +30,17 @@ class PumpLimits(Struct, frozen=True, kw_only=True):
 
     batch_events_max: int = 2_000
     batch_bytes_max: int = 4 << 20
+
+
+class Gate(Protocol):
+    """Where a source waits for its share of the log."""
+
+    @property
+    def waiting(self) -> bool: ...
+
+    async def admit(self, size: int) -> None:
+        """Wait until an append of about `size` bytes may be made."""
+        ...
 
 
 class PumpProgress:
@@ -61,13 +73,15 @@ async def pump(
     opening: Callable[[Commit], Commit] | None = None,
     on_notice: Callable[[SystemEvent], None] | None = None,
     injector: Injector | None = None,
+    gate: Gate | None = None,
 ) -> None:
     """Append what `source` yields until it ends, from where the log says that it stands.
 
     `opening` makes of the first commit the notice that goes right behind it, in the same append:
     a source says its position first (P21), so the notice comes before its first change. `on_notice`
     gets what the source said of itself (a gap, a snapshot's end), once it is durable. `injector` is
-    asked behind every append that left no transaction open; the source goes first.
+    asked behind every append that left no transaction open; the source goes first. Its events wait
+    at `gate` before they are appended.
 
     Whatever the source yielded before it failed is durable before its error is raised here, so
     that a source stopped by an undecodable change has lost nothing that came before it. An error
@@ -81,6 +95,9 @@ async def pump(
     inject = _Injecting(log, source.name, injector, on_notice)
     try:
         while batch := await hand_over.take():
+            size = 0 if gate is None else sum(weight(item) for item in batch if item.events)
+            if gate is not None and size:
+                await gate.admit(size)
             opened = None if opening is None else _open(batch, opening)
             await _append_whole(log, opened or batch)
             if opened is not None:

@@ -18,6 +18,8 @@ class State(StrEnum):
     """A transient error; it goes on by itself."""
     LOG_FULL = "log_full"
     """The log has no space; it goes on by itself once there is some (P5)."""
+    OVER_QUOTA = "over_quota"
+    """It has written its share of the log; it goes on by itself once some of that is old."""
     PAUSED = "paused"
     """Somebody paused it; it goes on when somebody resumes it."""
     STOPPED = "stopped"
@@ -73,8 +75,8 @@ def health_of(
     counts as an outage; one change made durable ends that (P34)."""
     if status.state in {State.STOPPED, State.LOG_FULL} or status.failures >= failures_max:
         return Health.UNHEALTHY
-    paused_or_failing = status.state in {State.RETRYING, State.PAUSED} or status.failures > 0
+    held_up = status.state in {State.RETRYING, State.PAUSED, State.OVER_QUOTA}
     worrying = near_loss or (silent and status.state is State.RUNNING)
-    if paused_or_failing or worrying or status.dead_letters:
+    if held_up or status.failures or worrying or status.dead_letters:
         return Health.DEGRADED
     return Health.OK

@@ -20,7 +20,7 @@ from penstock.capture.breaker import Breaker
 from penstock.capture.deadletter import dead_letters_of
 from penstock.capture.inject import Injector
 from penstock.capture.notices import notice, notice_at
-from penstock.capture.pump import PumpLimits, PumpProgress, pump
+from penstock.capture.pump import Gate, PumpLimits, PumpProgress, pump
 from penstock.capture.status import SourceStatus, State
 from penstock.capture.watch import Gaps
 from penstock.errors import LogError, LogFullError, PenstockError, RequestError, SourceSilentError
@@ -78,6 +78,8 @@ class Supervised(Struct, frozen=True, kw_only=True):
     source: ChangeSource
     silence_seconds_max: float
     """A source that yields nothing for so long, not even an empty commit, is restarted (S15)."""
+    gate: Gate | None = None
+    """Where it waits for its share of the log."""
 
 
 class _Kept:
@@ -128,14 +130,21 @@ class Supervisor:
 
     def status(self) -> list[SourceStatus]:
         """How each source is, in the order of the configuration."""
-        return [
-            structs.replace(
-                status,
-                circuit=self._kept[name].breaker.circuit,
-                dead_letters=dead_letters_of(self._kept[name].supervised.source),
+        found: list[SourceStatus] = []
+        for name, status in self._status.items():
+            kept, state = self._kept[name], status.state
+            gate = kept.supervised.gate
+            if gate is not None and gate.waiting and state in {State.STARTING, State.RUNNING}:
+                state = State.OVER_QUOTA
+            found.append(
+                structs.replace(
+                    status,
+                    state=state,
+                    circuit=kept.breaker.circuit,
+                    dead_letters=dead_letters_of(kept.supervised.source),
+                )
             )
-            for name, status in self._status.items()
-        ]
+        return found
 
     def sources(self) -> list[ChangeSource]:
         """What is captured, or would be if it were not paused or stopped."""
@@ -431,6 +440,7 @@ class Supervisor:
                 progress=progress,
                 opening=opening,
                 on_notice=self.gaps.take,
+                gate=kept.supervised.gate,
                 injector=self._injector,
             )
         )

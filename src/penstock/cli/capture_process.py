@@ -12,9 +12,10 @@ import structlog
 from penstock.capture import Backoff, Supervised, Supervisor
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
+from penstock.capture.supervise import Clock
 from penstock.cli import publishing, snapshot
 from penstock.cli.alerts import Sender
-from penstock.cli.config import Settings, SourceSettings
+from penstock.cli.config import Settings
 from penstock.cli.control import Control
 from penstock.cli.letters import LetterRequests
 from penstock.cli.logs import set_level
@@ -22,6 +23,7 @@ from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
 from penstock.cli.page import metrics
 from penstock.cli.paused import PausedSources
+from penstock.cli.quotas import share_of
 from penstock.cli.reload import Plan, Reloader
 from penstock.cli.snapshot import SnapshotRequests
 from penstock.log.config import LogConfig
@@ -67,9 +69,14 @@ def relax_collector() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def supervised(source: SourceSettings) -> Supervised:
+def supervised(settings: Settings, name: str, *, clock: Clock) -> Supervised:
     """A source as configured, opened; it connects only when it is captured."""
-    return Supervised(source=source.open(), silence_seconds_max=source.silence_seconds_max)
+    source = settings.sources[name]
+    return Supervised(
+        source=source.open(),
+        silence_seconds_max=source.silence_seconds_max,
+        gate=share_of(settings, name, clock=clock),
+    )
 
 
 def backoff_of(config: CaptureConfig) -> Backoff:
@@ -96,19 +103,19 @@ async def capture(
     the supervisor or the observer fails with: the process ends, and its parent starts it again;
     and SupersededError once another machine publishes as this instance.
     """
-    paused = PausedSources(settings.log.path)
+    clock, paused = SystemClock(), PausedSources(settings.log.path)
     reconciler = Reconciler(log, settings.log.path) if settings.state.enabled else None
     supervisor = Supervisor(
         log,
-        [supervised(source) for source in settings.sources.values()],
-        clock=SystemClock(),
+        [supervised(settings, name, clock=clock) for name in settings.sources],
+        clock=clock,
         rng=random.Random(),
         backoff=backoff_of(settings.capture),
         paused=paused.read(),
         injector=reconciler,
     )
     sender = Sender(settings.alerts)
-    observer = Observer(log, supervisor, settings.capture, SystemClock(), alert=sender.offer)
+    observer = Observer(log, supervisor, settings.capture, clock, alert=sender.offer)
     control = Control()
     control.register("metrics", metrics)
     control.register("status", observer.status)
@@ -122,7 +129,8 @@ async def capture(
 
     async def apply(after: Settings, found: Plan) -> None:
         # Opened before anything is changed: what cannot be opened changes nothing.
-        opened = {name: supervised(after.sources[name]) for name in [*found.added, *found.changed]}
+        begun = [*found.added, *found.changed]
+        opened = {name: supervised(after, name, clock=clock) for name in begun}
         log.retain(after.log)
         supervisor.configure(backoff_of(after.capture))
         observer.config = after.capture

@@ -163,10 +163,12 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         name: _source(path, name, table)
         for name, table in _tables(path, written, "sources").items()
     }
+    capture = _checked(CaptureConfig, written.get("capture", {}), path, "capture")
+    _require_quotas(path, capture, log, sources)
     return Settings(
         path=path,
         log=log.model_copy(update={"path": folder / log.path}),
-        capture=_checked(CaptureConfig, written.get("capture", {}), path, "capture"),
+        capture=capture,
         alerts=_checked(AlertsConfig, written.get("alerts", {}), path, "alerts"),
         logging=_checked(LoggingConfig, written.get("logging", {}), path, "logging"),
         processes=_checked(ProcessesConfig, written.get("processes", {}), path, "processes"),
@@ -176,6 +178,29 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         serve=_checked(ServeConfig, written.get("serve", {}), path, "serve"),
         pipelines=_pipelines(path, written, sources),
     )
+
+
+def _require_quotas(
+    path: Path, capture: CaptureConfig, log: LogConfig, sources: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for quotas that cannot keep what they are for."""
+    for name in capture.quotas:
+        if name not in sources:
+            raise ConfigError(
+                f"{path}: capture.quotas.{name}: there is no [sources.{name}]"
+                f"{near(name, sources)}. Nothing was started."
+            )
+    if capture.quotas and log.retention is None:
+        raise ConfigError(
+            f"{path}: capture.quotas are bytes within [log] retention, which is 'none'. Nothing "
+            f"was started. Say for how long entries are kept."
+        )
+    total = sum(capture.quotas.values())
+    if log.retention_bytes is not None and total > log.retention_bytes:
+        raise ConfigError(
+            f"{path}: capture.quotas are {total} bytes together, and log.retention_bytes only "
+            f"{log.retention_bytes}: entries would go before they are old. Nothing was started."
+        )
 
 
 def _tables(path: Path, written: dict[str, Any], section: str) -> dict[str, dict[str, Any]]:

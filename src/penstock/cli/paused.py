@@ -40,14 +40,19 @@ class PausedSources:
         if (name in names) is paused:
             return
         (names.add if paused else names.discard)(name)
-        draft = self._path.with_suffix(".new")
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(sorted(names)))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self._path)
-        descriptor = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        write_whole(self._path, msgspec.json.encode(sorted(names)))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put `content` at `path`: on the disk when this returns, and never seen in part."""
+    draft = path.with_suffix(".new")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -57,7 +57,10 @@ def plan(before: Settings, after: Settings) -> Plan:
         changed=[
             name
             for name, source in after.sources.items()
-            if name in before.sources and not _same(before.sources[name], source)
+            if name in before.sources
+            and not (
+                _same(before.sources[name], source) and _share(before, name) == _share(after, name)
+            )
         ],
         applied=applied,
         needs_restart=needs_restart,
@@ -77,6 +80,12 @@ def _differences(before: BaseModel, after: BaseModel) -> Iterator[str]:
 
 def _same(before: SourceSettings, after: SourceSettings) -> bool:
     return before.adapter is after.adapter and before.config == after.config
+
+
+def _share(settings: Settings, name: str) -> tuple[int, float | None] | None:
+    """What the quota of a source comes to."""
+    quota = settings.capture.quotas.get(name)
+    return None if quota is None else (quota, settings.log.retention)
 
 
 class Reloader:

@@ -27,6 +27,7 @@ _STYLES = {
     "retrying": "yellow",
     "log_full": "bold red",
     "paused": "yellow",
+    "over_quota": "yellow",
     "stopped": "bold red",
     "down": "bold red",
 }
@@ -271,8 +272,9 @@ def _print(report: Report) -> None:
         console.print(f"{name}: " + ("[green]up[/]" if up else "[bold red]down[/]"))
     if report.age_retention_paused:
         console.print(
-            "retention by age is paused: the clock was set. It goes on once the clock is right, or "
-            "has been as it is for an hour; limits of bytes and entries hold meanwhile.",
+            "retention by age is paused: the clock was set, or the log was closed for over an "
+            "hour. It goes on once the clock is right, or has been as it is for an hour; limits of "
+            "bytes and entries hold meanwhile.",
             style="yellow",
             soft_wrap=True,
         )
