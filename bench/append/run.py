@@ -98,7 +98,7 @@ def main() -> None:
         # What a put must carry to hold the same: message and index of each event.
         encoded = encode([change(number) for number in range(1000)])
         values = [
-            encoded.cut(row, row + 1).payload + encoded.index[row].tobytes()
+            bytes(encoded.cut(row, row + 1).payload) + encoded.index[row].tobytes()
             for row in range(len(encoded))
         ]
         table = Table("batch", "plain LMDB ev/s", "log ev/s", "ratio", title="durable append")

@@ -21,7 +21,6 @@ from penstock.wire import (
     Stream,
     batch_message,
     decode_message,
-    encode,
     encode_commit,
     encode_event,
     heartbeat_message,
@@ -142,21 +141,6 @@ def test_a_commit_is_encoded_with_its_digest(commit: list[Any]) -> None:
     assert encoded.rows == ([len(commit)] if commit else [])
     assert encoded.digest == sum(one.check for one in alone) % 2**64
     assert encoded.last_timestamp == (commit[-1].timestamp if commit else 0)
-
-
-class _Row(ChangeEvent, frozen=True, kw_only=True, rename="camel"):
-    more: int
-
-
-@given(st.lists(events, min_size=1, max_size=3))
-def test_what_a_subclass_of_an_event_adds_is_not_stored(several: list[Any]) -> None:
-    rows = [
-        _Row(**structs.asdict(event), more=5) if isinstance(event, ChangeEvent) else event
-        for event in several
-    ]
-    stored, expected = encode(rows), encode(several)
-    assert stored.payload == expected.payload
-    assert stored.index.tobytes() == expected.index.tobytes()
 
 
 @given(change_events())

@@ -149,7 +149,7 @@ def stage(staging: Staging, part: EncodedCommits) -> tuple[list[Packed], Staging
         digest=(staging.digest + part.digest) & _U64,
         bytes=staging.bytes + sum(len(block.data) for block in packed),
         disk_bytes=staging.disk_bytes + sum(on_disk(len(block.data)) for block in packed),
-        held=events.cut(start, len(events)),
+        held=events.cut(start, len(events)).owned(),
         last_timestamp=part.last_timestamp or staging.last_timestamp,
     )
 

@@ -19,6 +19,7 @@ from penstock.kv import Env, Transaction
 from penstock.log.above import beginning
 from penstock.log.assemble import Item
 from penstock.log.config import LogConfig
+from penstock.log.draft import Applied, Draft, load
 from penstock.log.formats import require_readable, upgrade
 from penstock.log.intake import Intake
 from penstock.log.layout import (
@@ -44,7 +45,7 @@ from penstock.log.layout import (
 from penstock.log.reading import LmdbReads
 from penstock.log.retention import Clock, SystemClock
 from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
-from penstock.log.writer import Applied, Draft, Writer, durable, load
+from penstock.log.writer import Writer, durable
 from penstock.ports import Above, Ancestor, Bounds, SourceState
 from penstock.wire import Block
 

@@ -27,7 +27,7 @@ from penstock.log.retention import Clock, Holdings, Old, Trust, due, ends
 from penstock.wire import Block
 
 if TYPE_CHECKING:
-    from penstock.log.writer import Applied, Draft
+    from penstock.log.draft import Applied, Draft
 
 _BLOCKS_MIN: Final = 16
 """How many blocks a transaction removes at least, if there are any to remove."""

@@ -39,7 +39,9 @@ class Encoded:
 
     __slots__ = ("ends", "index", "payload", "streams")
 
-    def __init__(self, payload: bytes, index: NDArray[np.void], streams: Sequence[Stream]) -> None:
+    def __init__(
+        self, payload: bytes | memoryview, index: NDArray[np.void], streams: Sequence[Stream]
+    ) -> None:
         self.payload = payload
         """Their messages."""
         self.index = index
@@ -62,10 +64,15 @@ class Encoded:
         return self.index["check"]
 
     def cut(self, start: int, stop: int) -> "Encoded":
-        """Those from number `start` up to, but without, `stop`."""
+        """Those from number `start` up to, but without, `stop`: a view, which keeps all alive."""
         first = int(self.ends[start - 1]) if start else 0
-        payload = self.payload[first : int(self.ends[stop - 1]) if stop else 0]
-        return Encoded(payload, self.index[start:stop].copy(), self.streams[start:stop])
+        last = int(self.ends[stop - 1]) if stop else 0
+        payload = memoryview(self.payload)[first:last]
+        return Encoded(payload, self.index[start:stop], self.streams[start:stop])
+
+    def owned(self) -> "Encoded":
+        """The same, as bytes of its own."""
+        return Encoded(bytes(self.payload), self.index.copy(), self.streams)
 
 
 NOTHING: Final = Encoded(b"", np.empty(0, INDEX), ())
@@ -156,6 +163,7 @@ _TIMESTAMP = tag(9, 0)
 _TXN_NUMBER = tag(11, 0)
 _SCHEMA_VERSION = tag(17, 0)
 _LONG = b'{"$numberLong"'
+_DOLLAR = ord("$")
 
 # The order in which `encode` takes the fields of an event.
 _COMMON = (
@@ -349,7 +357,8 @@ def encode(events: Sequence[AnyEvent]) -> Encoded:
     if any(kinds):
         index["key_hash"][index["kind"] != 0] = 0
     index["unchanged"] = list(map(len, missing[0])) if missing else 0
-    if _LONG in payload:
+    # A lone `$` is found far faster than the whole pattern.
+    if _DOLLAR in payload and _LONG in payload:
         wrapped = [_LONG in message for message in messages]
         index["flags"] |= np.where(wrapped, FLAG_LONG, 0).astype(np.uint16)
     return Encoded(payload, index, filed)
@@ -358,7 +367,7 @@ def encode(events: Sequence[AnyEvent]) -> Encoded:
 def encode_event(event: AnyEvent) -> EncodedEvent:
     """Encode one event, as `encode` does; `encode` is far faster at many."""
     one = encode((event,))
-    return EncodedEvent(one.streams[0], one.payload, one.index.tobytes())
+    return EncodedEvent(one.streams[0], bytes(one.payload), one.index.tobytes())
 
 
 def encode_commit(
