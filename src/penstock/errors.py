@@ -98,9 +98,9 @@ class PositionLostError(SourceError):
         self.detail = detail
         super().__init__(
             f"{source}: the changes after our position are gone from the source ({detail}). "
-            f"Capture has stopped and nothing was skipped; everything captured so far is safe. "
-            f"Set on_position_lost = 'snapshot' to record the gap and copy the data again, "
-            f"or 'gap' to record the gap and go on from now."
+            f"Capture has stopped and the log has a gap entry here, so nothing was skipped "
+            f"silently; everything captured so far is safe. Set on_position_lost = 'snapshot' to "
+            f"copy the data again, or 'gap' to go on from now, then run `penstock reload`."
         )
 
 
