@@ -376,6 +376,42 @@ async def test_age_trims_a_log_that_nobody_appends_to(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("away", [30 * 86400, -30 * 86400, 7200])
+async def test_a_clock_that_may_be_wrong_at_the_start_is_not_believed_for_an_hour(
+    tmp_path: Path, away: float
+) -> None:
+    """P22: a machine that comes up a month ahead would throw all away. One that was off for a while
+    looks the same, so it keeps what is too old for an hour more, and not for ever."""
+    clock = ManualClock()
+    config = LogConfig(path=tmp_path, retention=1800, retention_bytes=None, free_bytes_min=0)
+    async with LmdbLog(config, clock=clock) as log:
+        await log.append([commit(1)])
+    clock.jump(away)
+    async with LmdbLog(config, clock=clock) as log:
+        for beat in range(6):
+            await log.append([Commit(source="beat", position=str(beat))])
+            assert (await log.bounds()).trimmed == 0
+            assert log.age_retention_paused
+            clock.pass_(599)
+        clock.pass_(10)
+        if away < 0:
+            clock.pass_(30 * 86400)
+        await log.append([Commit(source="beat", position="last")])
+        assert not log.age_retention_paused
+        assert (await log.bounds()).trimmed == 5
+
+
+async def test_a_log_that_was_closed_for_minutes_trims_by_age_at_once(tmp_path: Path) -> None:
+    clock = ManualClock()
+    config = LogConfig(path=tmp_path, retention=1800, retention_bytes=None, free_bytes_min=0)
+    async with LmdbLog(config, clock=clock) as log:
+        await log.append([commit(1)])
+    clock.pass_(3000)
+    async with LmdbLog(config, clock=clock) as log:
+        await log.append([Commit(source="beat", position="1")])
+        assert (await log.bounds()).trimmed == 5
+
+
 async def test_an_abandoned_commit_gives_its_pages_back(tmp_path: Path) -> None:
     config = LogConfig(path=tmp_path, free_bytes_min=0)
     async with LmdbLog(config) as log:

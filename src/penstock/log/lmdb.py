@@ -180,9 +180,10 @@ class LmdbLog(_AsyncReads):
 
     @property
     def age_retention_paused(self) -> bool:
-        """Whether the clocks have parted, so that nothing is removed for its age (degraded).
+        """Whether the clock is not believed, so that nothing is removed for its age (degraded).
 
-        It goes on once they agree again, or have gone on together for an hour as they are.
+        It was set, or the log was not written for over an hour before it was opened. It goes on
+        once the clock is right again, or has gone on for an hour as it is.
         """
         return self._writer.age_paused
 

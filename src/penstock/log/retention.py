@@ -11,6 +11,7 @@ from penstock.wire import Block
 
 _APART_SECONDS_MAX: Final = 60.0
 _AGREED_SECONDS_MIN: Final = 3600.0
+_AWAY_SECONDS_MAX: Final = 3600.0
 
 
 class Clock(Protocol):
@@ -42,12 +43,19 @@ class Trust:
 
     A clock that was set is not believed at once, for it may be wrong, and everything would be too
     old. Once both have gone on together for an hour, whoever set it meant it.
+
+    Nor is a clock believed at the start that is before `newest_ms`, when the log was last written,
+    or more than an hour after it: a machine that comes up with a wrong clock has nothing else to
+    tell it by, and a log that was closed for days keeps what is too old for an hour more.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, newest_ms: int | None = None) -> None:
         self._clock = clock
-        self._believed = clock.wall_ms() / 1000 - clock.steady_seconds()
-        self._parted: tuple[float, float] | None = None
+        wall, steady = clock.wall_ms() / 1000, clock.steady_seconds()
+        away = 0.0 if newest_ms is None else wall - newest_ms / 1000
+        fits = -_APART_SECONDS_MAX <= away <= _AWAY_SECONDS_MAX
+        self._believed = wall - steady if fits else None
+        self._parted = None if fits else (wall - steady, steady)
         """How far apart they are now, and since when, in steady seconds."""
 
     def trusted(self) -> bool:
@@ -55,7 +63,7 @@ class Trust:
         together for an hour as they are now. Only moments at which it is asked are looked at."""
         steady = self._clock.steady_seconds()
         apart = self._clock.wall_ms() / 1000 - steady
-        if abs(apart - self._believed) <= _APART_SECONDS_MAX:
+        if self._believed is not None and abs(apart - self._believed) <= _APART_SECONDS_MAX:
             self._parted = None
             return True
         if self._parted is None or abs(apart - self._parted[0]) > _APART_SECONDS_MAX:

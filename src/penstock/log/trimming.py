@@ -5,7 +5,7 @@ their blocks then takes a bounded number of steps in each transaction, so that n
 The same steps remove what was staged and never published.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import AheadError
@@ -24,6 +24,7 @@ from penstock.log.layout import (
     rows_of,
 )
 from penstock.log.retention import Clock, Holdings, Old, Trust, due, ends
+from penstock.ports import SourceState
 from penstock.wire import Block
 
 if TYPE_CHECKING:
@@ -261,3 +262,15 @@ def unfinished_extents(txn: Transaction, env: Env) -> tuple[list[int], int]:
             free = extent + 1
             found = cursor.set_range(extent_key(free))
     return unfinished, free
+
+
+def newest_ms(env: Env, sources: Iterable[SourceState]) -> int | None:
+    """When the log was last written, by the clock of then; None for a new one."""
+    times = [source.moved_at for source in sources]
+    with env.read() as txn, txn.cursor(env[ENTRIES]) as cursor:
+        if cursor.last():
+            place, value = place_of(cursor.key()), cursor.value()
+            pointer = pointer_of(value)
+            last = pointer or Block(value, log_id=0, first_sequence=place.first)
+            times.append(last.ingested_at)
+    return max(times, default=None)

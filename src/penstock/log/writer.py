@@ -24,7 +24,7 @@ from penstock.log.config import LogConfig
 from penstock.log.draft import Applied, Change, Draft, load
 from penstock.log.layout import State
 from penstock.log.retention import Clock, Trust, within_disk
-from penstock.log.trimming import Trimmer
+from penstock.log.trimming import Trimmer, newest_ms
 from penstock.log.wake import Bell
 from penstock.ports import SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
@@ -70,7 +70,8 @@ class Writer:
         self._config = config
         self._clock = clock
         kept = within_disk(config, space(env.path).total)
-        self._trimmer = Trimmer(env, kept, clock, Trust(clock))
+        trust = Trust(clock, newest_ms=newest_ms(env, draft.sources.values()))
+        self._trimmer = Trimmer(env, kept, clock, trust)
         self._truth = draft
         self._openings = env.openings
         self._on_commit = on_commit
