@@ -143,7 +143,7 @@ def test_a_pipeline_that_has_nothing_to_apply_moves_on_without_a_write_per_batch
         standing.advance(Progress(LOG, sequence, 1), {}, batch_id=sequence)
     standing.save(batch_id=50)
     assert StandingTable(chosen, "p").start(bounds()).after.sequence == 49
-    assert version_of(chosen.checkpoint_path) <= 2
+    assert version_of(chosen.standing_path) <= 2
 
 
 def test_many_batches_leave_one_row(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ class PipelineConfig(Config):
         description="The driver holds a batch's last change of each row. One that comes to more "
         "bytes than this stops the pipeline, by name, instead of exhausting memory.",
     )
-    checkpoint: str | None = Field(
+    standing: str | None = Field(
         None,
         description="The Delta table of one row that says how far the pipeline has come. Default: "
-        "`_penstock_checkpoint` in the path. It belongs to the tables: a pipeline without it is "
+        "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
         "new, and starts where `start` says; its tables ignore what they have.",
     )
     start: Literal["beginning", "oldest"] = Field(
@@ -105,9 +105,9 @@ class PipelineConfig(Config):
         return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
     @property
-    def checkpoint_path(self) -> str:
+    def standing_path(self) -> str:
         """The Delta table that says how far the pipeline has come."""
-        return self.checkpoint or f"{self.path.rstrip('/')}/_penstock_checkpoint"
+        return self.standing or f"{self.path.rstrip('/')}/_penstock_standing"
 
     def table_path(self, collection: str) -> str:
         """Where the table of a collection is."""

@@ -2,8 +2,8 @@
 
 Every commit carries two app transactions of the Delta protocol: how far the table has come in the
 log (a sequence), and which log that is. They are the guard that makes batches exactly-once: Delta
-refuses two commits of one app transaction, and whoever writes looks first. They belong to the
-pipeline's name, so neither Spark's checkpoint nor its query id matters.
+refuses two concurrent commits of one app transaction, and whoever writes looks first. They belong
+to the pipeline's name, so neither Spark's checkpoint nor its query id matters.
 Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
 """
 

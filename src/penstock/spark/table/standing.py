@@ -158,7 +158,7 @@ class StandingTable:
         self._config = config
         self._pipeline = pipeline
         self._storage = secrets(config.storage_options)
-        self._table = Table(config.checkpoint_path, storage_options=self._storage)
+        self._table = Table(config.standing_path, storage_options=self._storage)
         self._saved: Standing | None = None
         self._unsaved: Standing | None = None
         self._saved_at = time.monotonic()
