@@ -1,6 +1,6 @@
 """Spark reads the log over Flight, beside Spark reading the same rows from local files.
 
-    PYTHONPATH=. .venv/bin/python bench/spark_read/run.py    (or: python -m bench.spark_read)
+    PYTHONPATH=. .venv/bin/python bench/spark_read/run.py
 
 Events are of about 1 KB, in commits of ten, in a durable log that another process serves. A figure
 is the best of several rounds, because a busy machine only ever adds time. The peers read what Spark

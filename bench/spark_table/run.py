@@ -1,6 +1,6 @@
 """Changes into a Delta table, beside the usual foreachBatch and beside reading alone.
 
-    PYTHONPATH=. .venv/bin/python bench/spark_table/run.py    (or: python -m bench.spark_table)
+    PYTHONPATH=. .venv/bin/python bench/spark_table/run.py
 
 Events are of about 1 KB and twelve fields, in commits of ten, over fewer keys than events; one in
 twenty is a delete. A durable log that another process serves holds them. Figures are events/s from
