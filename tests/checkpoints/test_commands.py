@@ -143,7 +143,7 @@ def until_captured(config: Path) -> None:
         answer = ask(config.parent / "log", {"request": "status"})
         if answer["sources"][0]["state"] == "running":
             return
-    raise AssertionError(answer)
+    raise AssertionError("the shop was never captured")
 
 
 def test_show_says_both_positions_with_their_ages_and_the_service_up_or_down(
