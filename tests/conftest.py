@@ -90,7 +90,11 @@ def etcd() -> Iterator[EtcdServer]:
 
 
 @pytest.fixture
-def start_etcd() -> Iterator[Callable[[], EtcdServer]]:
-    """Start etcds of this test's own; kill what you like."""
+def start_etcd() -> Iterator[Callable[..., EtcdServer]]:
+    """Start etcds of this test's own, with EtcdServer's options; kill what you like."""
     with ExitStack() as stack:
-        yield lambda: started(stack, EtcdServer())
+
+        def start(**options: Any) -> EtcdServer:
+            return started(stack, EtcdServer(**options))
+
+        yield start

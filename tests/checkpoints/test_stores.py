@@ -3,10 +3,17 @@
 import asyncio
 import base64
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from pymongo import MongoClient
 
 from penstock.checkpoints import CheckpointConfig, open_store
@@ -15,7 +22,9 @@ from penstock.errors import CheckpointStoreError, CheckpointUnavailableError
 from penstock.ports import CheckpointStore
 from penstock.testing.contracts import CheckpointStoreContract
 from penstock.testing.contracts.checkpoints import checkpoint
-from penstock.testing.servers import EtcdServer, MongoReplicaSet, free_ports
+from penstock.testing.servers import EtcdServer, EtcdTls, MongoReplicaSet, free_ports
+
+Key = ec.EllipticCurvePrivateKey
 
 
 def store(**options: Any) -> CheckpointStore:
@@ -120,6 +129,56 @@ async def test_etcd_with_users_takes_the_right_password_and_refuses_the_wrong_on
             await opened.read("a")
         assert not refused.value.transient
         assert password not in str(refused.value)
+        await opened.close()
+
+
+def tls_files(folder: Path) -> EtcdTls:
+    """An authority, and a certificate of it for 127.0.0.1, as files."""
+    now = datetime.now(UTC)
+
+    def signed(name: str, subject_key: Key, issuer: str, issuer_key: Key) -> x509.Certificate:
+        authority = name == issuer
+        names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+            .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+            .public_key(subject_key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+            .add_extension(names, critical=False)
+            .sign(issuer_key, hashes.SHA256())
+        )
+
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    key = ec.generate_private_key(ec.SECP256R1())
+    files = EtcdTls(ca=folder / "ca.pem", certificate=folder / "cert.pem", key=folder / "key.pem")
+    pem = serialization.Encoding.PEM
+    authority = signed("ca", authority_key, "ca", authority_key)
+    files.ca.write_bytes(authority.public_bytes(pem))
+    files.certificate.write_bytes(signed("etcd", key, "ca", authority_key).public_bytes(pem))
+    files.key.write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return files
+
+
+async def test_etcd_over_tls_wants_our_certificate_and_its_own_to_be_trusted(
+    tmp_path: Path, start_etcd: Callable[..., EtcdServer]
+) -> None:
+    files = tls_files(tmp_path)
+    server = start_etcd(tls=files)
+    ours: dict[str, Any] = {"ca": files.ca, "certificate": files.certificate, "key": files.key}
+    opened = etcd_store(server, **ours, timeout=30)
+    await opened.write(checkpoint("a"), replacing=None)
+    assert await opened.read("a") is not None
+    await opened.close()
+    for missing in ({"ca": files.ca}, {"certificate": files.certificate, "key": files.key}):
+        opened = etcd_store(server, **missing)
+        with pytest.raises(CheckpointUnavailableError):
+            await opened.read("a")
         await opened.close()
 
 

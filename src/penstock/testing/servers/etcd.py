@@ -1,9 +1,12 @@
 """A real etcd of one member: the program comes from the system (Debian's package etcd-server)."""
 
 import shutil
+import ssl
 import time
 import urllib.error
 import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -19,13 +22,34 @@ START_SECONDS_MAX = 60.0
 POLL_SECONDS = 0.05
 
 
+@dataclass(frozen=True, kw_only=True)
+class EtcdTls:
+    """Files of a server that speaks TLS only, and asks its clients for a certificate too.
+
+    `certificate` is the server's, for 127.0.0.1, and ours when we ask whether it is up.
+    """
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @property
+    def arguments(self) -> list[str]:
+        """etcd's own options."""
+        return [
+            *("--cert-file", str(self.certificate), "--key-file", str(self.key)),
+            *("--trusted-ca-file", str(self.ca), "--client-cert-auth"),
+        ]
+
+
 class EtcdServer:
     """One etcd on loopback, with a temporary data folder; it keeps its port over restarts.
 
     Stop it, or use it as a context manager; should the process die first, the server dies too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tls: EtcdTls | None = None) -> None:
+        self._tls = tls
         self._folder: ServerFolder | None = None
         self._ports: list[int] = []
         self._process: ServerProcess | None = None
@@ -45,7 +69,8 @@ class EtcdServer:
     @property
     def endpoint(self) -> str:
         """Its URL, valid once it is started."""
-        return f"http://127.0.0.1:{self._ports[0]}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._ports[0]}"
 
     @property
     def process(self) -> ServerProcess:
@@ -90,7 +115,7 @@ class EtcdServer:
 
     def _launch(self) -> None:
         assert self._folder is not None
-        client, peer = (f"http://127.0.0.1:{port}" for port in self._ports)
+        client, peer = self.endpoint, f"http://127.0.0.1:{self._ports[1]}"
         self._process = ServerProcess(
             [
                 *(_program(), "--name", "n1", "--data-dir", str(self._folder.path / "data")),
@@ -98,6 +123,7 @@ class EtcdServer:
                 *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
                 # Our servers die by signals, never by a power cut.
                 *("--initial-cluster", f"n1={peer}", "--unsafe-no-fsync"),
+                *(self._tls.arguments if self._tls is not None else ()),
             ],
             log_path=self._folder.path / "etcd.log",
         )
@@ -111,7 +137,12 @@ class EtcdServer:
 
     def _healthy(self) -> bool:
         # No proxy: it is on loopback.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self._tls is not None:
+            context = ssl.create_default_context(cafile=self._tls.ca)
+            context.load_cert_chain(self._tls.certificate, self._tls.key)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        opener = urllib.request.build_opener(*handlers)
         try:
             with opener.open(f"{self.endpoint}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
