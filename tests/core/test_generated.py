@@ -12,8 +12,9 @@ PROTO = Path("proto")
 GENERATED = Path(_generated.__file__).parent
 
 
-def test_reference_docs_are_current() -> None:
-    subprocess.run([sys.executable, "scripts/reference_fields.py", "--check"], check=True)
+@pytest.mark.parametrize("script", ["reference_fields", "reference_configuration"])
+def test_reference_docs_are_current(script: str) -> None:
+    subprocess.run([sys.executable, f"scripts/{script}.py", "--check"], check=True)
 
 
 @pytest.mark.parametrize("proto", ["penstock/v1/penstock.proto", "puller.proto"])

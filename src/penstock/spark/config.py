@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
-from penstock.config import Config, Seconds
+from penstock.config import Bytes, Config, Seconds
 
 TARGETS = ("table",)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
@@ -42,7 +42,7 @@ class PipelineConfig(Config):
     max_events_per_batch: int = Field(
         250_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
     )
-    max_bytes_per_batch: int = Field(
+    max_bytes_per_batch: Bytes = Field(
         2 << 30,
         gt=0,
         description="The driver holds a batch's last change of each row. One that comes to more "
