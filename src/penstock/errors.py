@@ -301,7 +301,7 @@ class StateIncompleteError(RequestError):
     def __init__(self, *, source: str, what: str, under_way: bool) -> None:
         remedy = (
             "A copy is under way: ask again once the log has its snapshot_completed, and where it "
-            "met older rows its snapshot_reconciled (`penstock tail --control-events`)"
+            "met older rows its snapshot_reconciled (`penstock tail --control`)"
             if under_way
             else f"Run `penstock snapshot {source}`, which copies it beside the stream, then ask "
             f"again"
