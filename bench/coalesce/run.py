@@ -9,27 +9,33 @@ Target: with 100 us of work an event, catching up coalesced takes at most half t
 
 import argparse
 import asyncio
+import contextlib
+import multiprocessing
 import os
 import random
 import tempfile
 import time
+from collections.abc import Generator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 from msgspec import Raw
 from rich.console import Console
 from rich.table import Table
 
-from bench.fanout.run import _SPAWN, serving
 from penstock.client import follow_sync
 from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.progress import parse_progress
-from penstock.subscribe import Coalescing, Criteria, Subscription, follow
+from penstock.serve.config import ServeConfig
+from penstock.serve.grpc import serve_grpc
+from penstock.subscribe import Coalescing, Criteria, Subscription, Window, follow
 from penstock.subscribe.resume import oldest, start
+from penstock.wire import Block
 
+_SPAWN = multiprocessing.get_context("spawn")
 _TEXT = b"0123456789abcdef" * 20
 _OPERATIONS = (Operation.UPDATE,) * 7 + (Operation.INSERT, Operation.REPLACE, Operation.DELETE)
 
@@ -81,11 +87,19 @@ async def fill(path: Path, *, events: int, documents: int) -> str:
         return after
 
 
-async def merge(path: Path, after: str, *, coalescing: Coalescing | None) -> tuple[float, int]:
-    """Seconds and messages of one reader in this process, from `after` to the head."""
+class Found(NamedTuple):
+    """What a reader took."""
+
+    seconds: float
+    cpu_seconds: float
+    events: int
+
+
+async def merge(path: Path, after: str, *, coalescing: Coalescing | None) -> Found:
+    """One reader in this process, from `after` to the head."""
     async with await LmdbLogReader.open(path) as log:
         head = (await log.bounds()).head
-        started, messages = time.perf_counter(), 0
+        started, busy, messages = time.perf_counter(), time.process_time(), 0
         async for delivery in follow(
             log,
             Subscription(criteria=Criteria(), progress=await start(log, after)),
@@ -94,21 +108,48 @@ async def merge(path: Path, after: str, *, coalescing: Coalescing | None) -> tup
             clock=time.monotonic,
             coalescing=coalescing,
         ):
-            window = delivery.window
+            make = delivery.made(Block.messages, Window.messages)
             for block, entries in delivery.slices:
-                made = block.messages if window is None else None
-                found: Any = made(entries) if made else window.messages(block, entries)  # type: ignore[union-attr]
-                messages += sum(1 for _ in found)
+                messages += sum(1 for _ in make(block, entries))
             if delivery.progress.sequence >= head:
-                return time.perf_counter() - started, messages
+                seconds = time.perf_counter() - started
+                return Found(seconds, time.process_time() - busy, messages)
     raise AssertionError("the log ended early")
+
+
+def serve(path: Path, threshold: int, told: Connection) -> None:
+    """The server process: runs until it is terminated."""
+
+    async def run() -> None:
+        config = ServeConfig(grpc="127.0.0.1:0", catch_up_threshold=threshold)
+        async with (
+            await LmdbLogReader.open(path) as log,
+            await serve_grpc(log, config) as server,
+        ):
+            told.send(server.address)
+            await asyncio.Event().wait()
+
+    asyncio.run(run())
+
+
+@contextlib.contextmanager
+def serving(path: Path, threshold: int) -> Generator[str]:
+    """A server process over the log at `path`; its address."""
+    ours, theirs = _SPAWN.Pipe()
+    server = _SPAWN.Process(target=serve, args=(path, threshold, theirs))
+    server.start()
+    try:
+        yield ours.recv()
+    finally:
+        server.terminate()
+        server.join()
 
 
 def consume(
     address: str, after: str, head: int, work: float, coalesce: bool, line: Connection
 ) -> None:
     """A consumer process that is busy for `work` seconds with each event."""
-    started, events = time.perf_counter(), 0
+    started, busy, events = time.perf_counter(), time.process_time(), 0
     with follow_sync(address, after=after, coalesce_on_catch_up=coalesce) as changes:
         for one in changes:
             until = time.perf_counter() + work
@@ -117,14 +158,14 @@ def consume(
             events += 1
             if parse_progress(one.progress).sequence >= head:
                 break
-    line.send((time.perf_counter() - started, events))
+    line.send(Found(time.perf_counter() - started, time.process_time() - busy, events))
 
 
-def catch_up(address: str, after: str, head: int, work: float, coalesce: bool) -> tuple[float, int]:
+def catch_up(address: str, after: str, head: int, work: float, coalesce: bool) -> Found:
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=consume, args=(address, after, head, work, coalesce, theirs))
     process.start()
-    found: tuple[float, int] = ours.recv()
+    found: Found = ours.recv()
     process.join()
     return found
 
@@ -133,22 +174,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=300_000)
     parser.add_argument("--documents", type=int, default=50_000)
+    parser.add_argument("--threshold", type=int, default=1000, help="catch_up_threshold")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", type=int, nargs="+", default=[0, 20, 100], help="us per event")
     arguments = parser.parse_args()
     events = arguments.events
     table = Table(title=f"catching up {events:,} changes, {os.cpu_count()} cores, median")
-    for column in ("reader", "way", "seconds", "events in/s", "events out", "x raw"):
+    for column in ("reader", "way", "seconds", "CPU s", "events in/s", "events out", "x raw"):
         table.add_column(column, justify="right")
 
-    def row(reader: str, way: str, found: list[tuple[float, int]], base: float) -> float:
-        seconds = median(one[0] for one in found)
+    def row(reader: str, way: str, found: list[Found], base: float) -> float:
+        seconds = median(one.seconds for one in found)
         table.add_row(
             reader,
             way,
             f"{seconds:.2f}",
+            f"{median(one.cpu_seconds for one in found):.2f}",
             f"{events / seconds:,.0f}",
-            f"{found[0][1]:,}",
+            f"{found[0].events:,}",
             f"{(base or seconds) / seconds:.2f}",
         )
         return seconds
@@ -161,7 +204,7 @@ def main() -> None:
         for way, coalescing in (("raw", None), ("coalesced", Coalescing(threshold=1))):
             found = [asyncio.run(merge(path, after, coalescing=coalescing)) for _ in rounds]
             base = row("merge", way, found, base)
-        with serving(path) as address:
+        with serving(path, arguments.threshold) as address:
             for work in arguments.work:
                 base = 0.0
                 for way in ("raw", "coalesced"):
@@ -169,7 +212,7 @@ def main() -> None:
                         catch_up(address, after, events, work / 1e6, way == "coalesced")
                         for _ in rounds
                     ]
-                    base = row(f"client, {work} us", way, found, base)
+                    base = row(f"{work} us/event", way, found, base)
     Console().print(table)
 
 
