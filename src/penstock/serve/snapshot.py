@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from penstock.errors import RequestError
 from penstock.subscribe import Criteria
-from penstock.subscribe.current import CurrentRow, CurrentState, row_message
+from penstock.subscribe.current import CurrentRow, CurrentState, row_messages
 from penstock.wire import batch_message
 
 
@@ -24,7 +24,7 @@ class RowBatch(Struct, frozen=True):
 
     def message(self) -> bytes:
         """As `penstock.v1.EventBatch`."""
-        return batch_message([row_message(row) for row in self.rows], self.progress)
+        return batch_message(row_messages(self.rows), self.progress)
 
 
 def kept(current: CurrentState | None) -> CurrentState:

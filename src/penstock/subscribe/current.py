@@ -5,6 +5,7 @@ there gives exactly the later changes. Whatever a server sends of it ends with t
 a reading that broke off is never taken for a whole one.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -13,7 +14,7 @@ from penstock.event import ChangeEvent
 from penstock.extjson import relaxed
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
-from penstock.wire import encode_event
+from penstock.wire import encode
 from penstock.wire.layout import tag, varint
 
 
@@ -56,9 +57,17 @@ class CurrentState(Protocol):
 _SEQUENCE = tag(30, 0)
 
 
-def row_message(row: CurrentRow) -> bytes:
-    """A row as `penstock.v1.Event` bytes, without progress: only the end has that."""
-    return encode_event(row).message + _SEQUENCE + varint(row.sequence)
+def row_messages(rows: Sequence[CurrentRow]) -> list[bytes]:
+    """Rows as `penstock.v1.Event` bytes, without progress: only the end has that."""
+    encoded = encode(rows)
+    lengths: list[int] = encoded.index["length"].tolist()
+    payload, start = bytes(encoded.payload), 0
+    messages: list[bytes] = []
+    for row, length in zip(rows, lengths, strict=True):
+        end = start + length
+        messages.append(payload[start:end] + _SEQUENCE + varint(row.sequence))
+        start = end
+    return messages
 
 
 def row_json(row: CurrentRow, *, plain_numbers: bool = True) -> bytes:
