@@ -319,3 +319,22 @@ async def test_the_gap_of_a_collection_that_was_left_out_is_of_that_collection_a
     with pytest.raises(StateIncompleteError, match=r"shop/db\.a"):
         keeper.open(Criteria(collections=frozenset({"a"})))
     keeper.close()
+
+
+async def test_what_was_deleted_while_a_collection_was_left_out_is_told_once_it_is_copied(
+    tmp_path: Path,
+) -> None:
+    source, log = FedSource(), MemoryLog()
+    running = Running(source, log, tmp_path)
+    for commit in copied_whole("shop"):
+        source.feed(*commit.events)
+    source.feed(row(1, at=2), row(2, at=2))
+    left = msgspec.structs.replace(system("shop", "gap", reason="scope"), collection="a")
+    source.feed(system("shop", "scope_changed", removed=["db.a"], added=[]), left)
+    source.feed(system("shop", "scope_changed", removed=[], added=["db.a"]))
+    source.feed(said("snapshot_started", whole=False))
+    source.feed(row(2, at=9, snapshot=True))
+    source.feed(said("snapshot_completed", whole=False))
+    events = await running.until("snapshot_reconciled")
+    assert folded(events) == {2: 9}
+    await running.stop()
