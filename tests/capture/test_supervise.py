@@ -21,7 +21,7 @@ from penstock.event import Commit
 from penstock.log import MemoryLog
 from penstock.ports import ChangeLog, ChangeSource
 from penstock.telemetry import REGISTRY
-from tests.capture.doubles import ListSource, ManualClock, TellingLog, captured, commit
+from tests.capture.doubles import ListSource, ManualClock, TellingLog, captured, commit, said
 
 
 @contextlib.asynccontextmanager
@@ -150,10 +150,12 @@ async def test_a_source_that_moved_starts_with_the_shortest_wait_again() -> None
         if len(source.sessions) <= index:
             raise SourceUnavailableError("shop: broke off")
 
-    clock = ManualClock()
+    clock, log = ManualClock(), MemoryLog()
     source = ListSource([commit(n) for n in range(1, 6)], before=every_second_item)
-    async with supervised(MemoryLog(), source, clock=clock) as supervisor:
+    async with supervised(log, source, clock=clock) as supervisor:
         await clock.until(in_state(supervisor, State.FINISHED))
+    # A retry is no start: the log is told once.
+    assert await said(log) == [("shop", "started")]
     waits = [slept for slept in clock.slept if slept != 15.0]
     assert len(waits) == 4
     assert max(waits) <= 1.0

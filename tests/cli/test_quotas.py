@@ -41,7 +41,9 @@ def settings_in(folder: Path, quotas: str = "", total: str = "16MiB") -> Setting
 
 async def state(log: LmdbLog, name: str) -> dict[str, Any]:
     answer = await asyncio.to_thread(ask, log.path, {"request": "status"})
-    return next((one for one in answer.get("sources", []) if one["source"] == name), {})
+    sources: list[dict[str, Any]] = answer.get("sources", [])
+    found = [one for one in sources if one["source"] == name]
+    return found[0] if found else {}
 
 
 async def flooded(settings: Settings) -> tuple[int, int, int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 CALM_SECONDS: Final = 30.0
 """A condition must be gone for so long before its episode is called over."""
@@ -70,7 +70,7 @@ class Alert(Struct, frozen=True, kw_only=True, rename="camel"):
     """Unix milliseconds when the episode began."""
     at_ms: int
     """Unix milliseconds of this message."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = {}
 
 
 class _Episode:
