@@ -41,7 +41,7 @@ class Webhook:
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
-            def log_message(self, *_: object) -> None: ...
+            def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/hook?token={SECRET}"
@@ -147,7 +147,7 @@ async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Pat
 
 async def test_a_full_queue_refuses_and_nothing_waits() -> None:
     """P18, invariant 6: a webhook that is down holds up no capture and takes no memory."""
-    sender = Sender(AlertsConfig(command=("true",)))
+    sender = Sender(AlertsConfig.model_validate({"command": ["true"]}))
     taken = [sender.offer(alert(number=n)) for n in range(QUEUE_MAX + 5)]
     assert taken == [True] * QUEUE_MAX + [False] * 5
 
