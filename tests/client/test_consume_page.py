@@ -56,8 +56,12 @@ async def test_the_python_on_the_page_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     log, consumers, seen = MemoryLog(), Consumers(), list[Any]()
+
+    def say(*said: Any) -> None:
+        seen.append(said)
+
     server = await serve(log, consumers)
-    page: dict[str, Any] = {"print": lambda *said: seen.append(said)}
+    page: dict[str, Any] = {"print": say}
     exec(example("python").replace("127.0.0.1:50051", server.address), page)
     running = asyncio.create_task(page["main"]())
     # Without a marker it starts at the head: what was written before it came is not for it.

@@ -14,7 +14,7 @@ from penstock.cli.tail import oldest
 from penstock.client import follow, snapshot
 from penstock.client.change import Change
 from penstock.errors import StateIncompleteError
-from penstock.event import Kind
+from penstock.event import ChangeEvent, Kind
 from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.cli.service import Service, configure, spawn
 
@@ -56,7 +56,8 @@ class Fold:
             return
         if change.operation == "delete":
             self.rows.pop(change.document_id, None)
-            self.deletes_told += change.event.snapshot  # type: ignore[union-attr]
+            assert isinstance(change.event, ChangeEvent)
+            self.deletes_told += change.event.snapshot
         elif change.document is not None:
             self.rows[change.document_id] = change.document
 
