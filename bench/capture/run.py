@@ -2,7 +2,8 @@
 
 In one run, on the same transactions: telling them (the source alone), encoding what was told (what
 no capture can do without), plain LMDB puts of the same bytes, and the whole way. Target: 100,000
-events a second on two cores. The ratio beside encoding says what the pump and the log add.
+events a second on two cores. Telling and encoding are given as processor time, which a busy machine
+distorts least; what they leave of capture's is the pump, the log, LMDB and the kernel.
 """
 
 import argparse
@@ -20,7 +21,10 @@ from penstock.capture import PumpLimits, pump
 from penstock.cli.capture_process import relax_collector
 from penstock.log import LmdbLog, LogConfig
 from penstock.sources.script import ScriptSource, ScriptSourceConfig, Shop
-from penstock.wire import encode_commit
+from penstock.wire import encode
+
+_AT_ONCE = 450
+"""Transactions of this shop that have about as many events as the log encodes at once."""
 
 
 def shop(note_bytes: int) -> Shop:
@@ -29,28 +33,26 @@ def shop(note_bytes: int) -> Shop:
 
 
 def tell(transactions: int, note_bytes: int) -> tuple[int, float]:
-    """Events told, and seconds to tell them."""
+    """Events told, and seconds of processor time to tell them."""
     told, events = shop(note_bytes), 0
-    started = time.perf_counter()
+    started = time.process_time()
     for n in range(1, transactions + 1):
         events += len(told.transaction(n).events)
-    return events, time.perf_counter() - started
+    return events, time.process_time() - started
 
 
-def encode(transactions: int, note_bytes: int) -> tuple[float, list[bytes]]:
-    """Seconds to encode, and the bytes of every event."""
+def encode_all(transactions: int, note_bytes: int) -> tuple[float, list[bytes]]:
+    """Seconds of processor time to encode, as many at once as the log does; and all messages."""
     told, seconds = shop(note_bytes), 0.0
     messages: list[bytes] = []
-    for start in range(1, transactions + 1, 1000):
-        commits = [told.transaction(n) for n in range(start, min(start + 1000, transactions + 1))]
-        started = time.perf_counter()
-        encoded = [encode_commit("shop", one.events, position=one.position) for one in commits]
-        seconds += time.perf_counter() - started
-        messages.extend(
-            one.events.cut(row, row + 1).payload
-            for one in encoded
-            for row in range(len(one.events))
-        )
+    for start in range(1, transactions + 1, _AT_ONCE):
+        last = min(start + _AT_ONCE, transactions + 1)
+        events = [event for n in range(start, last) for event in told.transaction(n).events]
+        started = time.process_time()
+        encoded = encode(events)
+        seconds += time.process_time() - started
+        rows = range(len(encoded))
+        messages.extend(bytes(encoded.cut(row, row + 1).payload) for row in rows)
     return seconds, messages
 
 
@@ -90,7 +92,7 @@ def main() -> None:
         (tell(size, notes) for _ in range(options.rounds)), key=lambda pair: pair[1]
     )
     encoding, messages = min(
-        (encode(size, notes) for _ in range(options.rounds)), key=lambda pair: pair[0]
+        (encode_all(size, notes) for _ in range(options.rounds)), key=lambda pair: pair[0]
     )
     putting = min(put(messages, options.batch) for _ in range(options.rounds))
     whole, cpu = min(
@@ -98,8 +100,8 @@ def main() -> None:
     )
     table = Table("step", "events/s", "us/event", title=f"{events:,} events, {size:,} commits")
     for step, seconds in (
-        ("tell (source alone)", telling),
-        ("encode alone", encoding),
+        ("tell (source alone), processor time", telling),
+        ("encode alone, processor time", encoding),
         ("plain LMDB puts", putting),
         ("capture, durable", whole),
         ("capture, processor time", cpu),
@@ -108,9 +110,9 @@ def main() -> None:
     console = Console()
     console.print(table)
     console.print(
-        f"average event {sum(map(len, messages)) / events:.0f} bytes; capture is "
-        f"{encoding / whole:.2f} of encode alone, {(telling + encoding) / whole:.2f} of tell and "
-        f"encode, {putting / whole:.2f} of plain puts; target 100,000 events/s: "
+        f"average event {sum(map(len, messages)) / events:.0f} bytes; of the processor time of "
+        f"capture, {telling / cpu:.2f} is telling and {encoding / cpu:.2f} encoding; capture is "
+        f"{putting / whole:.2f} of plain puts; target 100,000 events/s: "
         f"{'met' if events / whole >= 100_000 else 'MISSED'}"
     )
 

@@ -47,7 +47,7 @@ class Encoded:
         self.index = index
         """INDEX: checks and lengths among others."""
         self.streams = streams
-        self.ends: NDArray[np.int64] = np.cumsum(index["length"], dtype=np.int64)
+        self.ends: NDArray[np.int64] = index["length"].cumsum(dtype=np.int64)
         """Where each message ends in `payload`."""
 
     def __len__(self) -> int:
@@ -284,11 +284,12 @@ def _cells(columns: Sequence[Sequence[Raw | bytes | None]]) -> tuple[list[Any], 
 
 def _places(head: NDArray[np.uint32], sizes: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Where each cell begins in its message, which has `head` bytes before the first."""
-    before = np.where(sizes > 0, _HEAD_BYTES_MIN, 0)
+    longest = int(sizes.max())
+    before = (sizes > 0) * _HEAD_BYTES_MIN
     for length in _LENGTH_GROWS:
-        if length <= sizes.max():
+        if length <= longest:
             before += sizes >= length
-    ends = np.cumsum(before + sizes, axis=0, dtype=np.uint32)
+    ends = (before + sizes).cumsum(axis=0, dtype=np.uint32)
     return ends - sizes + head
 
 

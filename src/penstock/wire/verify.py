@@ -11,7 +11,7 @@ from penstock.errors import LogCorruptError
 from penstock.event import AnyEvent
 from penstock.wire.build import CommitSummary
 from penstock.wire.encode import encode
-from penstock.wire.layout import COMMIT_PACK, U64
+from penstock.wire.layout import COMMIT_PACK, INDEX, U64
 from penstock.wire.messages import event_of
 
 if TYPE_CHECKING:
@@ -88,12 +88,14 @@ def _event(block: "Block", i: int) -> AnyEvent:
 
 
 def _verify_index(block: "Block", events: list[AnyEvent]) -> None:
-    encoded, index = encode(events), block.index
+    encoded = encode(events)
+    ours, theirs, size = encoded.index.tobytes(), block.index.tobytes(), INDEX.itemsize
     start = 0
     for i, (stream, end) in enumerate(zip(encoded.streams, encoded.ends.tolist(), strict=True)):
         if stream != block.stream(i):
             _refuse(block, i, "its block files it under another collection")
+        row = slice(i * size, (i + 1) * size)
         # A later Penstock may have written the message otherwise; its index is then its own.
-        if encoded.payload[start:end] == block.stored(i) and encoded.index[i] != index[i]:
+        if ours[row] != theirs[row] and encoded.payload[start:end] == block.stored(i):
             _refuse(block, i, "its index does not point at its fields")
         start = end
