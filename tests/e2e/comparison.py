@@ -20,6 +20,8 @@ from pymongo.collection import Collection
 Document = dict[str, Any]
 OWN_COLUMNS = {"_key", "_source", "_database", "_sequence", "_rejected_sequence"}
 """What the table says beside the document."""
+NESTED = frozenset({"lines", "address"})
+"""Columns of Extended JSON."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -75,6 +77,11 @@ class Fold:
         for sequence, change in sorted(self.by_sequence.items()):
             if change["kind"] == "data":
                 self._apply(change, canonical(self._lines[sequence]))
+            elif change["operationType"] == "drop":
+                self._documents.pop(change["collection"], None)
+            elif change["operationType"] == "rename":
+                to = change["fullDocument"]["to"]["coll"]
+                self._documents[to] = self._documents.pop(change["collection"], {})
 
     def _apply(self, change: Document, typed: Document) -> None:
         documents = self._documents.setdefault(change["collection"], {})
@@ -134,30 +141,32 @@ def _cell(value: Any) -> str:
         return f"int {int(value)}"
     if isinstance(value, bytes):
         return f"binary {bytes(value).hex()}"
-    if isinstance(value, list | dict):
-        return json.dumps(json.loads(canonical_of(value)), sort_keys=True)
     return f"text {value}"
 
 
-def collection_rows(collection: Collection[Document]) -> dict[str, dict[str, str]]:
-    """Every document as the row it should be; null and absent are the same."""
+def collection_rows(
+    collection: Collection[Document], *, json_columns: frozenset[str] = NESTED
+) -> dict[str, dict[str, str]]:
+    """Every document as the row it should be, by its key; null and absent are the same."""
     return {
-        _cell(document["_id"]): {
-            name: _cell(value) for name, value in document.items() if value is not None
+        canonical_of(document["_id"]): {
+            name: _nested(canonical_of(value)) if name in json_columns else _cell(value)
+            for name, value in document.items()
+            if value is not None
         }
         for document in collection.find()
     }
 
 
-def table_rows(path: Path) -> dict[str, dict[str, str]]:
+def table_rows(path: Path, *, json_columns: frozenset[str] = NESTED) -> dict[str, dict[str, str]]:
     """Every row of the table, its cells in the same form; our own columns left out."""
     table: pa.Table = DeltaTable(path).to_pyarrow_table()
     rows: dict[str, dict[str, str]] = {}
     for row in table.to_pylist():
-        key = _cell(row["_id"])
+        key = json.dumps(canonical(row["_key"])["_id"])
         assert key not in rows, f"two rows for {key}"
         rows[key] = {
-            name: _nested(value) if name in {"lines", "address"} else _cell(value)
+            name: _nested(json.dumps(canonical(value))) if name in json_columns else _cell(value)
             for name, value in row.items()
             if value is not None and name not in OWN_COLUMNS
         }
@@ -165,7 +174,13 @@ def table_rows(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _nested(text: str) -> str:
-    return json.dumps(canonical(text), sort_keys=True)
+    """Canonical text; of a decimal its value, as in a column."""
+    return json.dumps(json.loads(text, object_hook=_one_scale), sort_keys=True)
+
+
+def _one_scale(value: Document) -> Document:
+    decimal = value.get("$numberDecimal")
+    return value if decimal is None else {"$numberDecimal": f"{Decimal(decimal).normalize():f}"}
 
 
 def balances_of_every_version(path: Path) -> Iterator[int]:

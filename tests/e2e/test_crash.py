@@ -22,6 +22,7 @@ from penstock.client.flight import LogClient
 from penstock.progress import Progress
 from penstock.testing.servers import MongoReplicaSet, free_ports
 from tests.e2e.comparison import (
+    NESTED,
     balances_of_every_version,
     collection_rows,
     folded,
@@ -30,7 +31,7 @@ from tests.e2e.comparison import (
 )
 from tests.e2e.consumer import CHANGES
 from tests.e2e.processes import Process, wait_until
-from tests.e2e.workload import ACCOUNTS, ORDERS, Writers, prepare
+from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ITEMS, Writers, prepare
 
 VICTIMS = ("service", "capture", "serve", "consumer", "driver")
 
@@ -61,7 +62,7 @@ class Deployment:
             http = "127.0.0.1:0"
             [pipelines.shop]
             source = "shop"
-            collections = ["{ORDERS}", "{ACCOUNTS}"]
+            collections = {list(COLLECTIONS)}
             path = "{folder}/lake"
             max_events_per_batch = 2000
             """
@@ -183,10 +184,10 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
     )
     fold = folded(deployed.folder / CHANGES)
     fold.check_order()
-    for name in (ORDERS, ACCOUNTS):
-        assert fold.documents(name) == stored_collection(database[name])
+    for name in COLLECTIONS:
+        assert fold.documents(name) == stored_collection(database[name]), name
 
-    last = fold.last_sequence_of(ORDERS, ACCOUNTS)
+    last = fold.last_sequence_of(*COLLECTIONS)
     wait_until(
         lambda: deployed.applied() >= last,
         f"the table to reach {last}",
@@ -195,8 +196,10 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
     assert deployed.consumer.stop() in (0, -signal.SIGTERM)
     assert deployed.driver.stop() == 0
     assert deployed.service.stop() == 0
-    for name in (ORDERS, ACCOUNTS):
-        assert table_rows(deployed.folder / "lake" / name) == collection_rows(database[name])
+    for name in COLLECTIONS:
+        columns = NESTED | {"_id"} if name == ITEMS else NESTED
+        rows = table_rows(deployed.folder / "lake" / name, json_columns=columns)
+        assert rows == collection_rows(database[name], json_columns=columns), name
     assert not (deployed.folder / "lake_rejects").exists()
 
 

@@ -1,8 +1,9 @@
 """Seeded writers: what applications do to a database while capture, consumer and Spark are killed.
 
 Every kind of write that MongoDB has: inserts, updates of every operator, replaces, deletes,
-transactions over two collections, and DDL. Documents hold the types that a table can hold, so
-that collection and table can be compared value for value.
+transactions over two collections, replaces that give an `_id` another type, and DDL: a drop and a
+rename of collections that have tables. Documents hold the types that a table can hold, so that
+collection and table can be compared value for value.
 """
 
 import random
@@ -15,12 +16,22 @@ from typing import Any, Self
 from bson import Binary, Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 Document = dict[str, Any]
 ORDERS = "orders"
 ACCOUNTS = "accounts"
+ITEMS = "items"
+"""Its `_id`s are of many types, and change them."""
+DRAFTS, FILED = "drafts", "filed"
+"""Drafts are dropped, or renamed to filed."""
+COLLECTIONS = (ORDERS, ACCOUNTS, ITEMS, DRAFTS, FILED)
+ITEM_KEYS = 12
 ORDER_KEYS = 400
 ACCOUNT_KEYS = 40
+_NAMESPACE_NOT_FOUND = 26
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -114,6 +125,10 @@ def _step(rng: random.Random, client: MongoClient[Document], name: str, number: 
     if dice < 0.80:
         keys = sorted({rng.randrange(ORDER_KEYS) for _ in range(20)})
         return orders.update_many({"_id": {"$in": keys}}, {"$inc": {"quantity": 1}}).modified_count
+    if dice < 0.86:
+        return _item(rng, database[ITEMS])
+    if dice < 0.89:
+        return _draft(rng, database)
     if dice < 0.98:
         with client.start_session() as session:
             return -session.with_transaction(_transfer(rng, client, name))
@@ -122,6 +137,48 @@ def _step(rng: random.Random, client: MongoClient[Document], name: str, number: 
     scratch.create_index("a")
     scratch.drop()
     return 2
+
+
+def _keys(number: int) -> tuple[tuple[Any, ...], ...]:
+    """The `_id`s of one number. MongoDB calls those that stand together equal: one document."""
+    return (
+        (number, float(number), Int64(number), Decimal128(f"{number}"), Decimal128(f"{number}.0")),
+        ({"a": number, "b": "é"}, {"a": float(number), "b": "é"}),
+        (f"{number}",),
+        (ObjectId(f"{number:024x}"),),
+    )
+
+
+def _item(rng: random.Random, items: Collection[Document]) -> int:
+    """A write to an item by any of its equal `_id`s, which may put another one in its place."""
+    equal = rng.choice(_keys(rng.randrange(ITEM_KEYS)))
+    key, new = rng.choice(equal), rng.choice(equal)
+    dice = rng.random()
+    if dice < 0.6:
+        items.replace_one({"_id": key}, {"_id": new, "n": rng.randrange(100)}, upsert=True)
+        return 1
+    if dice < 0.8:
+        return items.update_one({"_id": key}, {"$inc": {"n": 1}}).modified_count
+    return items.delete_one({"_id": key}).deleted_count
+
+
+def _draft(rng: random.Random, database: Database[Document]) -> int:
+    """Whole documents only: a collection that a write creates again stores no images."""
+    drafts, dice = database[DRAFTS], rng.random()
+    if dice < 0.8:
+        document = {"n": rng.randrange(1000)}
+        drafts.replace_one({"_id": rng.randrange(20)}, document, upsert=True)
+        return 1
+    if dice < 0.9:
+        drafts.drop()
+        return 1
+    try:
+        drafts.rename(FILED, dropTarget=True)
+    except OperationFailure as error:
+        if error.code != _NAMESPACE_NOT_FOUND:
+            raise
+        return 0  # the other thread has dropped it
+    return 1
 
 
 def _update(rng: random.Random) -> Document:
@@ -164,6 +221,10 @@ def prepare(
     client: MongoClient[Document], database: str, rng: random.Random, *, images: bool
 ) -> None:
     """Create the collections, so that no transaction has to, and orders for a snapshot to copy."""
-    for name in (ORDERS, ACCOUNTS):
+    for name in COLLECTIONS:
         client[database].create_collection(name, changeStreamPreAndPostImages={"enabled": images})
+    # A table's first `_id` decides its column's type, and only one of objects holds all types.
+    client[database][ITEMS].insert_one({"_id": {"first": True}, "n": 0})
+    for name in (DRAFTS, FILED):
+        client[database][name].insert_one({"_id": 0, "n": 0})
     client[database][ORDERS].insert_many([order(rng, key) for key in range(0, ORDER_KEYS, 2)])
