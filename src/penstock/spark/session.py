@@ -21,6 +21,8 @@ SETTINGS: Final[Mapping[str, str]] = {
         f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # On a machine that does much else a worker may need longer to start than Spark's 15 seconds.
+    "spark.python.authenticate.socketTimeout": "120s",
     # An instant means the same on every machine.
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
