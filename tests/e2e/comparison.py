@@ -183,6 +183,14 @@ def _one_scale(value: Document) -> Document:
     return value if decimal is None else {"$numberDecimal": f"{Decimal(decimal).normalize():f}"}
 
 
+def rejects(path: Path) -> list[dict[str, Any]]:
+    """The rows of a rejects table; none where there is no table."""
+    if not path.exists():
+        return []
+    table: pa.Table = DeltaTable(path).to_pyarrow_table()
+    return table.to_pylist()
+
+
 def balances_of_every_version(path: Path) -> Iterator[int]:
     """The sum of all balances in each version of the accounts table that holds any."""
     newest = DeltaTable(path)

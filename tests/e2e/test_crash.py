@@ -26,6 +26,7 @@ from tests.e2e.comparison import (
     balances_of_every_version,
     collection_rows,
     folded,
+    rejects,
     stored_collection,
     table_rows,
 )
@@ -42,6 +43,7 @@ class Deployment:
     def __init__(self, uri: str, folder: Path, *, images: bool) -> None:
         self.uri = uri
         self.folder = folder
+        self.images = images
         self.database = f"crash_{ObjectId()}"
         grpc, flight = free_ports(2)
         self.grpc, self.flight = f"127.0.0.1:{grpc}", f"127.0.0.1:{flight}"
@@ -200,7 +202,12 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
         columns = NESTED | {"_id"} if name == ITEMS else NESTED
         rows = table_rows(deployed.folder / "lake" / name, json_columns=columns)
         assert rows == collection_rows(database[name], json_columns=columns), name
-    assert not (deployed.folder / "lake_rejects").exists()
+    rejected = rejects(deployed.folder / "lake_rejects")
+    if deployed.images:
+        assert rejected == []
+    # Looked up too late, an update has no document, and its description may not fit a row that an
+    # earlier look-up made newer. It is seen in the rejects, and the delete that follows heals it.
+    assert {(one["operation_type"], one["full_document"]) for one in rejected} <= {("update", None)}
 
 
 def seed_of(name: str) -> int:
