@@ -53,9 +53,9 @@ def command(
     settings = load(config, listen={"grpc": grpc, "flight": flight, "http": http})
     logs.set_level(settings.logging.level)
     if role == "capture":
-        _run(lambda asked: _capture(settings, asked), interruptible=False)
+        _run(lambda asked: _capture(settings, asked), child=True)
     elif role == "serve":
-        _run(lambda asked: _serve(settings, asked), interruptible=False)
+        _run(lambda asked: _serve(settings, asked), child=True)
     else:
         tell = notifying(_while_heard(output.emit if as_json else _say))
         options = ["--json"] if as_json else []
@@ -68,7 +68,7 @@ def command(
                         settings, stop=asked.stop, tell=tell, options=options, hangup=asked.reload
                     )
                 ),
-                interruptible=True,
+                child=False,
             )
         except ChildFailedError as error:
             raise typer.Exit(error.returned if error.returned > 0 else 1) from None
@@ -83,11 +83,12 @@ class Asked(NamedTuple):
     """SIGHUP."""
 
 
-def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, interruptible: bool) -> None:
-    """Run `body` until it returns; SIGTERM, and SIGINT if `interruptible`, ask it to.
+def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, child: bool) -> None:
+    """Run `body` until it returns; SIGTERM, and SIGINT unless it is a `child`, ask it to.
 
-    A terminal's Ctrl-C reaches the whole process group, but a child stops when its parent says so.
-    SIGHUP asks for a reload, but what was started on a terminal ends with it.
+    A terminal's Ctrl-C reaches the whole process group, but a child stops when its parent says so,
+    and tells it all the while that it lives. SIGHUP asks for a reload, but what was started on a
+    terminal ends with it.
     """
 
     from penstock.cli.parent import beat
@@ -95,13 +96,13 @@ def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, interruptible: b
     async def run() -> None:
         asked, loop = Asked(asyncio.Event(), asyncio.Event()), asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, asked.stop.set)
-        if interruptible:
+        if not child:
             loop.add_signal_handler(signal.SIGINT, asked.stop.set)
         else:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        closes = interruptible and sys.stdin is not None and sys.stdin.isatty()
+        closes = not child and sys.stdin is not None and sys.stdin.isatty()
         loop.add_signal_handler(signal.SIGHUP, (asked.stop if closes else asked.reload).set)
-        beating = asyncio.create_task(beat())
+        beating = asyncio.create_task(beat() if child else asyncio.sleep(0))
         try:
             await body(asked)
         finally:
