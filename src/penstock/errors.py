@@ -448,18 +448,21 @@ class MalformedProgressError(ProgressError):
 
 
 class GapError(ProgressError):
-    """Changes were lost, and this reader did not ask for control events, or cannot be told which.
-
-    `sentence` stands in place of the usual one.
-    """
+    """Changes were lost, and this reader did not ask for control events, or cannot be told which."""
 
     code = "GAP"
 
-    def __init__(self, *, after: str, description: str = "", sentence: str = "") -> None:
+    def __init__(self, *, after: str, description: str) -> None:
         self.after = after
         super().__init__(
-            sentence
-            or f"changes were lost between the source and the log: {description}. Everything "
+            f"changes were lost between the source and the log: {description}. Everything "
             f"before was delivered. Rebuild what the gap names, then follow from the marker after "
             f"it: {after}"
         )
+
+    @classmethod
+    def saying(cls, sentence: str, *, after: str) -> "GapError":
+        """The error with another sentence than the usual one."""
+        error = cls(after=after, description="")
+        error.args = (sentence,)
+        return error

@@ -55,12 +55,12 @@ def _lost_log(marker: Progress, ancestor: Ancestor, bounds: Bounds) -> GapError:
             f"All that happened after the published copy was captured again: to get it, with "
             f"repeats, follow from the oldest marker; or rebuild from the source: {after}"
         )
-    return GapError(
-        after=after,
-        sentence=f"the log that this marker belongs to is gone with its disk. This one goes on "
+    return GapError.saying(
+        f"the log that this marker belongs to is gone with its disk. This one goes on "
         f"from its published copy at sequence {ancestor.head}, and the marker stands at "
         f"{marker.sequence}: what followed it there cannot be told from what is here. Nothing was "
         f"sent. {remedy}",
+        after=after,
     )
 
 
