@@ -448,7 +448,7 @@ class MalformedProgressError(ProgressError):
 
 
 class GapError(ProgressError):
-    """Changes were lost, and this reader did not ask for control events, or cannot be told which."""
+    """Changes were lost, and this reader did not ask to be told, or cannot be told which."""
 
     code = "GAP"
 
