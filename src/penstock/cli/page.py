@@ -14,6 +14,7 @@ from penstock.ports import LogReader
 from penstock.serve.consumers import Consumers
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told
+from penstock.subscribe.current import CurrentState
 from penstock.telemetry import REGISTRY, SERVE_REGISTRY, exposition
 
 _ASK_SECONDS = 3.0
@@ -28,17 +29,29 @@ class Page:
     """Asks capture over its socket, and the log."""
 
     def __init__(
-        self, settings: Settings, log: LogReader, consumers: Consumers, *, started_at: int
+        self,
+        settings: Settings,
+        log: LogReader,
+        consumers: Consumers,
+        *,
+        started_at: int,
+        current: CurrentState | None = None,
     ) -> None:
         """`started_at`: Unix milliseconds."""
         self._settings = settings
         self._log = log
         self._consumers = consumers
         self._started_at = started_at
+        self._current = current
 
     def told(self) -> Told:
         """What the endpoints ask."""
-        return Told(health=self._health, ready=self._ready, metrics=self._metrics)
+        return Told(
+            health=self._health,
+            ready=self._ready,
+            metrics=self._metrics,
+            current=self._current,
+        )
 
     async def _ask(self, name: str) -> dict[str, Any] | None:
         """What capture answers; None if it does not."""

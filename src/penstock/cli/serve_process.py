@@ -65,7 +65,8 @@ async def serve(
         stack.push_async_callback(asyncio.to_thread, flight.stop)
         http = "off"
         if settings.serve.http != "off":
-            told = Page(settings, log, consumers, started_at=started_at).told()
+            page = Page(settings, log, consumers, started_at=started_at, current=keeper)
+            told = page.told()
             server = await stack.enter_async_context(await serve_http(settings.serve, told))
             http = server.address
         ready(Addresses(grpc=grpc.address, flight=flight.address, http=http))

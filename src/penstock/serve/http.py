@@ -1,12 +1,14 @@
-"""HTTP beside the streams: /health, /ready and /metrics, for people, load balancers and Prometheus.
+"""HTTP beside the streams: /health, /ready and /metrics, for people, load balancers and Prometheus;
+and /snapshot, current rows for who rebuilds with nothing but HTTP.
 
 Each answer is made when it is asked for. It is served on loopback only, and to requests that name
 a loopback host: a page in a browser cannot reach it under a name of its own.
 """
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
@@ -17,15 +19,20 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RequestError
 from penstock.serve.config import ServeConfig
 from penstock.serve.health import Health
+from penstock.serve.snapshot import RowBatch, row_batches
+from penstock.subscribe import Criteria
+from penstock.subscribe.current import CurrentState, row_json
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The text format of Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/"""
+LINES_TYPE: Final = "application/x-ndjson"
+SNAPSHOT_PATH: Final = "/snapshot"
 _HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
 _CONCURRENT_MAX: Final = 64
 _GRACE_SECONDS: Final = 2
@@ -39,6 +46,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Whether readers are served and changes are captured."""
     metrics: Callable[[], Awaitable[bytes]]
     """In the text format of Prometheus."""
+    current: CurrentState | None = None
+    """Whoever keeps current rows."""
 
 
 def application(config: ServeConfig, told: Told) -> Starlette:
@@ -57,14 +66,40 @@ def application(config: ServeConfig, told: Told) -> Starlette:
     async def metrics(_: Request) -> Response:
         return Response(await told.metrics(), media_type=METRICS_TYPE)
 
+    async def snapshot(request: Request) -> Response:
+        criteria = Criteria(collections=frozenset(request.query_params.getlist("collection")))
+        rows = row_batches(told.current, criteria, bytes_max=config.batch_bytes_max)
+        try:
+            # What cannot be answered is known before the first row.
+            first = await anext(rows)
+        except RequestError as error:
+            said = {"error": {"code": error.code, "message": str(error)}}
+            return Response(
+                msgspec.json.encode(said), status_code=409, media_type="application/json"
+            )
+        return StreamingResponse(_lines(first, rows), media_type=LINES_TYPE)
+
     return Starlette(
         routes=[
+            Route(SNAPSHOT_PATH, snapshot, methods=["GET"]),
             Route(config.health_path, health, methods=["GET"]),
             Route(config.ready_path, ready, methods=["GET"]),
             Route(config.metrics_path, metrics, methods=["GET"]),
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)],
     )
+
+
+async def _lines(first: RowBatch, rest: AsyncGenerator[RowBatch]) -> AsyncGenerator[bytes]:
+    """A row a line; the last line is the marker to follow from, and without it nothing is whole."""
+    async with contextlib.aclosing(rest):
+        batch: RowBatch | None = first
+        while batch is not None:
+            if batch.progress:
+                yield msgspec.json.encode({"progress": batch.progress}) + b"\n"
+            else:
+                yield b"".join(row_json(row) + b"\n" for row in batch.rows)
+            batch = await anext(rest, None)
 
 
 class _Server(uvicorn.Server):

@@ -13,9 +13,12 @@ def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -
     """The collections that `criteria` wants, of the `sources` of a log.
 
     Raises StateIncompleteError where rows of one may be missing: a collection of which not all is
-    known, or a source that may have collections which nobody has heard of.
+    known, a source that may have collections which nobody has heard of, or a source that is named
+    and was never captured: no rows would look like an empty one.
     """
     known = {*sources, *facts.sources, *(name.source for name in facts.collections)}
+    for unknown in sorted(_named_sources(facts, criteria) - known):
+        raise StateIncompleteError(source=unknown, what=unknown, under_way=False)
     if criteria.sources:
         known &= criteria.sources
     wanted = [name for name in facts.collections if _wants(criteria, name)]
@@ -30,6 +33,15 @@ def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -
             under_way = facts.source(source).copy is not None
             raise StateIncompleteError(source=source, what=source, under_way=under_way)
     return sorted(name for name in wanted if facts.collections[name].complete)
+
+
+def _named_sources(facts: Facts, criteria: Criteria) -> set[str]:
+    """The sources that are asked for by name."""
+    heard = {name.collection for name in facts.collections}
+    named = {
+        spec.partition("/")[0] for spec in criteria.collections if "/" in spec and spec not in heard
+    }
+    return named | criteria.sources
 
 
 def _wants(criteria: Criteria, name: Name) -> bool:
