@@ -54,6 +54,12 @@ def command(
         list[int] | None,
         typer.Option("--shard-id", min=0, help="A shard that this consumer takes; repeatable."),
     ] = None,
+    every_change: Annotated[
+        bool,
+        typer.Option(
+            "--every-change", help="Never merge the changes of a document, however far behind."
+        ),
+    ] = False,
     control: Annotated[
         bool, typer.Option("--control", help="Give it schema, gap and system events too.")
     ] = False,
@@ -104,6 +110,7 @@ def command(
             control_events=control,
             consumer_id=name,
             store=store,
+            coalesce_on_catch_up=not every_change,
             shards=shards_of(shard_by or [], shard_count, shard_ids or []),
         )
         async with Program(arguments, answer_seconds=answer_timeout) as running:
