@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.progress import Progress, parse_progress
 from penstock.serve.flight import FlightServer, covered_batches, plan
-from penstock.telemetry import REGISTRY
+from penstock.telemetry import SERVE_REGISTRY
 from penstock.wire import ARROW_SCHEMA, Block
 from tests.flight.blocks import BlockLog, gap, insert
 
@@ -306,7 +306,7 @@ def test_reads_beyond_the_limit_are_refused_and_one_that_is_left_makes_room(serv
         with LogClient(server.address, patience_seconds=30) as patient:
             assert read(log, patient).num_rows == log.head
     server.stop()
-    assert REGISTRY.get_sample_value("penstock_readers", {"protocol": "flight"}) == 0
+    assert SERVE_REGISTRY.get_sample_value("penstock_readers", {"protocol": "flight"}) == 0
 
 
 def test_a_reader_that_takes_nothing_does_not_hold_the_stop(serve: Serve) -> None:
