@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
 import pytest
+import structlog
 from hypothesis import settings
 from pymongo import MongoClient
 
@@ -29,6 +30,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Commands run in the process of the tests: what they configure for theirs is undone."""
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
 
 
 def started(stack: ExitStack, server: Server) -> Server:
