@@ -227,10 +227,13 @@ class Session:
             parts, refusal = self._normaliser.parts(raw), self._letters.reserved(event)
             return self._poisoned(self._letters.change(parts, refusal))
         self._seen = change.token
-        if type(event) is SchemaEvent and event.operation == "rename":
-            # Before its commit gets a position: that must say what is left to copy.
-            change = self._renamed(change)
-        return self.assembler.add(change)
+        if type(event) is not SchemaEvent or event.operation != "rename":
+            return self.assembler.add(change)
+        # Before the rename's commit gets a position, for that must say what is left to copy; and
+        # after the open transaction got its own, for that must not tell of what comes later.
+        ended = self.assembler.ended_before(change)
+        items = self.assembler.add(self._renamed(change))
+        return items if ended is None else (ended, *items)
 
     def _poisoned(self, change: Change) -> Sequence[Commit | Fragment]:
         """Take the letter of a change that cannot be decoded; its commit's position counts it."""
