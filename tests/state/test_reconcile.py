@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.capture.pump import pump
-from penstock.errors import StateIncompleteError
+from penstock.errors import PenstockError, StateIncompleteError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation, SystemEvent
 from penstock.log.memory import MemoryLog
 from penstock.state import reconcile
@@ -338,3 +338,59 @@ async def test_what_was_deleted_while_a_collection_was_left_out_is_told_once_it_
     events = await running.until("snapshot_reconciled")
     assert folded(events) == {2: 9}
     await running.stop()
+
+
+@pytest.mark.parametrize("hindrance", ["behind", "said", "failed", "cancelled"])
+async def test_rows_that_could_not_be_judged_yet_are_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hindrance: str
+) -> None:
+    """P19: else the copy would be called reconciled while rows that are gone are still served."""
+    monkeypatch.setattr(reconcile, "_DELETES_MAX", 500)
+    log, tail_bytes_max = MemoryLog(), reconcile._TAIL_BYTES_MAX
+    events: tuple[AnyEvent, ...] = (
+        *(row(key, at=3) for key in range(5)),
+        lost(),
+        said("snapshot_started"),
+        row(0, at=9, snapshot=True),
+        said("snapshot_completed"),
+    )
+    await log.append([*copied_whole("shop"), Commit(source="shop", position="3", events=events)])
+    keeper, told = StateKeeper(log, tmp_path, STATE), list[AnyEvent]()
+    while keeper.step():
+        pass
+    reconciler = Reconciler(log, tmp_path, clock=iter(range(1_000)).__next__)
+    newer = Reconciler._newer
+
+    async def hinders(*args: Any) -> None:
+        if hindrance == "cancelled":
+            raise asyncio.CancelledError
+        raise PenstockError("a page of the log cannot be read")
+
+    if hindrance == "said":
+        resumed = Commit(source="shop", position="4", events=(system("shop", "resumed"),))
+        await log.append([resumed])
+    elif hindrance == "behind":
+        monkeypatch.setattr(reconcile, "_TAIL_BYTES_MAX", 0)
+        for at in (10, 11):
+            await log.append([Commit(source="shop", position="4", events=(row(0, at=at),))])
+    else:
+        monkeypatch.setattr(Reconciler, "_newer", hinders)
+    try:
+        assert await reconciler.next("shop", "4") is None
+    except asyncio.CancelledError:
+        assert hindrance == "cancelled"
+    monkeypatch.setattr(reconcile, "_TAIL_BYTES_MAX", tail_bytes_max)
+    monkeypatch.setattr(Reconciler, "_newer", newer)
+    for _ in range(6):
+        while keeper.step():
+            pass
+        commits = await reconciler.next("shop", "4") or []
+        told += [event for commit in commits for event in commit.events]
+        await log.append(commits)
+    await reconciler.close()
+    keeper.close()
+    assert [event.operation for event in told] == [
+        *["delete"] * 4,
+        "snapshot_reconciled",
+        "gap_closed",
+    ]

@@ -13,13 +13,14 @@ by a batch of deletes in memory.
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
-from msgspec import Raw, Struct, json
+from msgspec import Raw, Struct, json, structs
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
@@ -94,6 +95,8 @@ class _Seen(Struct, frozen=True):
     gone: list[ChangeEvent]
     """Rows that are older than their copy, as deletes; the log's end may know them newer."""
     looked_through: bool
+    look: _Look | None
+    """How far the look through the rows is once `gone` is dealt with; None: nothing is due."""
 
 
 class Reconciler:
@@ -105,22 +108,31 @@ class Reconciler:
         self._log = log
         self._path = state_path(path)
         self._clock = clock
+        self._lock = threading.Lock()
+        """For `_env`, which threads use whose caller may be gone already."""
         self._env: Env | None = None
         self._looks: dict[str, _Look] = {}
         self._ask_at: dict[str, float] = {}
 
     async def close(self) -> None:
         """Let go of the state."""
-        env, self._env = self._env, None
-        if env is not None:
-            env.close()
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
+        with self._lock:
+            env, self._env = self._env, None
+            if env is not None:
+                env.close()
 
     async def next(self, source: str, position: str) -> list[Commit] | None:
         """As `Injector.next`. A state that cannot be read only delays what is to be told."""
         if self._clock() < self._ask_at.get(source, 0.0):
             return None
         try:
-            seen = await asyncio.to_thread(self._see, source)
+            # A copy, which is kept only once it was used: what it passed is not looked at again.
+            look = self._looks.get(source)
+            mine = None if look is None else structs.replace(look, done=set(look.done))
+            seen = await asyncio.to_thread(self._see, source, mine)
             wait_seconds, commits = await self._decide(source, position, seen)
         except PenstockError as error:
             logger.warning("deletes that a copy proved wait", source=source, code=error.code)
@@ -138,10 +150,10 @@ class Reconciler:
         newer = await self._newer(source, seen)
         if newer is None:
             return _BEHIND_SECONDS, None
-        if seen.due is None:
+        if seen.due is None or seen.look is None:
             return 0.0, [_closed(source, position, seen)]
         gone = [event for event in seen.gone if (_name(event), bytes(event.key)) not in newer]
-        look = self._looks[source]
+        look = self._looks[source] = seen.look
         if gone:
             look.found = True
             return 0.0, [Commit(source=source, position=position, events=tuple(gone))]
@@ -166,53 +178,56 @@ class Reconciler:
             return None
         return await asyncio.to_thread(_touched, source, blocks)
 
-    def _see(self, source: str) -> _Seen | None:
-        if self._env is not None and self._env.stale():
-            self._env.close()
-            self._env = None
-        if self._env is None:
-            self._env = find_state(self._path)
-        env = self._env
-        if env is None:
-            return None
-        with env.read() as txn:
-            applied = read_applied(txn, env)
-            if applied is None:
-                return None
-            facts = read_source(txn, env, source)
-            collections = read_collections(txn, env, source)
-            due = _due(collections)
-            closable: tuple[Gap, ...] = ()
-            if due is None and all(gap.sequence < facts.whole_since for gap in facts.gaps):
-                closable = facts.gaps
-            gone, through = self._gone(txn, env, source, due) if due else ([], True)
-        return _Seen(applied.log_id, applied.sequence, due, closable, gone, through)
+    def _see(self, source: str, look: _Look | None) -> _Seen | None:
+        with self._lock:
+            if self._env is not None and self._env.stale():
+                self._env.close()
+                self._env = None
+            if self._env is None:
+                self._env = find_state(self._path)
+            return None if self._env is None else _seen(self._env, source, look)
 
-    def _gone(self, txn: Any, env: Env, source: str, due: _Due) -> tuple[list[ChangeEvent], bool]:
-        """The next rows that are older than their copy; True once all rows were looked at."""
-        look = self._looks.get(source)
+
+def _seen(env: Env, source: str, look: _Look | None) -> _Seen | None:
+    """What there is to tell of a source; `look`, which is changed, is how far the last one was."""
+    with env.read() as txn:
+        applied = read_applied(txn, env)
+        if applied is None:
+            return None
+        facts = read_source(txn, env, source)
+        due = _due(read_collections(txn, env, source))
+        if due is None:
+            whole = all(gap.sequence < facts.whole_since for gap in facts.gaps)
+            closable = facts.gaps if whole else ()
+            return _Seen(applied.log_id, applied.sequence, None, closable, [], True, None)
         if look is None or look.snapshot != due.snapshot:
-            look = self._looks[source] = _Look(due.snapshot, set())
-        gone: list[ChangeEvent] = []
-        looked = 0
-        with txn.cursor(env[ROWS]) as cursor:
-            for name in sorted(due.collections.keys() - look.done):
-                known = due.collections[name]
-                prefix = number_key(known.number)
-                resumes = look.name == name and look.after.startswith(prefix)
-                at = cursor.set_range(look.after + b"\0" if resumes else prefix)
-                look.name = name
-                while at and cursor.key().startswith(prefix):
-                    if looked >= _SCAN_MAX or len(gone) >= _DELETES_MAX:
-                        return gone, False
-                    place, value = cursor.item()
-                    if sequence_of(value) < known.copied_since:
-                        gone.append(_deleted(name, known, place, value))
-                    look.after = place
-                    looked += 1
-                    at = cursor.next()
-                look.done.add(name)
-        return gone, True
+            look = _Look(due.snapshot, set())
+        gone, through = _gone(txn, env, due, look)
+    return _Seen(applied.log_id, applied.sequence, due, (), gone, through, look)
+
+
+def _gone(txn: Any, env: Env, due: _Due, look: _Look) -> tuple[list[ChangeEvent], bool]:
+    """The next rows that are older than their copy; True once all rows were looked at."""
+    gone: list[ChangeEvent] = []
+    looked = 0
+    with txn.cursor(env[ROWS]) as cursor:
+        for name in sorted(due.collections.keys() - look.done):
+            known = due.collections[name]
+            prefix = number_key(known.number)
+            resumes = look.name == name and look.after.startswith(prefix)
+            at = cursor.set_range(look.after + b"\0" if resumes else prefix)
+            look.name = name
+            while at and cursor.key().startswith(prefix):
+                if looked >= _SCAN_MAX or len(gone) >= _DELETES_MAX:
+                    return gone, False
+                place, value = cursor.item()
+                if sequence_of(value) < known.copied_since:
+                    gone.append(_deleted(name, known, place, value))
+                look.after = place
+                looked += 1
+                at = cursor.next()
+            look.done.add(name)
+    return gone, True
 
 
 def _due(collections: dict[Name, CollectionFacts]) -> _Due | None:
