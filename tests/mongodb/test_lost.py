@@ -11,10 +11,11 @@ from pymongo import MongoClient
 
 from penstock.capture.pump import pump
 from penstock.errors import ConfigError, PositionLostError, SourceUnavailableError
-from penstock.event import AnyEvent, Fragment, SystemEvent
+from penstock.event import AnyEvent, ChangeEvent, Fragment, SystemEvent
 from penstock.log.memory import MemoryLog
 from penstock.sources.mongodb import assemble
 from penstock.sources.mongodb.positions import (
+    Copying,
     MongoPosition,
     Server,
     Token,
@@ -152,6 +153,44 @@ async def test_a_gap_is_recorded_before_the_source_goes_on(lost: tuple[str, str]
         assert repeated.events[0].event_id == gap.event_id
     with Client(uri) as client:
         client["shop"]["orders"].delete_one({"_id": "gap"})
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("after", ["gap", "halt"])
+async def test_a_copy_that_a_loss_interrupts_is_begun_anew(
+    lost: tuple[str, str], whole: bool, after: str
+) -> None:
+    """P20: what it read before the loss does not tell what is there now."""
+    uri, text = lost
+    orders = ("shop", "orders")
+    copying = Copying(
+        snapshot=f"{parse_position(text).token.data}:old",
+        pending=(("shop", "later"),),
+        announced=True,
+        announcements=1,
+        documents=5,
+        copies=1,
+        covers=(orders, ("shop", "later")),
+        whole=whole,
+    )
+    position = msgspec.structs.replace(parse_position(text), copying=copying).text()
+    options: dict[str, Any] = {"database": "shop", "on_position_lost": after}
+    async with reading(uri, position=position, **options) as read:
+        await read.until(lambda r: bool(r.events))
+        assert facts_of(read.events[0])["reason"]
+        anew = parse_position(read.commits[0].position).copying
+        assert anew is not None
+        assert anew.snapshot != copying.snapshot
+        assert (anew.announcements, anew.documents, anew.copies) == (0, 0, 0)
+        assert anew.whole is whole
+        assert orders in anew.pending
+        assert anew.pending == anew.covers
+        if after == "gap":
+            await read.until(lambda r: r.events[-1].operation == "snapshot_completed")
+            started, *rows, _ = read.events[1:]
+            assert facts_of(started)["snapshot"] == anew.snapshot
+            assert "again" not in facts_of(started)
+            assert {row.document_id for row in rows if isinstance(row, ChangeEvent)} == set("12345")
 
 
 async def test_a_gap_may_be_closed_by_a_snapshot(lost: tuple[str, str]) -> None:

@@ -121,3 +121,32 @@ def test_letters_are_ours_so_no_copy_takes_them_for_gone() -> None:
     facts = known(row("penstock_dead_letters"), STARTED, COMPLETED)
     assert facts.collections[letters].complete
     assert not facts.collections[letters].copied
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_copy_that_is_announced_again_behind_a_gap_proves_nothing(whole: bool) -> None:
+    """Rows that it copied before would be told as deleted: they are older than the second word."""
+    part = {**PART, "whole": whole}
+    joined = {**part, "collections": ["db.a", "db.b"]}
+    facts = known(
+        row("a"),
+        said("snapshot_started", **part),
+        row("a"),
+        GAP,
+        said("snapshot_started", again=True, **joined),
+        row("b"),
+        said("snapshot_completed", **joined),
+        said("snapshot_reconciled", snapshot="s"),
+    )
+    for name in (A, B):
+        assert not facts.collections[name].copied
+        assert not facts.collections[name].complete
+    assert not facts.source("shop").whole_since
+
+
+def test_a_change_of_an_unknown_row_is_not_made_good_by_a_copy_of_before_it() -> None:
+    facts = known(row("a"), STARTED, row("a"), COMPLETED)
+    assert facts.collections[A].copied
+    facts.doubted(A, 5)
+    facts.control(system("shop", "snapshot_reconciled", snapshot="s"), 6, is_empty=lambda _: False)
+    assert not facts.collections[A].complete

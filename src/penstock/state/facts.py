@@ -86,7 +86,10 @@ class Facts:
     def doubted(self, name: Name, sequence: int) -> None:
         """A change of the collection is not known, nor of which row."""
         if name.collection:
-            self._put(name, structs.replace(self.heard(name, sequence), complete=False))
+            known = self.heard(name, sequence)
+            # A copy that is complete read it before, so its reconciling proves nothing of this.
+            known = _uncopied(known) if known.copied else known
+            self._put(name, structs.replace(known, complete=False))
         else:
             self.interrupted(name.source)
 
@@ -219,6 +222,8 @@ class Facts:
     def _started(self, source: str, said: dict[str, Any], sequence: int) -> None:
         facts, snapshot = self.source(source), str(said["snapshot"])
         if facts.copy is None or facts.copy.snapshot != snapshot:
+            if said.get("again"):
+                return  # something was lost since it began: what it copied before proves nothing
             copy = Copy(snapshot=snapshot, since=sequence)
             self._put_source(source, structs.replace(facts, copy=copy))
         for name in _names(source, said["collections"]):

@@ -376,7 +376,7 @@ class Session:
     def _said(self, operation: str, copying: Copying) -> Commit:
         ends = operation == "snapshot_completed"
         namespaces = copying.covers if ends else copying.pending
-        facts = {
+        facts: dict[str, object] = {
             "source": self._source,
             "snapshot": copying.snapshot,
             "collections": [".".join(namespace) for namespace in namespaces],
@@ -384,7 +384,9 @@ class Session:
             "whole": copying.whole,
         }
         place = self._place(self._token)
-        again = copying.announcements and not ends
+        again = copying.announcements > 0 and not ends
+        if again:
+            facts["again"] = True
         identity = f"{copying.snapshot}:{copying.announcements}" if again else copying.snapshot
         event = system_event(self._source, self._config, operation, identity, self._token, facts)
         return Commit(source=self._source, position=place, events=(event,))

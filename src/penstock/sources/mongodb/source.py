@@ -22,7 +22,7 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment, SystemEvent
-from penstock.sources.mongodb.again import CopyDesk, named
+from penstock.sources.mongodb.again import CopyDesk, named, whole_copy, with_collections
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
 from penstock.sources.mongodb.deployment import (
@@ -423,6 +423,17 @@ class MongoSource:
             f"use start = 'snapshot'."
         )
 
+    async def _anew(self, client: Client, copying: Copying | None, token: Token) -> Copying | None:
+        """The copy that was under way at a loss, from its beginning: another one.
+
+        What it read before the loss is no proof of what is there now.
+        """
+        if copying is None:
+            return None
+        if copying.whole:
+            return whole_copy(await collections(client, self.config), token)
+        return with_collections(None, copying.covers or copying.pending, token)
+
     async def _after_loss(
         self,
         client: Client,
@@ -440,13 +451,14 @@ class MongoSource:
         if halts and lost.gap_said:
             return None, None
         if halts:
-            token, known = None, structs.replace(lost, gap_said=True)
+            copying = await self._anew(client, lost.copying, lost.token)
+            token, known = None, structs.replace(lost, copying=copying, gap_said=True)
         else:
             token = await self._opened(client, deployment)
             begun = (
                 await self._snapshot_at(client, deployment, token)
                 if self.config.on_position_lost == "snapshot"
-                else self._at(deployment, token, lost.copying)
+                else self._at(deployment, token, await self._anew(client, lost.copying, token))
             )
             known = structs.replace(begun, letters=lost.letters)
         event = system_event(

@@ -1,0 +1,40 @@
+"""What a copy says of itself, and what may be asked of it. No server."""
+
+from typing import Any
+
+import msgspec
+
+from penstock.event import SystemEvent
+from penstock.sources.mongodb.again import CopyDesk, with_collections
+from penstock.sources.mongodb.cursor import Patience
+from penstock.sources.mongodb.positions import Copying, MongoPosition, Server, Token
+from penstock.sources.mongodb.session import Session
+from tests.mongodb.support import config
+
+TOKEN = Token("82000000010000000029296E04")
+
+
+async def announced(copying: Copying) -> tuple[dict[str, Any], Copying]:
+    """What is said when the copy is announced, and the copy after it."""
+    session = Session(
+        "shop",
+        config("mongodb://localhost", database="shop"),
+        client=None,  # type: ignore[arg-type]
+        deployment=None,  # type: ignore[arg-type]
+        patience=Patience(1),
+        position=MongoPosition(Server("rs0"), TOKEN, copying),
+        desk=CopyDesk(),
+    )
+    (event,) = (await session._copy()).events
+    assert isinstance(event, SystemEvent)
+    assert session.position.copying is not None
+    return msgspec.json.decode(event.description), session.position.copying
+
+
+async def test_a_copy_that_was_announced_before_says_so() -> None:
+    """Whoever missed its beginning must not take this for it."""
+    first, copying = await announced(with_collections(None, [("shop", "a")], TOKEN))
+    assert "again" not in first
+    second, _ = await announced(with_collections(copying, [("shop", "b")], TOKEN))
+    assert second["again"] is True
+    assert second["snapshot"] == first["snapshot"]
