@@ -60,6 +60,19 @@ def test_when_its_time_has_come_one_trial_is_admitted_and_decides() -> None:
     assert breaker.admit()
 
 
+def test_a_trial_that_told_nothing_lets_the_next_one_try_at_once() -> None:
+    now = Now()
+    breaker = opened(now)
+    now.seconds += OPEN_SECONDS
+    assert breaker.admit()
+    breaker.undecided()
+    assert breaker.circuit is Circuit.OPEN
+    assert breaker.admit()
+    breaker.failed()
+    breaker.undecided()
+    assert breaker.wait_seconds() == OPEN_SECONDS
+
+
 def test_a_breaker_that_could_never_admit_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one failure"):
         Breaker(steady_seconds=Now(), failures_max=0)
@@ -105,6 +118,12 @@ class Calls(RuleBasedStateMachine):
         self.in_a_row += 1
         self.calling = 0
         self.closed_until = self.now.seconds + OPEN_SECONDS
+
+    @precondition(lambda self: self.calling)
+    @rule()
+    def learn_nothing(self) -> None:
+        self.breaker.undecided()
+        self.calling = 0
 
     @invariant()
     def says_how_it_stands(self) -> None:

@@ -244,6 +244,29 @@ async def test_when_the_log_is_full_capture_waits_says_so_and_goes_on_with_nothi
     assert held == ["1", "2", "3", "4", "5"]
 
 
+async def test_a_full_log_in_a_trial_session_does_not_keep_the_source_out_for_ever() -> None:
+    """P5, P18: the trial told nothing of the source, so the next session is a trial again."""
+    full = True
+
+    def refuse(_: int) -> None:
+        if full:
+            raise LogFullError("the log has no space left")
+
+    clock, log = ManualClock(), TellingLog(on_append=refuse)
+    source = QuietSource([commit(1), commit(2)], before=failing(5, unavailable))
+    async with supervised(log, source, clock=clock) as supervisor:
+        await clock.until(in_state(supervisor, State.LOG_FULL))
+        hours_later = clock.seconds + 10_000
+        await clock.until(lambda: len(source.sessions) > 8 or clock.seconds > hours_later)
+        assert len(source.sessions) > 8
+        assert status(supervisor).state is State.LOG_FULL
+        full = False
+        await clock.until(in_state(supervisor, State.RUNNING))
+        await clock.until(lambda: source.acknowledged[-1:] == ["2"])
+        assert status(supervisor).circuit is Circuit.CLOSED
+    assert [entry.event.position for entry in await captured(log)] == ["1", "2"]
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

@@ -231,6 +231,31 @@ async def test_a_store_that_is_down_stops_nothing_and_is_left_alone_for_a_while(
     assert counted("penstock_checkpoints_saved_total") >= saved + 1
 
 
+async def test_a_trial_that_was_cut_off_by_the_end_does_not_prevent_the_last_copy() -> None:
+    """Cancelled while the store is asked, it told nothing; `finish` may try."""
+
+    class SlowStore(MemoryStore):
+        slow = False
+
+        async def _answer(self) -> None:
+            await super()._answer()
+            if self.slow:
+                await asyncio.Event().wait()
+
+    log, store, clock = MemoryLog(), SlowStore(), ScaledClock()
+    await append(log, "a", "1", 2)
+    store.down = True
+    publishing = publisher(log, store, clock=clock, interval_seconds=0.001)
+    async with running(publishing):
+        await until(lambda: publishing.status().circuit is Circuit.OPEN)
+        store.down, store.slow = False, True
+        await until(lambda: publishing.status().circuit is Circuit.HALF_OPEN)
+    store.slow = False
+    await publishing.finish()
+    assert publishing.status().circuit is Circuit.CLOSED
+    assert store.history[-1].sequence == 2
+
+
 async def test_a_write_that_was_kept_but_not_answered_is_known_for_our_own() -> None:
     """Not taken for another machine's: nobody is superseded by himself."""
     log, store = MemoryLog(), MemoryStore()

@@ -58,7 +58,9 @@ class Breaker:
         return max(0.0, self._opened + self._open_seconds - self._now())
 
     def admit(self) -> bool:
-        """Whether a call may be made now; the caller then says `succeeded` or `failed`.
+        """Whether a call may be made now; the caller then says how it went.
+
+        That is `succeeded`, `failed` or `undecided`.
 
         In an open circuit, once its time has come, one caller is admitted until it has said so.
         """
@@ -70,6 +72,13 @@ class Breaker:
     def succeeded(self) -> None:
         """A call went well: the circuit is closed."""
         self._failures, self._opened, self._trying = 0, None, False
+
+    def undecided(self) -> None:
+        """The call was made, and something else kept it from telling: the next one may try.
+
+        Changes nothing after `succeeded` or `failed`, so it may be said at every call's end.
+        """
+        self._trying = False
 
     def failed(self) -> None:
         """A call failed: a trial, or one failure too many, opens the circuit from now on."""

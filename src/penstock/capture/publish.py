@@ -182,6 +182,9 @@ class Publisher:
             )
             for state in copy.sources:
                 CHECKPOINTS_SAVED.labels(state.source).inc()
+        finally:
+            # Cancelled in mid-trial: `finish` must be able to try.
+            self._breaker.undecided()
 
     async def _failed(self, error: CheckpointError) -> None:
         failures = self._status.failures + 1

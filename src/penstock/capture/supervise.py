@@ -384,8 +384,7 @@ class Supervisor:
 
     async def _sessions(self, kept: _Kept) -> None:
         """Run session after session until the source ends. Raises what no retry mends."""
-        name = kept.supervised.source.name
-        failures = 0
+        name, failures = kept.supervised.source.name, 0
         while True:
             while not kept.breaker.admit():
                 await self._clock.sleep(kept.breaker.wait_seconds())
@@ -401,10 +400,8 @@ class Supervisor:
                 wait_seconds = LOG_FULL_WAIT_SECONDS
                 if not full:  # no fault of the source's
                     kept.breaker.failed()
-                    wait_seconds = max(
-                        self._backoff.wait_seconds(failures, self._rng),
-                        kept.breaker.wait_seconds(),
-                    )
+                    backoff_seconds = self._backoff.wait_seconds(failures, self._rng)
+                    wait_seconds = max(backoff_seconds, kept.breaker.wait_seconds())
                 SOURCE_ERRORS.labels(name, error.code).inc()
                 logger.warning(
                     "capture waits for space in the log" if full else "source failed; retrying",
@@ -422,6 +419,8 @@ class Supervisor:
                     failures=failures,
                 )
                 self._set(name, errors=self._status[name].errors + 1)
+            finally:
+                kept.breaker.undecided()
             await self._clock.sleep(wait_seconds)
             SOURCE_RECONNECTS.labels(name).inc()
             self._set(name, restarts=self._status[name].restarts + 1)
