@@ -28,6 +28,29 @@ class PowerCutError(Exception):
     """The machine is gone in the middle of an append."""
 
 
+class TellingGate:
+    """Lets everything through, and tells the log's story that it did."""
+
+    waiting = False
+
+    def __init__(self, log: TellingLog) -> None:
+        self._log = log
+
+    async def admit(self, size: int) -> None:
+        self._log.told.append(f"admitted {size}")
+
+
+class OneInjector:
+    """Adds what it is given, once."""
+
+    def __init__(self, commits: list[Commit]) -> None:
+        self._commits: list[Commit] | None = commits
+
+    async def next(self, source: str, position: str) -> list[Commit] | None:
+        commits, self._commits = self._commits, None
+        return commits
+
+
 class AcknowledgingSource(ListSource):
     """Tells a log's story when it is acknowledged."""
 
@@ -47,6 +70,18 @@ async def test_a_position_is_acknowledged_only_after_the_log_has_said_that_it_is
         *("abandon", "position"),
         *("append", "durable", "acknowledge 1"),
         *("append", "durable", "acknowledge 2"),
+    ]
+
+
+async def test_what_is_added_behind_a_source_waits_at_its_gate_too() -> None:
+    """Deletes that a copy proved take their share of the log as every change does."""
+    source, log = ListSource([commit(1)]), TellingLog()
+    added = [commit(1, rows=3), commit(1, rows=2)]
+    await pump(source, log, injector=OneInjector(added), gate=TellingGate(log))
+    assert log.told == [
+        *("abandon", "position"),
+        *(f"admitted {weight(commit(1))}", "append", "durable"),
+        *(f"admitted {sum(map(weight, added))}", "append", "durable"),
     ]
 
 

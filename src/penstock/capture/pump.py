@@ -80,8 +80,8 @@ async def pump(
     `opening` makes of the first commit the notice that goes right behind it, in the same append:
     a source says its position first (P21), so the notice comes before its first change. `on_notice`
     gets what the source said of itself (a gap, a snapshot's end), once it is durable. `injector` is
-    asked behind every append that left no transaction open; the source goes first. Its events wait
-    at `gate` before they are appended.
+    asked behind every append that left no transaction open; the source goes first. Whatever holds
+    events, its own too, waits at `gate` before it is appended.
 
     Whatever the source yielded before it failed is durable before its error is raised here, so
     that a source stopped by an undecodable change has lost nothing that came before it. An error
@@ -92,12 +92,10 @@ async def pump(
     hand_over = _HandOver(limits or PumpLimits(), progress or PumpProgress())
     changes = source.changes(position=await log.position(source.name))
     reader = asyncio.ensure_future(hand_over.fill(changes))
-    inject = _Injecting(log, source.name, injector, on_notice)
+    inject = _Injecting(log, source.name, injector, on_notice, gate)
     try:
         while batch := await hand_over.take():
-            size = 0 if gate is None else sum(weight(item) for item in batch if item.events)
-            if gate is not None and size:
-                await gate.admit(size)
+            await _admitted(batch, gate)
             opened = None if opening is None else _open(batch, opening)
             await _append_whole(log, opened or batch)
             if opened is not None:
@@ -128,11 +126,13 @@ class _Injecting:
         source: str,
         injector: Injector | None,
         on_notice: Callable[[SystemEvent], None] | None,
+        gate: Gate | None,
     ) -> None:
         self._log = log
         self._source = source
         self._injector = injector
         self._on_notice = on_notice
+        self._gate = gate
 
     async def behind(self, position: str, *, until: Callable[[], bool]) -> None:
         """Append until there is nothing to add, or `until` says that the source has more."""
@@ -141,11 +141,19 @@ class _Injecting:
         while (commits := await self._injector.next(self._source, position)) is not None:
             batch: list[Commit | Fragment] = [*commits]
             if batch:
+                await _admitted(batch, self._gate)
                 await _append_whole(self._log, batch)
                 _count(self._source, batch)
                 _tell(batch, self._on_notice)
             if until():
                 return
+
+
+async def _admitted(batch: list[Commit | Fragment], gate: Gate | None) -> None:
+    """Wait at the gate with what holds events: positions alone take no share of the log."""
+    size = 0 if gate is None else sum(weight(item) for item in batch if item.events)
+    if gate is not None and size:
+        await gate.admit(size)
 
 
 def _tell(batch: list[Commit | Fragment], on_notice: Callable[[SystemEvent], None] | None) -> None:
