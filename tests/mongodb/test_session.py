@@ -29,7 +29,7 @@ def raw(time: int, operation: str, **fields: Any) -> bytes:
 
 
 def session(**options: Any) -> Session:
-    nothing = cast(Any, None)
+    nothing = cast("Any", None)
     return Session(
         "shop",
         config("mongodb://nowhere", database="shop", **options),
