@@ -63,6 +63,16 @@ STARTED, COMPLETED = said("snapshot_started", **FULL), said("snapshot_completed"
             id="created behind a gap",
         ),
         pytest.param(
+            [STARTED, COMPLETED, row("a"), said("rewound", to="1")],
+            False,
+            id="told once more, so a rename meets later rows",
+        ),
+        pytest.param(
+            [said("rewound", to="1"), STARTED, row("a"), COMPLETED],
+            True,
+            id="copied after it was told once more",
+        ),
+        pytest.param(
             [STARTED, COMPLETED, row("a"), said("scope_changed", removed=["db.a"], after={})],
             False,
             id="captured no more",

@@ -163,6 +163,9 @@ class Facts:
         match event.operation:
             case "gap" | "gap_ended":
                 self._lost(event, said, sequence)
+            case "rewound":
+                # A rename that comes again finds what came after it, and moves that, too.
+                self.interrupted(source)
             case "scope_changed":
                 self._scoped(source, said, sequence)
             case "snapshot_started":
