@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from penstock.errors import ChangesLostError, IncompleteCommitError, StreamChangedError
 from penstock.event import ChangeEvent
@@ -276,6 +277,32 @@ def test_a_collection_renamed_away_is_gone(tmp_path: Path) -> None:
     entries.commit(schema_event("rename", to={"db": "db", "coll": "elsewhere"}))
     apply(entries.table(), pipeline(tmp_path / "t"))
     assert rows_of(tmp_path / "t") == {}
+
+
+def test_a_collection_renamed_to_where_the_source_does_not_follow_is_gone(tmp_path: Path) -> None:
+    """Of the new name nothing comes any more: rows handed over would stay as they are for ever."""
+    entries = Entries()
+    entries.commit(put(1, n=1), change(2, "insert", {"_id": 2, "n": 2}, database="other"))
+    to = {"db": "other", "coll": "orders"}
+    entries.commit(schema_event("rename", to=to, targetCaptured=False))
+    apply(entries.table(), pipeline(tmp_path / "t"))
+    assert list(rows_of(tmp_path / "t")) == [("other", '{"_id":2}')]
+
+
+def test_a_copied_delete_takes_its_row_and_a_retyped_id_leaves_one_row(tmp_path: Path) -> None:
+    """Each in the commit that holds the new row, and in a batch with the old one or behind it."""
+    entries = Entries()
+    entries.commit(put(1, n=1), put(2, n=2), put(3, n=3))
+    copied = [change(1, "delete"), put(2, n=20)]
+    entries.commit(*(structs.replace(event, snapshot=True) for event in copied))
+    entries.commit(change(3, "delete"), put(3.0, n=4))
+    for name, edges in (("together", [0, 7]), ("apart", [0, 3, 5, 7])):
+        for after, until in itertools.pairwise(edges):
+            apply(entries.table(after, until), pipeline(tmp_path / name))
+        assert {key: row["n"] for (_, key), row in rows_of(tmp_path / name).items()} == {
+            '{"_id":2}': 20,
+            '{"_id":3.0}': 4,
+        }
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ its own.
 |---|---|
 | drop, dropDatabase | loses its rows; columns stay, for whoever reads them |
 | rename to a collection of this pipeline | hands its rows over; what was there is replaced |
-| rename to any other | loses its rows: the collection is gone |
+| rename to any other, or to one that the source does not capture | loses its rows: it is gone |
 | rename from a collection that this pipeline does not follow | cannot be known: a gap |
 | gap | `on_gap`: stop, or note it in the rejects |
 | create, modify, indexes, sharding, invalidate, system events | is as it was |
@@ -201,7 +201,8 @@ class BatchWriter:
     def _rename(self, control: Control, stamp: Stamp) -> None:
         to = control.description.get("to") or {}
         database, collection = str(to.get("db", "")), str(to.get("coll", ""))
-        if not self._follows(collection):
+        captured = control.description.get("targetCaptured") is not False
+        if not captured or not self._follows(collection):
             self._empty(control.collection, control.source, control.database, stamp)
         elif self._follows(control.collection):
             self._move(control, database, collection, stamp)
