@@ -12,6 +12,7 @@
     │   ├── LogFullError             transient: no space; capture waits and goes on
     │   ├── LogLockedError           another process writes this log
     │   ├── LogFormatError           the log is of a format that is not read here
+    │   ├── OutdatedFormatError      the log is of an older format, and capture upgrades it
     │   └── LogCorruptError          the log does not say what it must
     ├── CheckpointError              the published copy of where the log stands
     │   ├── CheckpointUnavailableError   transient: its store does not answer
@@ -156,6 +157,12 @@ class LogFormatError(LogError):
     """The log is of a format that this Penstock does not read; nothing was changed."""
 
     code = "log.format"
+
+
+class OutdatedFormatError(LogError):
+    """The log is of an older format; `penstock run` upgrades it when it starts."""
+
+    code = "log.outdated_format"
 
 
 class LogCorruptError(LogError):

@@ -5,7 +5,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from penstock.errors import LogError, LogFormatError
+from penstock.errors import LogError, LogFormatError, OutdatedFormatError
 from penstock.event import Commit
 from penstock.kv import Env, Transaction
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig, formats
@@ -69,8 +69,10 @@ async def test_an_older_log_is_upgraded_step_by_step_once_and_keeps_its_entries(
     await log_of_format(tmp_path, pack_u64(1))
     monkeypatch.setattr(formats, "FORMAT", 3)
     monkeypatch.setattr(formats, "UPGRADES", {1: noting(b"1to2,"), 2: noting(b"2to3,")})
-    with pytest.raises(LogError, match=r"format 1.*`penstock run` upgrades it"):
+    with pytest.raises(OutdatedFormatError, match=r"format 1.*`penstock run` upgrades it"):
         LmdbLogReader(tmp_path)
+    with pytest.raises(OutdatedFormatError):
+        await LmdbLogReader.open(tmp_path, timeout_seconds=0)
     for _ in range(2):
         async with LmdbLog(config(tmp_path)) as log:
             assert (await log.bounds()).head == 3

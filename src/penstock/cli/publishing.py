@@ -28,6 +28,7 @@ from penstock.errors import (
     CheckpointConflictError,
     CheckpointUnavailableError,
     LogError,
+    OutdatedFormatError,
     RequestError,
 )
 from penstock.log import LmdbLog, LmdbLogReader
@@ -108,9 +109,13 @@ def _publisher(
 
 
 async def _bounds(settings: Settings) -> Bounds | None:
-    """What the log on this disk holds; None if there is none."""
+    """What the log on this disk holds, in this Penstock's format; None if there is none."""
     try:
         reader = LmdbLogReader(settings.log.path)
+    except OutdatedFormatError:
+        # It is upgraded by being opened for writing, and can be read only then.
+        async with LmdbLog(settings.log):
+            reader = LmdbLogReader(settings.log.path)
     except LogError as error:
         # Others say that there is one, but that it cannot be read.
         if type(error) is not LogError:

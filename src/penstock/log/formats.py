@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from penstock.errors import LogError, LogFormatError
+from penstock.errors import LogFormatError, OutdatedFormatError
 from penstock.kv import Env, Transaction
 from penstock.log.layout import FORMAT, FORMAT_KEY, META, pack_u64, unpack_u64
 
@@ -21,12 +21,12 @@ UPGRADES: Final[Mapping[int, Upgrade]] = MappingProxyType({})
 
 
 def require_readable(found: bytes, path: Path) -> None:
-    """Raise LogFormatError for a format that is not read here, LogError for one that capture will
-    upgrade."""
+    """Raise LogFormatError for a format that is not read here, OutdatedFormatError for one that
+    capture will upgrade."""
     version = _known(found, path)
     if version < FORMAT:
         _steps(version, path)
-        raise LogError(
+        raise OutdatedFormatError(
             f"the log at {path} has format {version}, and this Penstock reads {FORMAT}. Nothing "
             f"was changed. `penstock run` upgrades it when it starts."
         )

@@ -13,7 +13,7 @@ from typing import Final, Self
 import structlog
 
 from penstock import kv
-from penstock.errors import LogError, LogLockedError
+from penstock.errors import LogError, LogLockedError, OutdatedFormatError
 from penstock.event import Commit, Fragment
 from penstock.kv import Env, Transaction
 from penstock.log.above import beginning
@@ -255,6 +255,9 @@ class LmdbLogReader(_AsyncReads):
         while True:
             try:
                 return cls(path, cache_bytes=cache_bytes)
+            except OutdatedFormatError:
+                if loop.time() >= deadline:
+                    raise  # capture upgrades it when it starts, and did not
             except LogError as error:
                 if type(error) is not LogError:
                     raise
