@@ -3,10 +3,13 @@
 from typing import Any
 
 import msgspec
+import pytest
 
+from penstock.errors import RequestError
 from penstock.event import SystemEvent
-from penstock.sources.mongodb.again import CopyDesk, with_collections
+from penstock.sources.mongodb.again import CopyDesk, named, with_collections
 from penstock.sources.mongodb.cursor import Patience
+from penstock.sources.mongodb.namespaces import Namespaces
 from penstock.sources.mongodb.positions import Copying, MongoPosition, Server, Token
 from penstock.sources.mongodb.session import Session
 from tests.mongodb.support import config
@@ -38,3 +41,16 @@ async def test_a_copy_that_was_announced_before_says_so() -> None:
     second, _ = await announced(with_collections(copying, [("shop", "b")], TOKEN))
     assert second["again"] is True
     assert second["snapshot"] == first["snapshot"]
+
+
+def test_letters_are_not_copied() -> None:
+    """They are not the source's, so a copy would tell every one of them as deleted."""
+    letters = ("shop", "penstock_dead_letters")
+    with pytest.raises(RequestError, match="Nothing was copied"):
+        named(
+            "shop",
+            ["penstock_dead_letters"],
+            namespaces=Namespaces(database="shop", include=(), exclude=()),
+            there={letters},
+            known={letters},
+        )

@@ -160,3 +160,16 @@ def test_a_change_of_an_unknown_row_is_not_made_good_by_a_copy_of_before_it() ->
     facts.doubted(A, 5)
     facts.control(system("shop", "snapshot_reconciled", snapshot="s"), 6, is_empty=lambda _: False)
     assert not facts.collections[A].complete
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_letters_that_a_copy_names_are_not_taken_for_gone_either(whole: bool) -> None:
+    letters = Name("shop", "db", "penstock_dead_letters")
+    facts = {**PART, "whole": whole, "collections": ["db.penstock_dead_letters"]}
+    named = known(
+        row("penstock_dead_letters"),
+        said("snapshot_started", **facts),
+        said("snapshot_completed", **facts),
+    ).collections[letters]
+    assert named.complete
+    assert named.snapshot is None

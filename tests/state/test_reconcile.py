@@ -16,6 +16,7 @@ from penstock.log.memory import MemoryLog
 from penstock.state import reconcile
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
+from penstock.state.layout import CollectionFacts, Name
 from penstock.state.reconcile import Reconciler
 from penstock.subscribe import Criteria
 from tests.state.histories import change, copied_whole, system
@@ -394,3 +395,14 @@ async def test_rows_that_could_not_be_judged_yet_are_looked_at_again(
         "snapshot_reconciled",
         "gap_closed",
     ]
+
+
+def test_letters_that_an_older_version_took_for_copied_are_not_due() -> None:
+    """Nothing else of that copy is, and capture must not stumble over it."""
+    letters = CollectionFacts(number=1, since=1, snapshot="second", copied=True, copied_since=2)
+    copied = msgspec.structs.replace(letters, number=2)
+    due = {Name("shop", "db", "penstock_dead_letters"): letters}
+    assert reconcile._due(due) is None
+    found = reconcile._due({**due, Name("shop", "db", "a"): copied})
+    assert found is not None
+    assert set(found.collections) == {Name("shop", "db", "a")}

@@ -229,7 +229,7 @@ class Facts:
                 return  # something was lost since it began: what it copied before proves nothing
             copy = Copy(snapshot=snapshot, since=sequence)
             self._put_source(source, structs.replace(facts, copy=copy))
-        for name in _names(source, said["collections"]):
+        for name in _copied_names(source, said):
             known = self.collections.get(name) or self._new(name, sequence, complete=False)
             if known.snapshot != snapshot:
                 self._put(
@@ -246,7 +246,7 @@ class Facts:
         if facts.copy is None or facts.copy.snapshot != snapshot:
             return  # something was lost since it began, so it proves nothing
         whole = bool(said.get("whole"))
-        covered = set(_names(source, said["collections"]))
+        covered = set(_copied_names(source, said))
         if whole:
             covered |= {
                 name
@@ -310,6 +310,12 @@ def _uncopied(known: CollectionFacts) -> CollectionFacts:
         copied_i=0,
         copied_timestamp=0,
     )
+
+
+def _copied_names(source: str, said: dict[str, Any]) -> list[Name]:
+    """The collections of a copy. Letters are ours, so a copy tells nothing of them."""
+    names = _names(source, said["collections"])
+    return [name for name in names if name.collection != DEAD_LETTERS]
 
 
 def _names(source: str, said: Iterable[str]) -> list[Name]:

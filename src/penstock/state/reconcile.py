@@ -232,18 +232,15 @@ def _gone(txn: Any, env: Env, due: _Due, look: _Look) -> tuple[list[ChangeEvent]
 
 def _due(collections: dict[Name, CollectionFacts]) -> _Due | None:
     """The copy whose deletes are next, if there is one."""
-    copies = [known.snapshot or "" for known in collections.values() if known.copied]
-    if not copies:
+    copied = {
+        name: known
+        for name, known in collections.items()
+        if known.copied and name.collection != DEAD_LETTERS
+    }
+    if not copied:
         return None
-    snapshot = min(copies)
-    return _Due(
-        snapshot,
-        {
-            name: known
-            for name, known in collections.items()
-            if known.copied and known.snapshot == snapshot and name.collection != DEAD_LETTERS
-        },
-    )
+    snapshot = min(known.snapshot or "" for known in copied.values())
+    return _Due(snapshot, {n: known for n, known in copied.items() if known.snapshot == snapshot})
 
 
 def _touched(source: str, blocks: Sequence[Block]) -> set[tuple[Name, bytes]] | None:

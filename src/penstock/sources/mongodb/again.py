@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from msgspec import Struct, structs
 
+from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
 from penstock.errors import RequestError
 from penstock.event import Commit, Fragment
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -126,7 +127,8 @@ def named(
     """The collections that an operator names, as `orders` or `shop.orders`.
 
     Those that are `there` at the source, or that the log is `known` to have told of: one that was
-    dropped is copied too, so that its rows are told as deleted. Raises RequestError for others.
+    dropped is copied too, so that its rows are told as deleted. Raises RequestError for others,
+    and for the letters, which are Penstock's own.
     """
     found: list[Namespace] = []
     for name in names:
@@ -141,6 +143,11 @@ def named(
                 f"{source} captures no collection {name!r}. Nothing was copied. Name it as "
                 f"{'COLLECTION' if namespaces.database else 'DATABASE.COLLECTION'}, and see that "
                 f"include and exclude let it in."
+            )
+        if one[1] == DEAD_LETTERS:
+            raise RequestError(
+                f"{source}: {name!r} holds Penstock's own letters, which the source has not. "
+                f"Nothing was copied. `penstock deadletter list {source}` shows them."
             )
         found.append(one)
     return found
