@@ -70,9 +70,14 @@ def system(position: int, operation: str = "started", *, source: str = "shop") -
 
 
 def schema(
-    position: int, operation: str = "create", *, collection: str = "orders", source: str = "shop"
+    position: int,
+    operation: str = "create",
+    *,
+    collection: str = "orders",
+    source: str = "shop",
+    to: str = "",
 ) -> SchemaEvent:
-    """A change of shape."""
+    """A change of shape; `to` is the new name of a collection."""
     return SchemaEvent(
         event_id=event_id(source, f"schema {position}", 0),
         source=source,
@@ -83,7 +88,7 @@ def schema(
         timestamp=(1_700_000_000 + position) * 1000,
         position=str(position),
         operation=operation,
-        description=encode({}),
+        description=encode({"to": {"db": "db", "coll": to}} if to else {}),
     )
 
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from penstock.event import AnyEvent, ChangeEvent, Commit, Entry
 from penstock.extjson import encode
 from penstock.progress import Progress
-from penstock.subscribe import Coalescing, InsertDelete
+from penstock.subscribe import Coalescing, Criteria, InsertDelete
 from penstock.wire import Block, decode_message
 from tests.subscribe.deltas import documents, updates
 from tests.subscribe.events import LOG_ID, blocks_of, commit, schema, system
@@ -46,13 +46,15 @@ PLACES = [
     Place("shop", "db", "a", "b/c"),
 ]
 COLUMNS = ("n", "big")
+ALL = Criteria(control_events=True)
 
 
 class History:
     """What a database commits, and the truth that its events tell."""
 
-    def __init__(self, draw: st.DrawFn, *, lasting_deltas: bool) -> None:
+    def __init__(self, draw: st.DrawFn, *, lasting_deltas: bool, renames: bool) -> None:
         self._draw = draw
+        self._what = ["change"] * 12 + ["system", "schema"] + ["rename"] * 3 * renames
         self._lasting_deltas = lasting_deltas
         self._truth: dict[Place, Any] = {}
         self._doomed: set[Place] = set()
@@ -61,11 +63,13 @@ class History:
 
     def next(self) -> AnyEvent:
         self._position += 1
-        what = self._draw(st.sampled_from(["change"] * 12 + ["system", "schema"]))
+        what = self._draw(st.sampled_from(self._what))
         if what == "system":
             return system(self._position)
         if what == "schema":
             return schema(self._position)
+        if what == "rename":
+            return self._rename(*self._draw(st.permutations(["orders", "a", "a/b"]))[:2])
         return self._change(self._draw(st.sampled_from(PLACES)))
 
     def rest(self) -> list[AnyEvent]:
@@ -75,6 +79,19 @@ class History:
             del self._truth[place]
         self._position += len(owed)
         return [self._event(place, "delete") for place in owed]
+
+    def _rename(self, old: str, new: str) -> AnyEvent:
+        """Of a collection of shop's db, onto what has the new name."""
+
+        def renamed(place: Place) -> Place | None:
+            if (place.source, place.tenant) != ("shop", "db") or place.collection not in (old, new):
+                return place
+            return place._replace(collection=new) if place.collection == old else None
+
+        truth = {renamed(place): document for place, document in self._truth.items()}
+        self._truth = {place: document for place, document in truth.items() if place}
+        self._doomed = {place for one in self._doomed if (place := renamed(one))}
+        return schema(self._position, "rename", collection=old, to=new)
 
     def _change(self, place: Place) -> AnyEvent:
         if place in self._doomed:
@@ -135,9 +152,11 @@ class History:
 
 
 @st.composite
-def logs(draw: st.DrawFn, *, lasting_deltas: bool = False, size: int = 24) -> list[Block]:
+def logs(
+    draw: st.DrawFn, *, lasting_deltas: bool = False, renames: bool = False, size: int = 24
+) -> list[Block]:
     """A log of many changes of few documents; commits and blocks cut it anywhere."""
-    history = History(draw, lasting_deltas=lasting_deltas)
+    history = History(draw, lasting_deltas=lasting_deltas, renames=renames)
     events = [history.next() for _ in range(draw(st.integers(2, size)))]
     if not lasting_deltas:
         events += history.rest()
@@ -184,25 +203,53 @@ async def crash_everywhere(
 ) -> None:
     """Read from `start`, crash after each number of events, and resume as `again` says.
 
-    The marker saved is that of the last event processed: no consumer may save a later one.
+    The marker saved is that of the last event processed: no consumer may save a later one. State
+    and marker are saved together.
     """
     truth = states(blocks)
-    sent = await entries_sent(blocks, coalescing, after=marker_at(blocks, start))
+    sent = await entries_sent(blocks, coalescing, after=marker_at(blocks, start), criteria=ALL)
     assert folded(truth[start], sent) == truth[-1]
     for crash in range(len(sent) + 1):
         state = folded(truth[start], sent[:crash])
         saved = marker(sent[crash - 1]) if crash else marker_at(blocks, start)
-        rest = await entries_sent(blocks, again, after=saved)
+        rest = await entries_sent(blocks, again, after=saved, criteria=ALL)
         assert folded(state, rest) == truth[-1], (start, crash)
 
 
 @settings(max_examples=30)
-@given(logs(), windows(), st.one_of(st.none(), windows()), st.data())
+@given(logs(renames=True), windows(), st.one_of(st.none(), windows()), st.data())
 def test_from_every_place_with_a_crash_at_every_point_the_state_is_that_of_the_raw_stream_p8(
     blocks: list[Block], coalescing: Coalescing, again: Coalescing | None, data: st.DataObject
 ) -> None:
     start = data.draw(st.integers(0, blocks[-1].last_sequence))
     asyncio.run(crash_everywhere(blocks, start, coalescing, again))
+
+
+@pytest.mark.parametrize("append", [1, 9])
+async def test_a_rename_that_was_processed_never_comes_again_onto_what_followed_it_p8(
+    append: int,
+) -> None:
+    """Else the rows that were inserted under the old name would move, and stay there."""
+
+    def of_a(position: int, operation: str, key: int) -> ChangeEvent:
+        made = event(position, operation, key, document={"at": position})
+        return structs.replace(made, collection="a")
+
+    events: list[AnyEvent] = [
+        of_a(1, "insert", 1),
+        of_a(2, "update", 1),
+        schema(3, "rename", collection="a", to="b"),
+        of_a(4, "insert", 2),
+        of_a(5, "insert", 3),
+        of_a(6, "update", 3),
+        of_a(7, "insert", 4),
+    ]
+    commits = [commit(one) for one in events]
+    blocks = blocks_of([commits[at : at + append] for at in range(0, len(commits), append)])
+    for start in range(len(events)):
+        await crash_everywhere(blocks, start, ALWAYS, ALWAYS)
+    sent = await entries_sent(blocks, criteria=ALL)
+    assert [one.coalesced for one in sent] == [2, 0, 1, 2, 1]
 
 
 @settings(max_examples=30)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from penstock.event import ChangeEvent, Entry, Json, Operation
+from penstock.event import ChangeEvent, Entry, Json, Operation, SchemaEvent
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
 from penstock.subscribe import Coalescing, Criteria, Delivery, Subscription, Window, follow
@@ -103,6 +103,8 @@ def folded(state: State, entries: Iterable[Entry]) -> State:
     state = dict(state)
     for entry in entries:
         event = entry.event
+        if isinstance(event, SchemaEvent) and event.operation == "rename":
+            _rename(state, event)
         if not isinstance(event, ChangeEvent):
             continue
         identity = (event.source, event.tenant, event.collection, bytes(event.key).decode())
@@ -120,6 +122,16 @@ def folded(state: State, entries: Iterable[Entry]) -> State:
                 # A delta for another state than this: a real consumer waits for the delete.
                 state[identity] = copy.deepcopy(before)
     return state
+
+
+def _rename(state: State, event: SchemaEvent) -> None:
+    """Move the documents; what the new name had is gone."""
+    old = (event.source, event.tenant, event.collection)
+    new = (event.source, event.tenant, msgspec.json.decode(event.description)["to"]["coll"])
+    moved = {(*new, identity[3]): state[identity] for identity in state if identity[:3] == old}
+    for identity in [one for one in state if one[:3] in (old, new)]:
+        del state[identity]
+    state.update(moved)
 
 
 def event(position: int, operation: str, /, key: int = 1, **fields: Any) -> ChangeEvent:

@@ -6,7 +6,9 @@ was said before and after a rename or a snapshot's start is not the same documen
 
 Every event of a window but the last carries the marker of the window's start, because it may come
 before changes that are merged into a later one; a reader that crashed gets the whole window again
-(P8). What merges with what, and what comes of it, is a table in docs/reference/coalescing.md.
+(P8). So no window spans a schema event: a rename that came again, onto rows that followed it, would
+take those along. What merges with what, and what comes of it, is a table in
+docs/reference/coalescing.md.
 """
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ import numpy as np
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from penstock.event import Operation
+from penstock.event import Kind, Operation
 from penstock.progress import Progress
 from penstock.subscribe.compose import Composition, InexactError, completed
 from penstock.subscribe.deliver import Delivery, Merged, Slice, Window
@@ -51,7 +53,8 @@ class Coalescing(Struct, frozen=True, kw_only=True):
 def window_of(blocks: Sequence[Block], *, events_max: int) -> list[Block]:
     """The first of `blocks` within `events_max`, ending with a whole commit if one ends there.
 
-    Only a commit with more entries than a window, or more bytes, is cut.
+    Schema events have windows of their own. A commit is cut only if it has more entries than a
+    window, or more bytes, or both schema events and others.
     """
     found: list[Block] = []
     left = events_max
@@ -60,11 +63,26 @@ def window_of(blocks: Sequence[Block], *, events_max: int) -> list[Block]:
             break
         found.append(block if len(block) <= left else _first(block, left))
         left -= len(block)
+    found = _within_schema(found)
     for number in range(len(found) - 1, -1, -1):
         block = found[number]
         ends = np.flatnonzero(block.places["ends"][block.start : block.stop])
         if len(ends):
             return [*found[:number], _first(block, int(ends[-1]) + 1)]
+    return found
+
+
+def _within_schema(blocks: Sequence[Block]) -> list[Block]:
+    """Up to the first schema event; or, where `blocks` begin with some, those alone."""
+    found: list[Block] = []
+    leads: bool | None = None
+    for block in blocks:
+        schema = block.kinds()[block.start : block.stop] == Kind.SCHEMA
+        leads = bool(schema[0]) if leads is None else leads
+        other = np.flatnonzero(schema != leads)
+        if len(other):
+            return [*found, _first(block, int(other[0]))] if other[0] else found
+        found.append(block)
     return found
 
 
