@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.errors import ServiceUnavailableError
 from penstock.event import Commit
 from penstock.log.memory import MemoryLog
 from penstock.state import keeper as keeper_module
@@ -175,6 +176,29 @@ async def test_what_a_reading_kept_and_what_was_dropped_is_removed_in_steps(
         all_steps(keeper)
         assert stored(keeper) == (1, 0, 0)
     await log.close()
+
+
+@pytest.mark.parametrize("bytes_max", [1, 1 << 20])
+async def test_a_reading_never_ends_as_if_whole_when_the_log_is_replaced_under_it(
+    tmp_path: Path, bytes_max: int
+) -> None:
+    logs = [await log_of_empty_sources() for _ in range(2)]
+    rows = [change("shop", "a", n, document={"_id": n}, position=n) for n in range(3)]
+    for log in logs:
+        await log.append([Commit(source="shop", position="1", events=tuple(rows))])
+    with keeping(logs[0], tmp_path) as keeper:
+        all_steps(keeper)
+        begun, ended = keeper.open(Criteria()), keeper.open(Criteria())
+        assert len(begun.read(bytes_max=1)) == 1
+        assert len(rows_of(ended)["shop", "a"]) == 3
+        keeper._log = logs[1]
+        all_steps(keeper)
+        with pytest.raises(ServiceUnavailableError, match="Throw away what came"):
+            begun.read(bytes_max=bytes_max)
+        begun.close()
+        assert len(current(keeper)["shop", "a"]) == 3
+    for log in logs:
+        await log.close()
 
 
 def stored(keeper: StateKeeper) -> tuple[int, int, int]:

@@ -204,6 +204,8 @@ class StateKeeper:
                 if applied.log_id:
                     logger.warning("state belongs to another log; it is built anew")
                 place = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+                for reading in self._readings:
+                    reading.broken = True
                 for name in DATABASES:
                     txn.drop(self._env[name], delete=False)
                 self._facts = Facts({}, {}, next_number=self._facts.next_number)

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from penstock.errors import ServiceUnavailableError
 from penstock.event import ClusterTime, Operation
 from penstock.kv import Env, Transaction
 from penstock.progress import Progress
@@ -47,6 +48,8 @@ class StateReading:
         self.progress = progress
         self.numbers = frozenset(names)
         self.cursor = b""
+        self.broken = False
+        """What it reads is being taken away; set before that is done."""
         self._env = env
         self._names = dict(names)
         self._left = sorted(names)
@@ -55,6 +58,15 @@ class StateReading:
 
     def read(self, *, bytes_max: int) -> list[CurrentRow]:
         """As `Reading.read`."""
+        rows = self._read(bytes_max)
+        # After the transaction: one that saw nothing any more began after this was set.
+        if self.broken:
+            raise ServiceUnavailableError(
+                "the log was replaced while rows were sent. Throw away what came, and ask again."
+            )
+        return rows
+
+    def _read(self, bytes_max: int) -> list[CurrentRow]:
         rows: list[CurrentRow] = []
         size = 0
         with self._env.read() as txn:

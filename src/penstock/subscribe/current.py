@@ -37,7 +37,10 @@ class Reading(Protocol):
     progress: Progress
 
     def read(self, *, bytes_max: int) -> list[CurrentRow]:
-        """The next rows, of about `bytes_max` bytes and at least one; empty at the end."""
+        """The next rows, of about `bytes_max` bytes and at least one; empty at the end.
+
+        Raises ServiceUnavailableError if the rows were taken away meanwhile: what came is not whole.
+        """
         ...
 
     def close(self) -> None: ...
