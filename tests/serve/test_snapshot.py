@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from penstock.client import follow, snapshot, snapshot_sync
 from penstock.client.change import Change
-from penstock.client.flight import LogClient, RowsRequest
+from penstock.client.flight import LogClient, ReadRequest, RowsRequest
 from penstock.errors import PenstockError, RequestError, StateIncompleteError
 from penstock.event import Commit, Kind
 from penstock.log.memory import MemoryLog
@@ -23,7 +24,7 @@ from penstock.serve.snapshot import row_batches
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from penstock.subscribe import Criteria
-from penstock.subscribe.current import row_json
+from penstock.subscribe.current import Reading, row_json
 from penstock.subscribe.shards import Shards
 from penstock.wire import ARROW_SCHEMA
 from tests.state.histories import (
@@ -284,6 +285,78 @@ async def test_rows_that_may_be_missing_are_an_error_with_the_way_out_never_a_sm
 async def _taken(served: Served, collections: list[str]) -> list[Change]:
     async with snapshot(served.grpc, collections=collections) as rows:
         return [row async for row in rows]
+
+
+class Waiting:
+    """A state whose writer is busy until it is let go."""
+
+    def __init__(self, keeper: StateKeeper) -> None:
+        self.keeper = keeper
+        self.go = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.closers: list[int] = []
+
+    def open(self, criteria: Criteria) -> Reading:
+        self.begun.release()
+        self.go.wait()
+        reading = self.keeper.open(criteria)
+        close = reading.close
+
+        def closed() -> None:
+            self.closers.append(threading.get_ident())
+            close()
+
+        reading.close = closed  # type: ignore[method-assign]
+        return reading
+
+
+async def test_readings_that_wait_to_begin_keep_nobody_from_reading_the_log(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as served:
+        for source in SOURCES:
+            await served.log.append(copied_whole(source))
+        await served.caught_up()
+        bounds = await served.log.bounds()
+        state = Waiting(served.keeper)
+        flight = FlightServer(served.log, current=state)
+        flight.start()
+
+        def rows() -> list[Any]:
+            with LogClient(flight.address) as client:
+                return list(client.rows(RowsRequest(source="shop")))
+
+        def entries() -> int:
+            read = ReadRequest(log_id=bounds.log_id, after=0, until=bounds.head)
+            with LogClient(flight.address) as client:
+                return sum(batch.num_rows for batch in client.read(read))
+
+        try:
+            waiting = [asyncio.create_task(asyncio.to_thread(rows)) for _ in range(3)]
+            async with asyncio.timeout(30):  # else a failure would hang
+                for _ in waiting:
+                    await asyncio.to_thread(state.begun.acquire)
+                assert await asyncio.to_thread(entries) == bounds.head
+        finally:
+            state.go.set()
+            await asyncio.gather(*waiting)
+            await asyncio.to_thread(flight.stop)
+        assert len(state.closers) == 3
+
+
+async def test_a_reading_is_never_closed_on_the_loop_where_it_would_wait_for_the_writer(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as served:
+        for source in SOURCES:
+            await served.log.append(copied_whole(source))
+        await served.caught_up()
+        state = Waiting(served.keeper)
+        state.go.set()
+        async for _ in row_batches(state, Criteria(), bytes_max=1000):
+            pass
+    assert len(state.closers) == 1
+    assert threading.get_ident() not in state.closers
 
 
 async def test_without_a_state_the_rows_are_refused_with_the_setting_that_keeps_them() -> None:

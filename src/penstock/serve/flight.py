@@ -12,7 +12,8 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -314,20 +315,21 @@ class _Flight(fl.FlightServerBase):
             names = request.columns or ARROW_SCHEMA.names
             schema = pa.schema([ARROW_SCHEMA.field(name) for name in names])
             if isinstance(request, RowsRequest):
-                rows = current_batches(kept(self._current), request)
+                rows = partial(current_batches, kept(self._current), request)
                 return fl.GeneratorStream(schema, self._stream(rows))
             covered = covered_batches(self._reader, request)
             entries = ((batch, str(sequence)) for batch, sequence in covered)
-            return fl.GeneratorStream(schema, self._stream(entries))
+            return fl.GeneratorStream(schema, self._stream(lambda: entries))
 
-    def _stream(self, batches: Generator[tuple[pa.RecordBatch, str]]) -> Iterator[Any]:
+    def _stream(self, begin: Callable[[], Generator[tuple[pa.RecordBatch, str]]]) -> Iterator[Any]:
         with _told():
             if not self._reads.acquire(timeout=self._wait_seconds):
                 raise ServiceBusyError(readers_max=self._reads_max)
         READERS.labels("flight").inc()
         published = EVENTS_PUBLISHED.labels("flight")
         try:
-            with _told():
+            # Beginning may wait for the state's writer, so it takes no place of those who gather.
+            with _told(), closing(begin()) as batches:
                 while True:
                     with self._gathers:
                         made = next(batches, None)
@@ -339,7 +341,6 @@ class _Flight(fl.FlightServerBase):
                     yield (batch, said.encode()) if said else batch
                     published.inc(batch.num_rows)
         finally:
-            batches.close()
             READERS.labels("flight").dec()
             self._reads.release()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.client.flight import RowsRequest
 from penstock.subscribe.criteria import Criteria
-from penstock.subscribe.current import CurrentRow, CurrentState
+from penstock.subscribe.current import CurrentRow, CurrentState, Reading
 from penstock.wire import (
     ARROW_SCHEMA,
     Block,
@@ -49,16 +49,22 @@ def current_batches(
 ) -> Generator[tuple[pa.RecordBatch, str]]:
     """The current rows in batches; then an empty one with the marker to follow from.
 
-    Raises as `CurrentState.open` does, at the first batch.
+    Opens the reading at once, and raises as `CurrentState.open` does; the first batch must be asked
+    for, or the reading stays open.
     """
     criteria = Criteria(
         collections=frozenset(request.collections),
         sources=frozenset([request.source] if request.source else []),
     )
     columns = request.columns or tuple(ARROW_SCHEMA.names)
-    reading = current.open(criteria)
+    return _batches(current.open(criteria), request.batch_bytes, columns)
+
+
+def _batches(
+    reading: Reading, bytes_max: int, columns: Sequence[str]
+) -> Generator[tuple[pa.RecordBatch, str]]:
     try:
-        while rows := reading.read(bytes_max=request.batch_bytes):
+        while rows := reading.read(bytes_max=bytes_max):
             yield rows_to_arrow(rows, columns), ""
         schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
         yield pa.RecordBatch.from_pylist([], schema=schema), str(reading.progress)

@@ -52,4 +52,5 @@ async def row_batches(
             yield RowBatch(rows)
         yield RowBatch([], str(reading.progress))
     finally:
-        reading.close()
+        # Not on the loop: it waits for the write under way.
+        await asyncio.to_thread(reading.close)
