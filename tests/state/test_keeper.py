@@ -201,6 +201,32 @@ async def test_a_reading_never_ends_as_if_whole_when_the_log_is_replaced_under_i
         await log.close()
 
 
+async def test_what_a_failed_write_left_in_memory_is_never_read_even_if_loading_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "_OPEN_SECONDS", 0.0)
+    log = await log_of_empty_sources()
+    row = change("shop", "a", 1, document={"_id": 1}, position=1)
+    with keeping(log, tmp_path) as keeper:
+        all_steps(keeper)
+        await log.append([Commit(source="shop", position="1", events=(row,))])
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper_module, "write_applied", _power_cut)
+            patch.setattr(keeper_module, "read_facts", _power_cut)
+            with pytest.raises(PowerCutError):
+                keeper.step()
+            with pytest.raises(ServiceUnavailableError):
+                keeper.open(Criteria())
+            with pytest.raises(PowerCutError):
+                keeper.step()
+        all_steps(keeper)
+        assert current(keeper) == {("shop", "a"): {'{"_id": 1}': {"_id": 1}}}
+        with keeping(log, tmp_path / "anew") as anew:
+            all_steps(anew)
+            assert keeper.facts.next_number == anew.facts.next_number
+    await log.close()
+
+
 def stored(keeper: StateKeeper) -> tuple[int, int, int]:
     """How many rows, rows kept for readings and dropped collections there are."""
     with find_state(keeper.path) as env, env.read() as txn:  # type: ignore[union-attr]

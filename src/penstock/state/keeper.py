@@ -56,7 +56,8 @@ _REMOVED_MAX: Final = 5_000
 """How many rows of a forgotten collection one transaction removes."""
 _WAIT_SECONDS: Final = 0.5
 _FULL_SECONDS: Final = 5.0
-_OPEN_SECONDS: Final = 30.0
+_OPEN_SECONDS: Final = 2.0
+"""The error that follows is transient."""
 _PASSING: Final = (LogError, TrimmedError)
 """What the log says while it is being opened, replaced or trimmed; their subclasses stay."""
 
@@ -96,6 +97,8 @@ class StateKeeper:
         self._readings: list[StateReading] = []
         self._ended: list[int] = []
         self._failure: PenstockError | None = None
+        self._doubtful = False
+        """What is in memory may not be what was written: nobody reads until it was loaded again."""
         self._last_reading = 0
         self._thread: threading.Thread | None = None
         self.path = state_path(path)
@@ -149,11 +152,15 @@ class StateKeeper:
         """Apply the next entries in one transaction; False if there was nothing to do."""
         with self._turn:
             try:
-                return self._step()
-            except BaseException:
-                # What the transaction undid must be undone here too.
-                self._applied, self._facts = self._loaded()
-                raise
+                if self._doubtful:
+                    self._reload()
+                try:
+                    return self._step()
+                except BaseException:
+                    # What the transaction undid must be undone here too, if not now then later.
+                    self._doubtful = True
+                    self._reload()
+                    raise
             finally:
                 self._turn.notify_all()
 
@@ -220,6 +227,10 @@ class StateKeeper:
             write_applied(txn, self._env, applied)
         self._applied = applied
 
+    def _reload(self) -> None:
+        self._applied, self._facts = self._loaded()
+        self._doubtful = False
+
     def _loaded(self) -> tuple[Applied, Facts]:
         with self._env.read() as txn:
             applied = read_applied(txn, self._env)
@@ -276,7 +287,7 @@ class StateKeeper:
     # --- reading --------------------------------------------------------------------------------
 
     def open(self, criteria: Criteria) -> StateReading:
-        """As `CurrentState.open`; waits while the state is within a commit."""
+        """As `CurrentState.open`; waits a little while the state is within a commit."""
         with self._turn:
             if not self._turn.wait_for(self._between_commits, timeout=_OPEN_SECONDS):
                 raise ServiceUnavailableError(
@@ -290,7 +301,8 @@ class StateKeeper:
             return self._begin(wanted, criteria.shards)
 
     def _between_commits(self) -> bool:
-        return self._applied.ends_commit or self._failure is not None
+        settled = self._applied.ends_commit and not self._doubtful
+        return settled or self._failure is not None
 
     def _begin(self, wanted: Sequence[Name], shards: Shards | None) -> StateReading:
         self._last_reading += 1
