@@ -23,7 +23,11 @@ async def test_a_log_that_needs_an_upgrade_is_never_taken_for_no_log(
 ) -> None:
     """Else a place that is another log's would be claimed for a log that seems to be new."""
     settings, store = machine(tmp_path, SECTION), MemoryStore()
-    monkeypatch.setattr(publishing, "store_of", lambda _: store)
+
+    def store_of(_: object) -> MemoryStore:
+        return store
+
+    monkeypatch.setattr(publishing, "store_of", store_of)
     await log_of_format(settings.log.path, pack_u64(1))
     monkeypatch.setattr(formats, "FORMAT", 2)
     monkeypatch.setattr(formats, "UPGRADES", {1: noting(b"1to2,")})

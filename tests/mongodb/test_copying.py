@@ -1,5 +1,8 @@
 """What a copy says of itself, and what may be asked of it. No server."""
 
+# Decisions that have no door of their own are asked where they are made.
+# pyright: reportPrivateUsage=false
+
 from typing import Any
 
 import msgspec

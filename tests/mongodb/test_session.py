@@ -1,5 +1,8 @@
 """What a session makes of single events, without a server."""
 
+# Decisions that have no door of their own are asked where they are made.
+# pyright: reportPrivateUsage=false
+
 from typing import Any, cast
 
 import bson

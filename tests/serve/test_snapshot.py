@@ -331,8 +331,8 @@ async def test_readings_that_wait_to_begin_keep_nobody_from_reading_the_log(
             with LogClient(flight.address) as client:
                 return sum(batch.num_rows for batch in client.read(read))
 
+        waiting = [asyncio.create_task(asyncio.to_thread(rows)) for _ in range(3)]
         try:
-            waiting = [asyncio.create_task(asyncio.to_thread(rows)) for _ in range(3)]
             async with asyncio.timeout(30):  # else a failure would hang
                 for _ in waiting:
                     await asyncio.to_thread(state.begun.acquire)

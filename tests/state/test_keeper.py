@@ -1,5 +1,8 @@
 """The state holds what the log adds up to, exactly once, and a reading is of one moment."""
 
+# A log is replaced under the keeper, as a restore does.
+# pyright: reportPrivateUsage=false
+
 import json
 import os
 import tempfile

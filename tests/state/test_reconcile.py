@@ -1,5 +1,8 @@
 """P19: what a copy proves to be gone is told as deleted, exactly once, in order with the source."""
 
+# Limits are made small, and decisions asked where they are made.
+# pyright: reportPrivateUsage=false
+
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable

@@ -454,7 +454,7 @@ def test_schema_events_have_windows_of_their_own_and_may_cut_a_commit(append: in
         commit(changes[3]),
     ]
     blocks = blocks_of([commits[at : at + append] for at in range(0, len(commits), append)])
-    ends, after = [], 0
+    ends, after = list[int](), 0
     while left := [one.narrow(after=after) for one in blocks if one.last_sequence > after]:
         after = window_of(left, events_max=9)[-1].last_sequence
         ends.append(after)
