@@ -1,6 +1,7 @@
 """Fixtures that every test may use: real servers, started once and only if asked for."""
 
 import os
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -33,9 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _logging() -> Iterator[None]:
-    """Commands run in the process of the tests: what they configure for theirs is undone."""
+def _process() -> Iterator[None]:
+    """Commands run in the process of the tests: what they configure for theirs is undone.
+
+    A process that ends ignores signals on its way out; whom a later test starts would inherit it.
+    """
+    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {which: signal.getsignal(which) for which in handled}
     yield
+    for which, handler in before.items():
+        signal.signal(which, handler)
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
 
