@@ -244,6 +244,24 @@ class Rewinds(Protocol):
 
 
 @runtime_checkable
+class Moves(Protocol):
+    """A source whose positions say more than a place; beside ChangeSource, and optional."""
+
+    def moved(self, position: str, *, before: str | None) -> str:
+        """What to keep where somebody has the source go on from `position` and not from `before`.
+
+        There is a gap then, or another log, and what a copy told before that proves nothing. So a
+        copy that either of the two is in the middle of begins anew at `position`. Asks nobody.
+        Raises RequestError for what is no position of this kind of source.
+        """
+        ...
+
+    def is_copying(self, position: str) -> bool:
+        """Whether a source that stands at `position` is in the middle of a copy."""
+        ...
+
+
+@runtime_checkable
 class Copies(Protocol):
     """A source that copies what is there while it streams; beside ChangeSource, and optional."""
 

@@ -52,7 +52,7 @@ class Capturing:
         await asyncio.to_thread(self._keeper.close)
 
     def events(self) -> list[AnyEvent]:
-        blocks = self.log.read_now(after=0, bytes_max=1 << 40)
+        blocks = self.log.read_now(after=self.log.bounds_now().trimmed, bytes_max=1 << 40)
         return [entry.event for block in blocks for entry in block.entries()]
 
     async def until(self, true: Callable[[list[AnyEvent]], bool]) -> list[AnyEvent]:
@@ -63,7 +63,8 @@ class Capturing:
             events = self.events()
             if true(events):
                 return events
-            await self.log.wait(after=len(events), timeout_seconds=0.1)
+            seen = self.log.bounds_now().trimmed + len(events)
+            await self.log.wait(after=seen, timeout_seconds=0.1)
 
     async def until_said(self, operation: str, times: int = 1) -> list[AnyEvent]:
         return await self.until(

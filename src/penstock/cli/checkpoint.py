@@ -97,7 +97,7 @@ def set_(
     """Have a source go on from another position; the log gets a gap that says so.
 
     Only while it is not captured: the service is down, or the source is paused or has stopped. The
-    position is the source's own text; one that it cannot read stops its capture with a sentence.
+    position is the source's own text. A copy that was under way begins anew there.
     """
     _moved(config, source, position, as_json=as_json)
 
@@ -148,6 +148,13 @@ def _moved(config: Any, source: str, position: str | None, *, as_json: bool) -> 
     to = "where its `start` says" if done.after is None else f"from {_shortened(done.after)}"
     told = "; the log has a gap that says so" if done.gap else ""
     _say(f"{source} goes on {to}{told}. It stood at {_shortened(done.before)}.")
+    if done.copy == "anew":
+        _say("The copy that was under way begins anew there: what it told before proves nothing.")
+    elif done.copy == "dropped":
+        _say(
+            f"The copy that was under way is given up. Unless `start` makes one, run "
+            f"`penstock snapshot {source}` once it is captured."
+        )
 
 
 async def _move(settings: "Settings", source: str, position: str | None) -> "Move":
@@ -176,7 +183,9 @@ async def _move(settings: "Settings", source: str, position: str | None) -> "Mov
             raise RequestError(
                 f"there is no source {source!r}{near(source, sorted(known))}. Nothing was changed."
             )
-        return await move(log, source, position, now_ms=time.time_ns() // 1_000_000)
+        adapter = settings.sources[source].open() if source in settings.sources else None
+        now_ms = time.time_ns() // 1_000_000
+        return await move(log, source, position, now_ms=now_ms, adapter=adapter)
 
 
 async def _unpublish(settings: "Settings") -> None:

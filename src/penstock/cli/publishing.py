@@ -18,7 +18,7 @@ from msgspec import structs, to_builtins
 from penstock.capture import Supervisor
 from penstock.capture.breaker import Breaker
 from penstock.capture.lineage import Standing, above, standing
-from penstock.capture.moving import move
+from penstock.capture.moving import in_another_log, move
 from penstock.capture.publish import Publisher, PublishLimits, require_place
 from penstock.capture.supervise import Clock
 from penstock.checkpoints import open_store
@@ -171,7 +171,9 @@ async def _claimed(settings: Settings, store: CheckpointStore, writer: str) -> A
                 return None
             claimed = structs.replace(kept.checkpoint, writer=writer)
             await store.write(claimed, replacing=kept.revision)
-            return above(claimed, configured=settings.sources)
+            adapters = [source.open() for source in settings.sources.values()]
+            base = structs.replace(claimed, sources=in_another_log(claimed.sources, adapters))
+            return above(base, configured=settings.sources)
         except CheckpointConflictError:
             continue  # it was published meanwhile: look again
         except CheckpointUnavailableError as error:
@@ -213,7 +215,9 @@ def register(
         if not isinstance(source, str) or not isinstance(position, str | None):
             raise RequestError("checkpoint_move needs a source and a position, both text.")
         async with supervisor.at_rest(source):
-            done = await move(log, source, position, now_ms=time.time_ns() // 1_000_000)
+            adapter = next((one for one in supervisor.sources() if one.name == source), None)
+            now_ms = time.time_ns() // 1_000_000
+            done = await move(log, source, position, now_ms=now_ms, adapter=adapter)
         logger.warning("a position was moved by hand", source=source, cleared=position is None)
         return {"move": to_builtins(done)}
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field, structs
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RequestError
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.namespaces import Namespaces
 
@@ -114,6 +114,9 @@ class Copying(Struct, frozen=True, omit_defaults=True):
     """Whether it is of everything that is captured."""
     announcements: int = 0
     """How often snapshot_started was said: again when collections were added."""
+    anew: bool = False
+    """Whether it is to begin as another one, for something was lost since it began; what there is
+    to copy is looked up by the session that begins it."""
 
 
 class MongoPosition(Struct, frozen=True, omit_defaults=True):
@@ -150,6 +153,53 @@ def parse_position(text: str) -> MongoPosition:
             f"nothing was captured. Run that version."
         )
     return position
+
+
+def moved(source: str, position: str, *, before: str | None) -> str:
+    """As `penstock.ports.Moves.moved`."""
+    try:
+        place = parse_position(position)
+    except ConfigError as error:
+        raise RequestError(
+            f"{source}: that is no position of a MongoDB source. Nothing was changed. Take one "
+            f"from `penstock checkpoint show --json`."
+        ) from error
+    stood = None if before is None else _parsed(before)
+    now = structs.replace(place, copying=_begun_anew(place.copying), gap_said=False)
+    if stood is not None:
+        copying = _begun_anew(place.copying, stood.copying)
+        now = structs.replace(now, copying=copying, letters=stood.letters)
+    return now.text()
+
+
+def is_copying(position: str) -> bool:
+    """Whether `position` is in the middle of a copy; False for what is none of MongoDB's."""
+    known = _parsed(position)
+    return known is not None and known.copying is not None
+
+
+def _parsed(position: str) -> MongoPosition | None:
+    """None for the position of another kind of source, which had the name before."""
+    try:
+        return parse_position(position)
+    except ConfigError:
+        return None
+
+
+def _begun_anew(*copies: Copying | None) -> Copying | None:
+    """A copy, still to begin, of everything that `copies` were to copy; None if there are none."""
+    found = [copying for copying in copies if copying is not None]
+    if not found:
+        return None
+    covers = dict.fromkeys(one for copying in found for one in (*copying.covers, *copying.pending))
+    whole = any(copying.whole for copying in found)
+    return Copying(
+        snapshot=found[0].snapshot,
+        pending=tuple(covers),
+        covers=tuple(covers),
+        whole=whole,
+        anew=True,
+    )
 
 
 class PositionWriter:

@@ -47,6 +47,8 @@ from penstock.sources.mongodb.positions import (
     MongoPosition,
     Scope,
     Token,
+    is_copying,
+    moved,
     parse_position,
 )
 from penstock.sources.mongodb.session import Session, system_event
@@ -96,6 +98,9 @@ class MongoSource:
             elif known.scope != self.config.scope:
                 changed, known = await self._rescoped(client, deployment, known, known.scope)
                 yield changed
+            if known.copying is not None and known.copying.anew:
+                copying = await self._anew(client, known.copying, known.token)
+                known = structs.replace(known, copying=copying)
             while True:
                 session = self._session(client, deployment, known)
                 self._session_now, self._letters = session, known.letters
@@ -227,6 +232,14 @@ class MongoSource:
         except PyMongoError as error:
             raise translated(self.name, error, grant=grant_command(self.config)) from None
         return structs.replace(known, token=token, gap_said=False).text()
+
+    def moved(self, position: str, *, before: str | None) -> str:
+        """As `Moves.moved`. The letters that are outstanding stay as many as they are."""
+        return moved(self.name, position, before=before)
+
+    def is_copying(self, position: str) -> bool:
+        """As `Moves.is_copying`."""
+        return is_copying(position)
 
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()
