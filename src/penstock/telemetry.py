@@ -18,6 +18,9 @@ REGISTRY = CollectorRegistry()
 SERVE_REGISTRY = CollectorRegistry()
 """What the serve process counts. No name is in both, so that one page can show them."""
 
+_LATENCY = (*(n / 1000 for n in (1, 2.5, 5, 10, 25, 50, 100, 250, 500)), 1.0, 2.5, 5.0, 10.0, 60.0)
+"""Upper bounds of the buckets of what takes time, in seconds."""
+
 EVENTS_APPENDED = Counter(
     "penstock_events_ingested_total", "Events made durable.", ["source"], registry=REGISTRY
 )
@@ -26,6 +29,34 @@ COMMITS_APPENDED = Counter(
 )
 APPEND_SECONDS = Histogram(
     "penstock_append_seconds", "From append to durable, per group commit.", registry=REGISTRY
+)
+INGESTION_LATENCY_SECONDS = Histogram(
+    "penstock_ingestion_latency_seconds",
+    "From a source's saying a change to its being durable: the longest of each append.",
+    ["source"],
+    buckets=_LATENCY,
+    registry=REGISTRY,
+)
+BATCH_SIZE = Histogram(
+    "penstock_batch_size",
+    "Events that one append of a source made durable.",
+    ["source"],
+    buckets=(1, 5, 10, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000),
+    registry=REGISTRY,
+)
+QUEUE_DEPTH = Gauge(
+    "penstock_queue_depth",
+    "Events between a source and the log: handed over and waiting (hand_over), or in the append "
+    "under way (append). An empty commit counts as one.",
+    ["source", "component"],
+    registry=REGISTRY,
+)
+BACKPRESSURE_EVENTS = Counter(
+    "penstock_backpressure_events_total",
+    "Times that a source was not asked for more because its hand-over was full: all of them "
+    "(waited), those of 100 ms and more (slow), those of 500 ms and more (critical).",
+    ["source", "level"],
+    registry=REGISTRY,
 )
 SOURCE_ERRORS = Counter(
     "penstock_source_errors_total", "Errors of a source.", ["source", "code"], registry=REGISTRY
@@ -54,6 +85,12 @@ CHECKPOINT_ERRORS = Counter(
     ["source"],
     registry=REGISTRY,
 )
+CHECKPOINT_LATENCY_SECONDS = Histogram(
+    "penstock_checkpoint_latency_seconds",
+    "Time that a published copy took to write, failures included.",
+    buckets=_LATENCY,
+    registry=REGISTRY,
+)
 LOG_HEAD_SEQUENCE = Gauge(
     "penstock_log_head_sequence", "Sequence of the newest entry.", registry=REGISTRY
 )
@@ -65,6 +102,19 @@ EVENTS_PUBLISHED = Counter(
     "penstock_events_published_total",
     "Events sent to readers.",
     ["protocol"],
+    registry=SERVE_REGISTRY,
+)
+PUBLISH_LATENCY_SECONDS = Histogram(
+    "penstock_publish_latency_seconds",
+    "From durable to handed to the reader's connection: the newest event of each delivery.",
+    ["protocol"],
+    buckets=_LATENCY,
+    registry=SERVE_REGISTRY,
+)
+PUBLISH_ERRORS = Counter(
+    "penstock_publish_errors_total",
+    "Answers to readers that ended with an error; `broken` is one that ended without an answer.",
+    ["protocol", "code"],
     registry=SERVE_REGISTRY,
 )
 CHANGES_COALESCED = Counter(

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from penstock.capture.alerts import Alert, Kind
 from penstock.cli.alerts import QUEUE_MAX, AlertsConfig, Sender
+from penstock.telemetry import REGISTRY
 from tests.cli.service import Service, commands_alive, configure
 
 SECRET = "t0ken-in-the-url"
@@ -56,6 +57,12 @@ def webhook() -> Iterator[Webhook]:
     hook.server.shutdown()
     thread.join()
     hook.server.server_close()
+
+
+def counted(what: str) -> float:
+    """How many alerts about a stopped source were `sent`, or `failed`."""
+    names = {"sent": "penstock_alerts_sent_total", "failed": "penstock_alerts_failed_total"}
+    return REGISTRY.get_sample_value(names[what], {"alert": "stopped"}) or 0.0
 
 
 def alert(kind: Kind = Kind.STOPPED, number: int = 0) -> Alert:
@@ -111,6 +118,7 @@ async def test_a_webhook_that_fails_or_redirects_is_tried_again_and_then_given_u
     webhook: Webhook,
 ) -> None:
     webhook.answers = [500, 302, 200, *[503] * 3]
+    before = counted("sent"), counted("failed")
     with structlog.testing.capture_logs() as lines:
         async with sending(webhook=webhook.url, attempts=3) as sender:
             sender.offer(alert(number=1))
@@ -122,6 +130,7 @@ async def test_a_webhook_that_fails_or_redirects_is_tried_again_and_then_given_u
     reasons = [line["reason"] for line in lines if line["event"] == "alert not delivered"]
     assert reasons == ["HTTP 500", "HTTP 302", *["HTTP 503"] * 3]
     assert [line["event"] for line in lines].count("alert given up") == 1
+    assert (counted("sent"), counted("failed")) == (before[0] + 2, before[1] + 1)
     assert SECRET not in str(lines)
 
 

@@ -67,7 +67,10 @@ def state_of(address: str) -> str:
 @pytest.mark.slow
 def test_a_known_workload_shows_in_the_metrics_of_both_processes(tmp_path: Path) -> None:
     """P27: every counter has its value, and one page shows both processes."""
-    with Service(configure(tmp_path, SHOP.format(more=""))) as service:
+    more = '[log]\npath = "log"\nfree_bytes_min = 0\nretention = "1h"\n[capture]\n'
+    quota = 'quotas = { shop = "1GiB" }\n'
+    text = SHOP.format(more="").replace('[log]\npath = "log"\nfree_bytes_min = 0\n', more + quota)
+    with Service(configure(tmp_path, text)) as service:
         address = service.ready["http"]
         with LogClient(service.ready["flight"]) as client:
             wait_until(lambda: state_of(address) == "finished", "the end of the shop")
@@ -89,7 +92,16 @@ def test_a_known_workload_shows_in_the_metrics_of_both_processes(tmp_path: Path)
     assert found['penstock_events_ingested_total{source="shop"}'] == events
     assert found['penstock_commits_ingested_total{source="shop"}'] == len(commits) == 40
     assert found["penstock_capture_up"] == 1
+    assert found['penstock_batch_size_sum{source="shop"}'] >= events
+    batches = found['penstock_batch_size_count{source="shop"}']
+    assert found['penstock_ingestion_latency_seconds_count{source="shop"}'] == batches
+    assert found['penstock_queue_depth{component="hand_over",source="shop"}'] == 0
+    assert 'penstock_backpressure_events_total{level="critical",source="shop"}' in found
+    assert found["penstock_append_seconds_count"] >= batches
+    assert found['penstock_source_over_quota{source="shop"}'] == 0
+    assert found["penstock_log_bytes"] > 0
     assert found["penstock_log_head_sequence"] == head
+    assert found['penstock_publish_latency_seconds_count{protocol="grpc"}'] > 0
     assert found['penstock_events_published_total{protocol="grpc"}'] >= head
     assert found["penstock_capture_process_resident_memory_bytes"] > 0
     assert found["penstock_serve_process_resident_memory_bytes"] > 0

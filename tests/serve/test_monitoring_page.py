@@ -5,18 +5,44 @@ from pathlib import Path
 
 from penstock.telemetry import REGISTRY, SERVE_REGISTRY
 
-PAGE = Path(__file__).parents[2] / "docs/reference/monitoring.md"
+TESTS = Path(__file__).parents[1]
+PAGE = TESTS.parent / "docs/reference/monitoring.md"
 OF_A_PROCESS = re.compile("penstock_(capture|serve)_process_")
 """One row of the page stands for these; they exist once a process has begun to count itself."""
 
 
-def test_the_page_of_metrics_is_complete_and_true() -> None:
+THE_DESIGNS = [
+    "events_ingested_total",
+    "ingestion_latency_seconds",
+    "events_published_total",
+    "publish_latency_seconds",
+    "publish_errors_total",
+    "checkpoints_saved_total",
+    "checkpoint_errors_total",
+    "gaps_detected_total",
+    "backpressure_events_total",
+    "queue_depth",
+    "batch_size",
+    "checkpoint_latency_seconds",
+    "events_by_shard",
+    "shard_filter_ratio",
+    "consumers_by_shard_config",
+]
+"""The puller's design names these, each after `puller_`."""
+
+
+def declared_names() -> set[str]:
     declared = set[str]()
     for registry in (REGISTRY, SERVE_REGISTRY):
         for metric in registry.collect():
             suffix = "_total" if metric.type == "counter" else ""
             if not OF_A_PROCESS.match(metric.name):
                 declared.add(metric.name + suffix)
+    return declared
+
+
+def test_the_page_of_metrics_is_complete_and_true() -> None:
+    declared = declared_names()
     listed = set(re.findall(r"^\| `(penstock_\w+)`", PAGE.read_text(), re.MULTILINE))
     assert listed - {"penstock_capture_up"} == declared
 
@@ -24,3 +50,16 @@ def test_the_page_of_metrics_is_complete_and_true() -> None:
 def test_no_metric_is_declared_for_both_processes() -> None:
     names = [{metric.name for metric in one.collect()} for one in (REGISTRY, SERVE_REGISTRY)]
     assert not names[0] & names[1]
+
+
+def test_every_metric_of_the_pullers_design_is_translated_on_the_page() -> None:
+    row = re.compile(r"^\| `puller_(\w+)(?:\{.*?\})?` \| `(penstock_\w+)", re.MULTILINE)
+    rows = row.findall(PAGE.read_text())
+    assert sorted(name for name, _ in rows) == sorted(THE_DESIGNS)
+    assert {ours for _, ours in rows} <= declared_names()
+
+
+def test_every_metric_is_asserted_after_some_workload() -> None:
+    """P27: a metric that nothing increments is worse than none."""
+    tests = "".join(path.read_text() for path in TESTS.rglob("test_*.py") if path != Path(__file__))
+    assert [name for name in sorted(declared_names()) if name not in tests] == []

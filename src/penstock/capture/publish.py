@@ -25,7 +25,7 @@ from penstock.errors import (
     SupersededError,
 )
 from penstock.ports import Bounds, Checkpoint, CheckpointStore, Kept, LogReader, SourceState
-from penstock.telemetry import CHECKPOINT_ERRORS, CHECKPOINTS_SAVED
+from penstock.telemetry import CHECKPOINT_ERRORS, CHECKPOINT_LATENCY_SECONDS, CHECKPOINTS_SAVED
 
 logger = structlog.get_logger(__name__)
 
@@ -126,7 +126,8 @@ class Publisher:
             copy = self._copy(states, bounds)
             try:
                 replacing = None if self._last is None else self._last.revision
-                revision = await self._store.write(copy, replacing=replacing)
+                with CHECKPOINT_LATENCY_SECONDS.time():
+                    revision = await self._store.write(copy, replacing=replacing)
             except CheckpointConflictError:
                 await self._look_again(bounds)
                 continue

@@ -8,15 +8,16 @@ from the log's position, and the source sends the rest again.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 from msgspec import Struct
 
 from penstock.capture.inject import Injector
+from penstock.capture.meter import Meter
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.ports import ChangeLog, ChangeSource
-from penstock.telemetry import COMMITS_APPENDED, EVENTS_APPENDED
 
 EVENT_BYTES = 400
 """What an event weighs beside its documents: its encoded fields, and the object itself."""
@@ -89,11 +90,13 @@ async def pump(
     """
     # A transaction that an earlier session left unfinished will be sent again from its start.
     await log.abandon(source.name)
-    hand_over = _HandOver(limits or PumpLimits(), progress or PumpProgress())
+    meter = Meter(source.name)
+    hand_over = _HandOver(limits or PumpLimits(), progress or PumpProgress(), meter)
     changes = source.changes(position=await log.position(source.name))
     reader = asyncio.ensure_future(hand_over.fill(changes))
-    inject = _Injecting(log, source.name, injector, on_notice, gate)
+    inject = _Injecting(log, source.name, injector, on_notice, gate, meter)
     try:
+        meter.watch(hand_over=lambda: hand_over.waiting, append=lambda: hand_over.taken)
         while batch := await hand_over.take():
             await _admitted(batch, gate)
             opened = None if opening is None else _open(batch, opening)
@@ -101,7 +104,7 @@ async def pump(
             if opened is not None:
                 opening, hand_over.progress.opened = None, True
             hand_over.progress.kept(len(batch))
-            _count(source.name, batch)
+            meter.durable(batch, since=hand_over.taken_since)
             _tell(batch, on_notice)
             position = last_position(batch)
             if position is not None:
@@ -110,6 +113,7 @@ async def pump(
                 await inject.behind(batch[-1].position, until=lambda: hand_over.waits)
         await reader
     finally:
+        meter.rest()
         reader.cancel()
         # The error that is on its way out came first; the source will repeat its own.
         await asyncio.gather(reader, return_exceptions=True)
@@ -127,12 +131,14 @@ class _Injecting:
         injector: Injector | None,
         on_notice: Callable[[SystemEvent], None] | None,
         gate: Gate | None,
+        meter: Meter,
     ) -> None:
         self._log = log
         self._source = source
         self._injector = injector
         self._on_notice = on_notice
         self._gate = gate
+        self._meter = meter
 
     async def behind(self, position: str, *, until: Callable[[], bool]) -> None:
         """Append until there is nothing to add, or `until` says that the source has more."""
@@ -143,7 +149,7 @@ class _Injecting:
             if batch:
                 await _admitted(batch, self._gate)
                 await _append_whole(self._log, batch)
-                _count(self._source, batch)
+                self._meter.durable(batch)
                 _tell(batch, self._on_notice)
             if until():
                 return
@@ -212,22 +218,21 @@ def weight(item: Commit | Fragment) -> int:
     return total
 
 
-def _count(source: str, batch: list[Commit | Fragment]) -> None:
-    events = sum(len(item.events) for item in batch)
-    if events:
-        EVENTS_APPENDED.labels(source).inc(events)
-        commits = sum(isinstance(item, Commit) and bool(item.events) for item in batch)
-        COMMITS_APPENDED.labels(source).inc(commits)
-
-
 class _HandOver:
     """What the source has yielded and the log has not taken yet; bounded, in order."""
 
-    def __init__(self, limits: PumpLimits, progress: PumpProgress) -> None:
+    def __init__(self, limits: PumpLimits, progress: PumpProgress, meter: Meter) -> None:
         self.progress = progress
+        self.waiting = 0
+        """Events that wait here; an empty commit counts as one."""
+        self.taken = 0
+        """How many were taken last."""
+        self.taken_since: float | None = None
+        """When the first change of them came, by `time.perf_counter`; None: there was none."""
+        self._meter = meter
+        self._since: float | None = None
         self._limits = limits
         self._items: list[Commit | Fragment] = []
-        self._events = 0
         self._bytes = 0
         self._ended = False
         self._arrived = asyncio.Event()
@@ -241,13 +246,15 @@ class _HandOver:
                 self.progress.received += 1
                 self._items.append(item)
                 # An empty commit counts as well, or a burst of them would have no bound.
-                self._events += len(item.events) or 1
+                self.waiting += len(item.events) or 1
                 self._bytes += weight(item)
+                if self._since is None and item.events:
+                    self._since = time.perf_counter()
                 self._arrived.set()
-                if self._events >= limits.batch_events_max or self._bytes >= limits.batch_bytes_max:
+                if self.waiting >= limits.batch_events_max or self._bytes >= limits.batch_bytes_max:
                     self._room.clear()
                     self.progress.waits_for_log = True
-                    await self._room.wait()
+                    await self._meter.wait(self._room.wait)
                     self.progress.waits_for_log = False
         finally:
             self._ended = True
@@ -260,10 +267,13 @@ class _HandOver:
 
     async def take(self) -> list[Commit | Fragment]:
         """Everything handed over so far, at least one item; empty once the source has ended."""
+        self.taken = 0
         while not self._items and not self._ended:
             self._arrived.clear()
             await self._arrived.wait()
         batch, self._items = self._items, []
-        self._events = self._bytes = 0
+        self.taken, self.waiting = self.waiting, 0
+        self.taken_since, self._since = self._since, None
+        self._bytes = 0
         self._room.set()
         return batch

@@ -55,7 +55,7 @@ from penstock.serve.snapshot import kept
 from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.subscribe.current import CurrentState
 from penstock.subscribe.resume import resume
-from penstock.telemetry import EVENTS_PUBLISHED, READERS
+from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS, READERS
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow
 
 _SCAN_BYTES = 1 << 20
@@ -224,11 +224,13 @@ def _told() -> Generator[None]:
     try:
         yield
     except PenstockError as error:
+        PUBLISH_ERRORS.labels("flight", error.code).inc()
         # The stubs do not know `extra_info`.
         raise fl.FlightServerError(str(error), extra_info=to_wire(error)) from None  # type: ignore[call-arg]
     except (fl.FlightError, GeneratorExit):
         raise
     except Exception:
+        PUBLISH_ERRORS.labels("flight", "broken").inc()
         # Its text may quote a document, so it stays out of the answer.
         log.exception("flight request failed")
         raise fl.FlightInternalError(

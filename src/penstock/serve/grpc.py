@@ -49,7 +49,12 @@ from penstock.subscribe import (
 )
 from penstock.subscribe.current import CurrentState
 from penstock.subscribe.shards import Shards, shards_of
-from penstock.telemetry import EVENTS_PUBLISHED, READERS
+from penstock.telemetry import (
+    EVENTS_PUBLISHED,
+    PUBLISH_ERRORS,
+    PUBLISH_LATENCY_SECONDS,
+    READERS,
+)
 from penstock.wire import Block, batch_message, heartbeat_message
 
 log = structlog.get_logger(__name__)
@@ -191,8 +196,12 @@ class PullerServicer:
         try:
             await self._run(run)
         except PenstockError as error:
+            PUBLISH_ERRORS.labels("grpc", error.code).inc()
             code, trailers = status_of(error)
             await context.abort(code, str(error), trailers)
+        except Exception:
+            PUBLISH_ERRORS.labels("grpc", "broken").inc()
+            raise
 
     async def _run(self, run: Callable[[_Stream], Awaitable[None]]) -> None:
         if len(self._streams) >= self._config.max_connections:
@@ -245,6 +254,7 @@ class PullerServicer:
     ) -> None:
         """Send until something raises: the log, the delivery's gap, or the end of the service."""
         published = EVENTS_PUBLISHED.labels("grpc")
+        latency = PUBLISH_LATENCY_SECONDS.labels("grpc")
         while not self._stopping.is_set():
             stream.reading = True
             try:
@@ -258,6 +268,9 @@ class PullerServicer:
                 stream.reading = False
             events = await send(delivery)
             published.inc(events)
+            if delivery.slices:
+                durable_at = delivery.slices[-1].block.ingested_at / 1000
+                latency.observe(max(0.0, time.time() - durable_at))
             passed = delivery.progress.sequence - reader.sequence
             self._sharded.moved(shards, passed=passed, sent=events)
             reader.moved(sequence=delivery.progress.sequence, events=events)

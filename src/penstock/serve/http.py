@@ -28,6 +28,7 @@ from penstock.serve.health import Health
 from penstock.serve.snapshot import RowBatch, row_batches
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import CurrentState, row_json
+from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The text format of Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/"""
@@ -73,6 +74,7 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             # What cannot be answered is known before the first row.
             first = await anext(rows)
         except RequestError as error:
+            PUBLISH_ERRORS.labels("http", error.code).inc()
             said = {"error": {"code": error.code, "message": str(error)}}
             return Response(
                 msgspec.json.encode(said), status_code=409, media_type="application/json"
@@ -99,6 +101,7 @@ async def _lines(first: RowBatch, rest: AsyncGenerator[RowBatch]) -> AsyncGenera
                 yield msgspec.json.encode({"progress": batch.progress}) + b"\n"
             else:
                 yield b"".join(row_json(row) + b"\n" for row in batch.rows)
+                EVENTS_PUBLISHED.labels("http").inc(len(batch.rows))
             batch = await anext(rest, None)
 
 
