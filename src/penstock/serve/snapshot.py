@@ -6,14 +6,17 @@ without it is not whole, and what came of it must be thrown away.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
 
 from msgspec import Struct
 
 from penstock.errors import RequestError
 from penstock.subscribe import Criteria
-from penstock.subscribe.current import CurrentRow, CurrentState, row_messages
+from penstock.subscribe.current import CurrentRow, CurrentState, Reading, row_messages
 from penstock.wire import batch_message
+
+_T = TypeVar("_T")
 
 
 class RowBatch(Struct, frozen=True):
@@ -46,11 +49,32 @@ async def row_batches(
     StateIncompleteError before the first batch if rows may be missing, RequestError if nobody
     keeps rows.
     """
-    reading = await asyncio.to_thread(kept(current).open, criteria)
+    reading = await _opened(kept(current), criteria)
     try:
         while rows := await asyncio.to_thread(reading.read, bytes_max=bytes_max):
             yield RowBatch(rows)
         yield RowBatch([], str(reading.progress))
     finally:
-        # Not on the loop: it waits for the write under way.
-        await asyncio.to_thread(reading.close)
+        # Not on the loop: it waits for the write under way. And shielded, for whoever is cancelled
+        # may be cancelled once more here, and then nobody would ever close it.
+        await asyncio.shield(_in_thread(reading.close))
+
+
+async def _opened(current: CurrentState, criteria: Criteria) -> Reading:
+    """A reading; when cancelled meanwhile, it is closed as soon as it is open."""
+    opening = _in_thread(lambda: current.open(criteria))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[Reading]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        _in_thread(opening.result().close)
+
+
+def _in_thread(work: Callable[[], _T]) -> asyncio.Future[_T]:
+    """`work`, begun: no task, so nothing that ends all tasks takes its result away."""
+    return asyncio.get_running_loop().run_in_executor(None, work)
