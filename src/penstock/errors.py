@@ -305,18 +305,29 @@ class StateIncompleteError(RequestError):
 
     code = "state.incomplete"
 
-    def __init__(self, *, source: str, what: str, under_way: bool) -> None:
-        remedy = (
-            "A copy is under way: ask again once the log has its snapshot_completed, and where it "
-            "met older rows its snapshot_reconciled (`penstock tail --control`)"
-            if under_way
-            else f"Run `penstock snapshot {source}`, which copies it beside the stream, then ask "
-            f"again"
+    def __init__(self, *, source: str, what: str, under_way: bool, undecoded: bool = False) -> None:
+        """`undecoded`: all that is missing came as dead letters that name no row."""
+        why = (
+            "a change or a copied row of it could not be decoded, and its dead letter does not say "
+            "which row it was"
+            if undecoded
+            else "it was captured from the middle of its life, or changes of it were lost"
         )
+        copies = f"`penstock snapshot {source}`, which copies it beside the stream"
+        remedy = f"Run {copies}, then ask again"
+        if undecoded:
+            remedy = (
+                f"Once it can be decoded, run `penstock deadletter replay {source}` or {copies}, "
+                f"then ask again"
+            )
+        elif under_way:
+            remedy = (
+                "A copy is under way: ask again once the log has its snapshot_completed, and where "
+                "it met older rows its snapshot_reconciled (`penstock tail --control`)"
+            )
         super().__init__(
-            f"not all current rows of {what} are known: it was captured from the middle of its "
-            f"life, or changes of it were lost. Nothing was sent, and the stream is not affected. "
-            f"{remedy}."
+            f"not all current rows of {what} are known: {why}. Nothing was sent, and the stream is "
+            f"not affected. {remedy}."
         )
 
 

@@ -1,4 +1,4 @@
-"""A Snapshot that is cancelled anywhere leaves no reading behind: each costs space until it ends."""
+"""A Snapshot that is cancelled anywhere leaves no reading behind: each costs space till it ends."""
 
 # The keeper's readings are looked at.
 # pyright: reportPrivateUsage=false

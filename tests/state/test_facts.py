@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from penstock.event import AnyEvent, ChangeEvent
+from penstock.event import AnyEvent, ChangeEvent, SchemaEvent, SystemEvent
 from penstock.state.facts import Facts
 from penstock.state.layout import Name
 from tests.state.histories import change, schema, system
@@ -31,7 +32,7 @@ def row(collection: str) -> ChangeEvent:
     return change("shop", collection, 1, document={"_id": 1})
 
 
-def said(operation: str, **facts: Any) -> AnyEvent:
+def said(operation: str, **facts: Any) -> SystemEvent:
     return system("shop", operation, **facts)
 
 
@@ -99,7 +100,7 @@ STARTED, COMPLETED = said("snapshot_started", **FULL), said("snapshot_completed"
 )
 def test_complete_is_only_what_is_certain(events: list[AnyEvent], complete: bool) -> None:
     facts = known(*events)
-    assert (A in facts.collections and facts.collections[A].complete) is complete
+    assert (A in facts.collections and facts.collections[A].whole) is complete
 
 
 def test_a_copy_of_one_collection_says_nothing_of_the_others() -> None:
@@ -154,12 +155,73 @@ def test_a_copy_that_is_announced_again_behind_a_gap_proves_nothing(whole: bool)
     assert not facts.source("shop").whole_since
 
 
-def test_a_change_of_an_unknown_row_is_not_made_good_by_a_copy_of_before_it() -> None:
+RECONCILED = said("snapshot_reconciled", snapshot="s")
+SECOND = [
+    said("snapshot_started", **{**FULL, "snapshot": "t"}),
+    said("snapshot_completed", **{**FULL, "snapshot": "t"}),
+    said("snapshot_reconciled", snapshot="t"),
+]
+
+
+def dealt_with(how: str, letter: str = "l") -> SystemEvent:
+    return structs.replace(said(f"dead_letter_{how}", deadLetter=letter), collection="a")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "whole"),
+    [
+        pytest.param([row("a"), STARTED, row("a")], [COMPLETED, RECONCILED], False, id="in it"),
+        pytest.param([STARTED], [COMPLETED], False, id="heard of first"),
+        pytest.param([row("a"), STARTED, row("a"), COMPLETED], [RECONCILED], False, id="behind it"),
+        pytest.param([STARTED, row("a"), COMPLETED], [], False, id="behind a copy"),
+        pytest.param([row("a")], [STARTED, COMPLETED, RECONCILED], True, id="before a copy"),
+        pytest.param([STARTED, row("a")], [COMPLETED, *SECOND], True, id="copied once more"),
+        pytest.param([STARTED], [dealt_with("replayed"), COMPLETED], True, id="replayed within"),
+        pytest.param([STARTED], [COMPLETED, dealt_with("replayed")], True, id="replayed"),
+        pytest.param([STARTED], [COMPLETED, dealt_with("replayed", "m")], False, id="another"),
+        pytest.param([STARTED], [COMPLETED, dealt_with("settled")], False, id="only settled"),
+        pytest.param(
+            [STARTED], [COMPLETED, dealt_with("settled"), *SECOND], True, id="settled and copied"
+        ),
+        pytest.param(
+            [STARTED, COMPLETED],
+            [schema("shop", "drop", "a"), schema("shop", "create", "a")],
+            True,
+            id="dropped since",
+        ),
+    ],
+)
+def test_a_letter_that_names_no_row_leaves_its_collection_in_doubt_until_it_was_copied_anew(
+    before: list[AnyEvent], after: list[SystemEvent | SchemaEvent], whole: bool
+) -> None:
+    """P6, P19: a document is missing from it, and nobody can say which."""
+    facts = known(*before)
+    facts.doubted(A, len(before) + 1, "l")
+    assert not facts.collections[A].whole
+    for sequence, event in enumerate(after, len(before) + 2):
+        facts.control(event, sequence, is_empty=lambda _: False)
+    assert facts.collections[A].whole is whole
+
+
+def test_deletes_of_a_copy_are_told_though_one_of_its_changes_is_in_doubt() -> None:
+    """Else a gap would be called closed while rows of it that are gone are still there."""
     facts = known(row("a"), STARTED, row("a"), COMPLETED)
+    facts.doubted(A, 5, "l")
     assert facts.collections[A].copied
-    facts.doubted(A, 5)
-    facts.control(system("shop", "snapshot_reconciled", snapshot="s"), 6, is_empty=lambda _: False)
-    assert not facts.collections[A].complete
+
+
+def test_more_doubts_than_are_kept_are_dispelled_by_a_copy_alone() -> None:
+    facts = known(schema("shop", "create", "a"))
+    for number in range(100):
+        facts.doubted(A, 2 + number, str(number))
+    assert len(facts.collections[A].doubts) < 100
+    for number in range(100):
+        event = dealt_with("replayed", str(number))
+        facts.control(event, 200 + number, is_empty=lambda _: False)
+    assert not facts.collections[A].whole
+    for sequence, event in enumerate([STARTED, COMPLETED, RECONCILED], 300):
+        facts.control(event, sequence, is_empty=lambda _: False)
+    assert facts.collections[A].whole
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from penstock.capture.pump import pump
 from penstock.errors import PenstockError, StateIncompleteError
@@ -409,3 +410,44 @@ def test_letters_that_an_older_version_took_for_copied_are_not_due() -> None:
     found = reconcile._due({**due, Name("shop", "db", "a"): copied})
     assert found is not None
     assert set(found.collections) == {Name("shop", "db", "a")}
+
+
+def letter_without_a_key(*, at: int) -> ChangeEvent:
+    """What a document that is copied or changed comes as when not even its key can be decoded."""
+    document = {"_id": "l", "database": "db", "collection": "a", "tenant": "db", "key": None}
+    return change("shop", "penstock_dead_letters", "l", document=document, position=at)
+
+
+async def test_a_copy_with_an_undecodable_key_closes_the_gap_but_does_not_make_its_rows_whole(
+    tmp_path: Path,
+) -> None:
+    """P6, P19: what was lost is made good; the letter's document is missing till it is replayed."""
+    source, log = FedSource(), MemoryLog()
+    running = Running(source, log, tmp_path)
+    for commit in copied_whole("shop"):
+        source.feed(*commit.events)
+    source.feed(row(1, at=3), row(2, at=3))
+    source.feed(lost())
+    source.feed(said("snapshot_started"))
+    source.feed(row(2, at=9, snapshot=True), letter_without_a_key(at=9))
+    source.feed(said("snapshot_completed"))
+    assert folded(await running.until("gap_closed"))[2] == 9
+
+    async def opened() -> list[str]:
+        await eventually(lambda: running.keeper.applied.sequence == log.bounds_now().head)
+        reading = running.keeper.open(Criteria(collections=frozenset({"shop/a"})))
+        rows = reading.read(bytes_max=1 << 20)
+        reading.close()
+        return sorted(one.document_id for one in rows)
+
+    for _ in range(2):
+        with pytest.raises(StateIncompleteError, match="dead letter does not say which row"):
+            await opened()
+        await running.crash()
+    replayed = structs.replace(
+        system("shop", "dead_letter_replayed", deadLetter="l"), collection="a"
+    )
+    source.feed(row(7, at=20), replayed)
+    await running.until("dead_letter_replayed")
+    assert await opened() == ["2", "7"]
+    await running.stop()

@@ -116,7 +116,7 @@ class Applying:
         letter = msgspec.json.decode(event.full_document, type=_Letter)
         name = Name(event.source, letter.database, letter.collection)
         if letter.key is None or bytes(letter.key) == b"null":
-            self._facts.doubted(name, sequence)
+            self._facts.doubted(name, sequence, event.document_id)
             return
         place, shortened = row_key(self._facts.heard(name, sequence).number, bytes(letter.key))
         before, time = self._row(place), event.cluster_time

@@ -25,14 +25,18 @@ def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -
     for source in sorted(known):
         of_source = [name for name in wanted if name.source == source]
         for name in of_source:
-            if not facts.collections[name].complete and _asked_for(facts, criteria, name):
+            found = facts.collections[name]
+            if not found.whole and _asked_for(facts, criteria, name):
                 raise StateIncompleteError(
-                    source=source, what=str(name), under_way=_under_way(facts, source, name)
+                    source=source,
+                    what=str(name),
+                    under_way=_under_way(facts, source, name),
+                    undecoded=found.complete,
                 )
         if not facts.source(source).whole_since and not _all_named(of_source, source, criteria):
             under_way = facts.source(source).copy is not None
             raise StateIncompleteError(source=source, what=source, under_way=under_way)
-    return sorted(name for name in wanted if facts.collections[name].complete)
+    return sorted(name for name in wanted if facts.collections[name].whole)
 
 
 def _named_sources(facts: Facts, criteria: Criteria) -> set[str]:

@@ -6,19 +6,26 @@ ends where changes were lost. What was here before a copy and is not newer than 
 gone at the source; a collection whose copy met such rows is complete once they were told as
 deleted (`snapshot_reconciled`).
 
+A change that could not be decoded, and that does not say of which row it was, is a doubt of its
+collection: whatever else makes it complete, it is called so only once the letter was replayed or a
+copy that began behind the letter is complete.
+
 Why a row that is older than its copy's beginning is gone: since then the log has every change, and
 the copy read every row that there was. A row that neither copied nor changed was not there.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
 
 from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
 from penstock.event import SchemaEvent, SystemEvent
-from penstock.state.layout import CollectionFacts, Copy, Gap, Name, SourceFacts
+from penstock.state.layout import CollectionFacts, Copy, Doubt, Gap, Name, SourceFacts
+
+_DOUBTS_MAX: Final = 32
+"""More of a collection are told by one, which only a copy dispels."""
 
 
 class _Target(Struct, frozen=True):
@@ -83,15 +90,16 @@ class Facts:
         else:
             self._system(event, sequence)
 
-    def doubted(self, name: Name, sequence: int) -> None:
-        """A change of the collection is not known, nor of which row."""
-        if name.collection:
-            known = self.heard(name, sequence)
-            # A copy that is complete read it before, so its reconciling proves nothing of this.
-            known = _uncopied(known) if known.copied else known
-            self._put(name, structs.replace(known, complete=False))
-        else:
+    def doubted(self, name: Name, sequence: int, letter: str) -> None:
+        """A change of the collection is not known, nor of which row: only its `letter` came."""
+        if not name.collection:
             self.interrupted(name.source)
+            return
+        known = self.heard(name, sequence)
+        doubts = (*known.doubts, Doubt(letter, sequence))
+        if len(doubts) > _DOUBTS_MAX:
+            doubts = (*doubts[: _DOUBTS_MAX - 1], Doubt("", sequence))
+        self._put(name, structs.replace(known, doubts=doubts))
 
     def interrupted(self, source: str, *, by_us: bool = False) -> None:
         """Changes of the source are not in the state: nothing of it is complete any more.
@@ -128,8 +136,9 @@ class Facts:
         known = self.collections.get(name)
         if known is None:
             self._new(name, sequence, complete=True)
-        elif not known.complete and is_empty(known.number):
-            self._put(name, structs.replace(known, complete=True, left=False, since=sequence))
+        elif not known.whole and is_empty(known.number):
+            known = structs.replace(known, complete=True, doubts=(), left=False, since=sequence)
+            self._put(name, known)
         # Rows of before a gap stay: that they are gone is told once a copy proves it.
 
     def _emptied(self, name: Name, sequence: int) -> None:
@@ -177,10 +186,27 @@ class Facts:
                     known = self.collections[name]
                     if known.copied and known.snapshot == said["snapshot"]:
                         self._put(name, structs.replace(_uncopied(known), complete=True))
+            case "dead_letter_replayed" | "dead_letter_settled":
+                name = Name(source, event.database, event.collection)
+                self._dealt_with(name, str(said["deadLetter"]), event.operation)
             case "gap_closed":
                 self._put_source(source, structs.replace(self.source(source), gaps=()))
             case _:
                 pass
+
+    def _dealt_with(self, name: Name, letter: str, how: str) -> None:
+        """A letter is not outstanding any more: what it was of was told, or is left as it is."""
+        known = self.collections.get(name)
+        if known is None:
+            return
+        if how == "dead_letter_replayed":
+            doubts = tuple(doubt for doubt in known.doubts if doubt.letter != letter)
+        else:
+            doubts = tuple(
+                Doubt("", doubt.sequence) if doubt.letter == letter else doubt
+                for doubt in known.doubts
+            )
+        self._put(name, structs.replace(known, doubts=doubts))
 
     def _lost(self, event: SystemEvent, said: dict[str, Any], sequence: int) -> None:
         if "deadLetter" in said:
@@ -256,6 +282,8 @@ class Facts:
         for name in covered:
             known = self.collections.get(name) or self._new(name, sequence, complete=True)
             since = known.copied_since if known.snapshot == snapshot else facts.copy.since
+            doubts = tuple(doubt for doubt in known.doubts if doubt.sequence > since)
+            known = structs.replace(known, doubts=doubts)
             if known.since >= since:
                 self._put(name, structs.replace(_uncopied(known), complete=True))
                 continue

@@ -91,6 +91,14 @@ class SourceFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     copy: Copy | None = None
 
 
+class Doubt(Struct, frozen=True, array_like=True):
+    """A change that could not be decoded, and that does not say which row it was of."""
+
+    letter: str
+    """Its dead letter, whose replay dispels it; empty where only a copy does."""
+    sequence: int
+
+
 class CollectionFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a collection."""
 
@@ -98,7 +106,9 @@ class CollectionFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     since: int
     """The sequence at which it was first heard of, or at which it was last known to be empty."""
     complete: bool = False
-    """Every row that it has is here."""
+    """Every row that it has is here, but for `doubts`."""
+    doubts: tuple[Doubt, ...] = ()
+    """Oldest first. A copy that began after one dispels it."""
     left: bool = False
     """It is not captured any more; its rows are what they were."""
     snapshot: str | None = None
@@ -111,6 +121,11 @@ class CollectionFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     copied_i: int = 0
     copied_timestamp: int = 0
     """The source's clock at the end of the copy."""
+
+    @property
+    def whole(self) -> bool:
+        """Every row that it has is here."""
+        return self.complete and not self.doubts
 
 
 class Row(Struct, frozen=True, array_like=True):
