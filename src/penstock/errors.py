@@ -18,6 +18,7 @@
     │   ├── CheckpointUnavailableError   transient: its store does not answer
     │   ├── CheckpointConflictError  another process wrote it since we looked
     │   ├── CheckpointStoreError     its store answers with what no retry mends
+    │   │   └── CheckpointUntrustedError     one of the two does not trust the other's certificate
     │   ├── SupersededError          another log has taken this one's place
     │   ├── ForeignCheckpointError   the instance's name belongs to another log
     │   └── OutdatedLogError         the log is an older copy of the one that was published
@@ -201,6 +202,19 @@ class CheckpointStoreError(CheckpointError):
     """The store of published copies answers with what no retry mends."""
 
     code = "checkpoint.store"
+
+
+class CheckpointUntrustedError(CheckpointStoreError):
+    """We do not trust the certificate of the store of published copies, or it not ours."""
+
+    code = "checkpoint.untrusted"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the store of published copies cannot be asked: {why}. Nothing was published, and "
+            f"the positions in the log are safe. Correct ca, certificate and key of [checkpoint], "
+            f"or the store's own certificate."
+        )
 
 
 class SupersededError(CheckpointError):

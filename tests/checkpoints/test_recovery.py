@@ -18,6 +18,7 @@ from penstock.cli.capture_process import SystemClock
 from penstock.cli.publishing import opened_log
 from penstock.errors import (
     CheckpointUnavailableError,
+    CheckpointUntrustedError,
     ForeignCheckpointError,
     GapError,
     LogLockedError,
@@ -305,17 +306,28 @@ async def test_another_log_may_not_publish_under_a_name_that_is_in_use(
             pass
 
 
-async def test_capture_goes_on_with_its_log_while_the_store_is_down(tmp_path: Path) -> None:
+def unreachable(scheme: str) -> str:
+    """A store that is down; over https, one that we have no usable certificate for either."""
     (port,) = free_ports(1)
-    section = (
-        f'[checkpoint]\nstore = "etcd"\ninstance = "x"\nendpoints = ["http://127.0.0.1:{port}"]\n'
-        'timeout = "1s"\ninterval = "50ms"\n'
-    )
+    endpoint = f'endpoints = ["{scheme}://127.0.0.1:{port}"]\nca = "nowhere.pem"\n'
+    return f'[checkpoint]\nstore = "etcd"\ninstance = "x"\n{endpoint}'
+
+
+@pytest.mark.parametrize(
+    ("scheme", "code"), [("http", "checkpoint.unavailable"), ("https", "checkpoint.untrusted")]
+)
+async def test_capture_goes_on_with_its_log_while_the_store_is_down_or_not_trusted(
+    tmp_path: Path, scheme: str, code: str
+) -> None:
+    """A certificate that expired must not keep capture from starting: the database forgets."""
+    section = unreachable(scheme) + 'timeout = "1s"\ninterval = "50ms"\n'
     async with service(machine(tmp_path / "a", "")) as first:
         await first.until_position("shop", "1:20")
     async with service(machine(tmp_path / "a", section, transactions=30)) as again:
         await again.until_position("shop", "1:30")
         assert again.publisher is not None
+        while again.publisher.status().code != code:
+            await again.log.wait(after=1 << 40, timeout_seconds=0.02)
         assert again.publisher.status().sequence is None
 
 
@@ -334,6 +346,13 @@ async def test_without_a_log_a_store_that_is_down_is_waited_for_and_then_refused
             pass
     async with service(machine(tmp_path / "a", "")) as first:
         assert (await first.log.bounds()).base == 0
+
+
+async def test_without_a_log_a_store_that_is_not_trusted_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointUntrustedError, match=r"ca, certificate and key"):
+        async with service(machine(tmp_path / "a", unreachable("https"))):
+            pass
+    assert not (tmp_path / "a" / "log" / "data.mdb").exists()
 
 
 async def test_a_second_process_on_the_same_disk_takes_nothing_from_the_first(

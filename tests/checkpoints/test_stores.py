@@ -18,7 +18,11 @@ from pymongo import MongoClient
 
 from penstock.checkpoints import CheckpointConfig, open_store
 from penstock.checkpoints.etcd import PREFIX
-from penstock.errors import CheckpointStoreError, CheckpointUnavailableError
+from penstock.errors import (
+    CheckpointStoreError,
+    CheckpointUnavailableError,
+    CheckpointUntrustedError,
+)
 from penstock.ports import CheckpointStore
 from penstock.testing.contracts import CheckpointStoreContract
 from penstock.testing.contracts.checkpoints import checkpoint
@@ -134,6 +138,7 @@ async def test_etcd_with_users_takes_the_right_password_and_refuses_the_wrong_on
 
 def tls_files(folder: Path) -> EtcdTls:
     """An authority, and a certificate of it for 127.0.0.1, as files."""
+    folder.mkdir(exist_ok=True)
     now = datetime.now(UTC)
 
     def signed(name: str, subject_key: Key, issuer: str, issuer_key: Key) -> x509.Certificate:
@@ -175,9 +180,59 @@ async def test_etcd_over_tls_wants_our_certificate_and_its_own_to_be_trusted(
     await opened.write(checkpoint("a"), replacing=None)
     assert await opened.read("a") is not None
     await opened.close()
-    for missing in ({"ca": files.ca}, {"certificate": files.certificate, "key": files.key}):
-        opened = etcd_store(server, **missing)
+    other = tls_files(tmp_path / "other")
+    garbage = tmp_path / "garbage.pem"
+    garbage.write_text("no certificate")
+    not_trusted, not_ours = "certificate is not trusted: no cert", "it does not trust ours"
+    file = "is not there, cannot be read"
+    for wrong, why in (
+        ({"ca": None}, not_trusted),
+        ({"ca": other.ca}, not_trusted),
+        ({"certificate": None, "key": None}, "wants a certificate of us, and we show none"),
+        ({"certificate": other.certificate, "key": other.key}, not_ours),
+        ({"key": other.key}, file),
+        ({"ca": tmp_path / "nowhere.pem"}, file),
+        ({"certificate": tmp_path / "nowhere.pem"}, file),
+        ({"ca": garbage}, file),
+        ({"endpoints": [server.endpoint.replace("127.0.0.1", "localhost")]}, "another host name"),
+    ):
+        opened = etcd_store(server, **{**ours, **wrong})
+        with pytest.raises(CheckpointUntrustedError, match=why) as refused:
+            await opened.read("a")
+        assert not refused.value.transient
+        assert str(tmp_path) not in str(refused.value)
+        assert "localhost" not in str(refused.value)
+        await opened.close()
+
+
+async def test_a_member_that_is_down_or_speaks_no_tls_is_not_called_untrusted(
+    tmp_path: Path, etcd: EtcdServer, start_etcd: Callable[..., EtcdServer]
+) -> None:
+    """What passes is retried; only what somebody must mend is said to need it."""
+    files = tls_files(tmp_path)
+    ours: dict[str, Any] = {"ca": files.ca, "certificate": files.certificate, "key": files.key}
+    server = start_etcd(tls=files)
+    server.kill()
+    for endpoint in (server.endpoint, etcd.endpoint.replace("http", "https")):
+        opened = store(store="etcd", endpoints=[endpoint], timeout=2, **ours)
         with pytest.raises(CheckpointUnavailableError):
+            await opened.read("a")
+        await opened.close()
+
+
+async def test_a_member_that_is_not_trusted_leaves_the_others_to_answer(
+    tmp_path: Path, etcd: EtcdServer, start_etcd: Callable[..., EtcdServer]
+) -> None:
+    server = start_etcd(tls=tls_files(tmp_path))
+    opened = store(store="etcd", endpoints=[server.endpoint, etcd.endpoint], timeout=30)
+    await opened.write(checkpoint("trusted"), replacing=None)
+    await opened.clear("trusted")
+    await opened.close()
+    (port,) = free_ports(1)
+    down = f"https://127.0.0.1:{port}"
+    for endpoints in ([server.endpoint, down], [down, server.endpoint]):
+        opened = store(store="etcd", endpoints=endpoints, timeout=2)
+        with pytest.raises(CheckpointUntrustedError):
             await opened.read("a")
         await opened.close()
 

@@ -17,11 +17,13 @@ from etcd3gw.exceptions import Etcd3Exception
 
 from penstock.checkpoints.config import CheckpointConfig
 from penstock.checkpoints.record import pack, unpack
+from penstock.checkpoints.tls import TlsFiles, untrusted
 from penstock.errors import (
     CheckpointConflictError,
     CheckpointError,
     CheckpointStoreError,
     CheckpointUnavailableError,
+    CheckpointUntrustedError,
 )
 from penstock.ports import Checkpoint, Kept
 
@@ -94,8 +96,10 @@ class EtcdCheckpoints:
         for member in list(self._sessions):
             try:
                 return member.ask(path, body)
-            except CheckpointUnavailableError as error:
-                failed = error
+            except (CheckpointUnavailableError, CheckpointUntrustedError) as error:
+                # Of several reasons, the one that somebody must mend.
+                if not isinstance(failed, CheckpointUntrustedError):
+                    failed = error
                 self._sessions.append(self._sessions.pop(0))
         assert failed is not None
         raise failed
@@ -110,6 +114,8 @@ class _Member:
         self._session = requests.Session()
         # A proxy for the web is not the way to a store beside us.
         self._session.trust_env = False
+        self._url = url
+        self._files = TlsFiles(ca=config.ca, certificate=config.certificate, key=config.key)
         if config.ca is not None:
             self._session.verify = str(config.ca)
         if config.certificate is not None and config.key is not None:
@@ -129,7 +135,20 @@ class _Member:
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The member's answer. A token that has expired is renewed once."""
-        return _translated(lambda: self._asked(path, body))
+        try:
+            return _translated(lambda: self._asked(path, body))
+        except CheckpointUnavailableError:
+            reason = self._untrusted()
+            if reason is None:
+                raise
+            raise reason from None
+
+    def _untrusted(self) -> CheckpointUntrustedError | None:
+        """Whether it is not asked at all because one of us does not trust the other."""
+        if self._url.scheme != "https":
+            return None
+        host, port = self._url.hostname or "", self._url.port or 2379
+        return untrusted(host, port, self._files, timeout_seconds=self._config.timeout)
 
     def _asked(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         if not self._signed_in:
@@ -185,7 +204,8 @@ def _translated(call: Callable[[], Answer]) -> Answer:
                 f"are safe. Correct [checkpoint], or what its user may do in etcd."
             ) from None
         raise _unavailable(type(error).__name__) from None
-    except requests.RequestException as error:
+    except (requests.RequestException, OSError) as error:
+        # An OSError of its own is a file of ours that is not there.
         raise _unavailable(type(error).__name__) from None
 
 
@@ -196,7 +216,7 @@ def _detail(error: Etcd3Exception) -> str:
 def _unavailable(why: str) -> CheckpointUnavailableError:
     return CheckpointUnavailableError(
         f"etcd does not answer ({why}). Capture goes on, the positions in the log are safe, and "
-        f"publishing is tried again. Is one of [checkpoint] endpoints up?"
+        f"publishing is tried again. Is one of [checkpoint] endpoints up, and https if it says so?"
     )
 
 

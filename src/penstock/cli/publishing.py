@@ -26,6 +26,7 @@ from penstock.cli.config import Settings, missing_extra
 from penstock.cli.control import Control
 from penstock.errors import (
     CheckpointConflictError,
+    CheckpointStoreError,
     CheckpointUnavailableError,
     LogError,
     OutdatedFormatError,
@@ -128,13 +129,13 @@ async def _bounds(settings: Settings) -> Bounds | None:
 async def _outdated(settings: Settings, store: CheckpointStore, bounds: Bounds) -> bool:
     """Whether the log on this disk is an older copy of the one that was published.
 
-    Raises when it must not go on as this instance. A store that does not answer is asked again by
-    the publisher, and until then capture goes on.
+    Raises when it must not go on as this instance. A store that does not answer, or refuses us, is
+    asked again by the publisher, and until then capture goes on.
     """
     instance = instance_of(settings)
     try:
         kept = await store.read(instance)
-    except CheckpointUnavailableError as error:
+    except (CheckpointUnavailableError, CheckpointStoreError) as error:
         logger.warning("the published copy was not looked at; capture goes on", code=error.code)
         return False
     published = None if kept is None else kept.checkpoint
