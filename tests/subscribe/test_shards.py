@@ -19,7 +19,7 @@ from penstock.subscribe import Criteria, Subscription, deliver
 from penstock.subscribe.deliver import Window
 from penstock.subscribe.shards import Shards, shards_of
 from penstock.wire import Block
-from tests.subscribe.events import LOG_ID, blocks_of, change, commit, one_each
+from tests.subscribe.events import LOG_ID, blocks_of, change, commit, one_each, system
 
 BEGINNING = Progress(LOG_ID, 0, 0)
 
@@ -156,6 +156,30 @@ def test_a_document_that_moves_is_a_delete_to_the_reader_it_leaves() -> None:
     delete = received(blocks, leaver)[1]
     assert not delete.full_document
     assert not delete.update_description
+
+
+@pytest.mark.parametrize("by", [["region"], ["documentId"]])
+def test_by_a_field_a_gap_ends_the_stream_for_those_who_take_control_events_too(
+    by: list[str],
+) -> None:
+    """P19, P24: what was deleted unseen and is inserted again goes to its new shard alone, and would
+    stay with the old one for ever. By key both are one shard, and the copy behind the gap heals."""
+    before = change(1, key=1, document={"_id": 1, "region": "eu"})
+    again = change(3, key=1, document={"_id": 1, "region": "us"})
+    blocks = blocks_of([[commit(before)], [commit(system(2, "gap"))], [commit(again)]])
+    (gap,) = (entry for entry in blocks[1].entries())
+    for one in range(2):
+        criteria = Criteria(shards=shards_of(by, 2, [one]), control_events=True)
+        delivery = deliver(Subscription(criteria=criteria, progress=BEGINNING), blocks)
+        if by == ["region"]:
+            assert delivery.gap is not None
+            assert delivery.gap.after == gap.progress
+            assert delivery.progress.sequence == 1
+        else:
+            assert delivery.gap is None
+            assert gap.sequence in {
+                block.first_sequence + i for block, entries in delivery.slices for i in entries
+            }
 
 
 def test_ids_of_different_types_and_values_with_slashes_are_different_shards_keys() -> None:

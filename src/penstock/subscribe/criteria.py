@@ -25,6 +25,17 @@ class Criteria(Struct, frozen=True, kw_only=True):
     shards: Shards | None = None
     """Of what is left, only the documents of these shards. Control events are of every shard."""
 
+    @property
+    def goes_past_gaps(self) -> bool:
+        """Whether a gap is an event like any other to the reader; else it ends the stream.
+
+        A reader of shards by a field needs more than to be told. Which shard a document leaves is
+        known by what it was before, and behind a gap that need not be what this reader has: a
+        delete, or an insert in the place of what was deleted unseen, may go to other shards only,
+        and no copy tells of it afterwards. So it rebuilds, control events or not.
+        """
+        return self.control_events and (self.shards is None or not self.shards.by_field)
+
     def wants(self, stream: Stream) -> bool:
         """Whether the data of `stream` goes out."""
         if self.sources and stream.source not in self.sources:
@@ -55,7 +66,7 @@ class Selection(NamedTuple):
 
     entries: Sequence[int]
     gap: int | None
-    """The entry that ends the stream: a gap for a reader who asked for no control events."""
+    """The entry that ends the stream: a gap, for a reader who cannot go past it."""
     leaving: frozenset[int] = frozenset()
     """Of `entries`, those whose document has left the reader's shards."""
 
@@ -107,10 +118,10 @@ def _select_among_control_events(
             if wanted[numbers[i]]:
                 entries.append(i)
         elif criteria.concerns(stream) or _may_rename_into(criteria, block, i):
+            if kinds[i] == Kind.GAP and not criteria.goes_past_gaps:
+                return Selection(entries, i)
             if criteria.control_events:
                 entries.append(i)
-            elif kinds[i] == Kind.GAP:
-                return Selection(entries, i)
     return Selection(entries, None)
 
 

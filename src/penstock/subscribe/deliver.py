@@ -90,7 +90,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
     progress: Progress
     """Covers the slices and what was filtered out around them; before the gap, if there is one."""
     gap: GapError | None = None
-    """Changes were lost here, and this reader cannot be told in-band: its stream ends."""
+    """Changes were lost here, and this reader cannot go on in-band: its stream ends."""
     window: Window | None = None
     """What the slices stand for, where changes were merged."""
     leaving: frozenset[int] = frozenset()
