@@ -24,7 +24,8 @@
     │   └── OutdatedLogError         the log is an older copy of the one that was published
     ├── DocumentMisfitError          a document does not fit the columns that a reader declared
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
-    │   └── ServiceBusyError         it serves as many readers as it may
+    │   ├── ServiceBusyError         it serves as many readers as it may
+    │   └── StateFailedError         the current rows are not kept up, on a defect
     ├── RequestError                 the service cannot do what a reader asks
     │   └── StateIncompleteError     not all current rows of what it asks for are known
     ├── ProgramError                 the program that consumes did not process a change
@@ -298,6 +299,19 @@ class ServiceBusyError(ServiceUnavailableError):
         super().__init__(
             f"{readers_max} readers are connected, and no more are allowed. The others are not "
             f"affected. Try again later, or raise max_connections under [serve]."
+        )
+
+
+class StateFailedError(ServiceUnavailableError):
+    """Whoever keeps the current rows met a defect; the stream and capture go on."""
+
+    code = "state.failed"
+
+    def __init__(self, *, error: str) -> None:
+        super().__init__(
+            f"the current rows are not kept up: a defect ({error}). Streams and capture are not "
+            f"affected, no row is wrong, and it is tried again every half a minute. Please report "
+            f"it with the lines of the log that say where."
         )
 
 

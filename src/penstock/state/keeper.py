@@ -6,6 +6,7 @@ or that has no room, delays no source (invariant 8).
 """
 
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,7 @@ from penstock.errors import (
     LogError,
     PenstockError,
     ServiceUnavailableError,
+    StateFailedError,
     StreamChangedError,
     TrimmedError,
 )
@@ -43,6 +45,7 @@ from penstock.state.layout import (
 from penstock.state.reading import StateReading
 from penstock.state.tables import open_state, read_applied, read_facts, state_path, write_applied
 from penstock.subscribe.criteria import Criteria
+from penstock.subscribe.current import CurrentStatus
 from penstock.subscribe.resume import resume
 from penstock.subscribe.shards import Shards
 from penstock.wire import Block
@@ -56,6 +59,8 @@ _REMOVED_MAX: Final = 5_000
 """How many rows of a forgotten collection one transaction removes."""
 _WAIT_SECONDS: Final = 0.5
 _FULL_SECONDS: Final = 5.0
+_RETRY_SECONDS: Final = 30.0
+"""After an error that does not pass by itself: somebody may mend it meanwhile."""
 _OPEN_SECONDS: Final = 2.0
 """The error that follows is transient."""
 _PASSING: Final = (LogError, TrimmedError)
@@ -83,9 +88,9 @@ class StateLog(Protocol):
 class StateKeeper:
     """The only writer of the state of one log; a `subscribe.current.CurrentState`.
 
-    `step` applies what there is; once started it does so on a thread, until closed. An
-    error that passes (no space, the log being replaced) is tried again; another one ends the
-    thread, and whoever opens a reading gets it.
+    `step` applies what there is; once started it does so on a thread, until closed. No error ends
+    the thread: one that passes (no space, the log being replaced) is tried again soon, any other,
+    a defect too, now and then; until then whoever opens a reading gets it, and `status` says it.
     """
 
     def __init__(self, log: StateLog, path: Path, config: StateConfig | None = None) -> None:
@@ -97,6 +102,8 @@ class StateKeeper:
         self._readings: list[StateReading] = []
         self._ended: list[int] = []
         self._failure: PenstockError | None = None
+        self._waits: PenstockError | None = None
+        """What it waits for to pass; the rows that are here are right all the same."""
         self._doubtful = False
         """What is in memory may not be what was written: nobody reads until it was loaded again."""
         self._last_reading = 0
@@ -140,6 +147,15 @@ class StateKeeper:
     def applied(self) -> Applied:
         """How much of the log the state has."""
         return self._applied
+
+    def status(self) -> CurrentStatus:
+        """How far the state is, and what keeps it from going on. From any thread."""
+        error = self._failure or self._waits
+        return CurrentStatus(
+            sequence=self._applied.sequence,
+            code="" if error is None else error.code,
+            message="" if error is None else str(error),
+        )
 
     @property
     def facts(self) -> Facts:
@@ -260,29 +276,45 @@ class StateKeeper:
         return True
 
     def _run(self) -> None:
-        full = False
         while not self._stopping.is_set():
             try:
-                moved = self.step()
-                full = False
-            except PenstockError as error:
-                if not (error.transient or type(error) in _PASSING):
-                    self._fail(error)
-                    return
-                if not full:
-                    logger.warning("state waits", code=error.code)
-                full = True
-                self._stopping.wait(_FULL_SECONDS if error.transient else _WAIT_SECONDS)
-                continue
-            if not moved:
+                if self.step():
+                    self._goes_on()
+                    continue
+                self._goes_on()
                 self._log.wait_now(after=self._applied.sequence, timeout_seconds=_WAIT_SECONDS)
+            except PenstockError as error:
+                if error.transient or type(error) in _PASSING:
+                    self._wait(error)
+                else:
+                    self._fail(error)
+            except Exception as error:  # a defect here must not go unseen, nor end the streams
+                # Where it happened, but not its text, which might quote a document.
+                self._fail(
+                    StateFailedError(error=type(error).__name__),
+                    where=traceback.format_tb(error.__traceback__),
+                )
+            else:
                 self._stopping.wait(self._config.interval)
 
-    def _fail(self, error: PenstockError) -> None:
-        logger.error("state stopped; it needs attention", code=error.code)
+    def _goes_on(self) -> None:
+        if self._failure is not None:
+            logger.info("state goes on")
+        self._failure = self._waits = None
+
+    def _wait(self, error: PenstockError) -> None:
+        if self._waits is None:
+            logger.warning("state waits", code=error.code)
+        self._waits = error
+        self._stopping.wait(_FULL_SECONDS if error.transient else _WAIT_SECONDS)
+
+    def _fail(self, error: PenstockError, **where: object) -> None:
+        if self._failure is None:
+            logger.error("state stopped; it needs attention", code=error.code, **where)
         with self._turn:
             self._failure = error
             self._turn.notify_all()
+        self._stopping.wait(_RETRY_SECONDS)
 
     # --- reading --------------------------------------------------------------------------------
 

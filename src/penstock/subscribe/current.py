@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from penstock.event import ChangeEvent
 from penstock.extjson import relaxed
@@ -44,6 +45,17 @@ class Reading(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class CurrentStatus(Struct, frozen=True, kw_only=True, rename="camel"):
+    """How the current rows are kept up, as whoever keeps them says."""
+
+    sequence: int
+    """How much of the log they have."""
+    code: str = ""
+    """Of the error that keeps them from having more; empty while none does."""
+    message: str = ""
+    """That error's sentence."""
 
 
 class CurrentState(Protocol):
