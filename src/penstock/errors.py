@@ -27,7 +27,8 @@
     │   ├── ServiceBusyError         it serves as many readers as it may
     │   └── StateFailedError         the current rows are not kept up, on a defect
     ├── RequestError                 the service cannot do what a reader asks
-    │   └── StateIncompleteError     not all current rows of what it asks for are known
+    │   ├── StateIncompleteError     not all current rows of what it asks for are known
+    │   └── RowsOvertakenError       what follows the rows was trimmed while they were sent
     ├── ProgramError                 the program that consumes did not process a change
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
     │   ├── IncompleteCommitError    a batch does not hold what was captured
@@ -356,6 +357,20 @@ class StateIncompleteError(RequestError):
         super().__init__(
             f"not all current rows of {what} are known: {why}. Nothing was sent, and the stream is "
             f"not affected. {remedy}."
+        )
+
+
+class RowsOvertakenError(RequestError):
+    """Retention removed what follows the rows of a Snapshot while they were sent (P7)."""
+
+    code = "state.overtaken"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "while these rows were sent, retention removed changes that follow them, so nothing "
+            "could be followed from here. Throw away what came; the log is not affected. Take "
+            "fewer collections or shards at a time, or raise hold and hold_bytes of [state], or "
+            "the log's retention; then ask again."
         )
 
 

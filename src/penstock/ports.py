@@ -43,6 +43,18 @@ class Bounds(Struct, frozen=True, kw_only=True):
     Markers of ancestors below it resume at it, and the gaps that follow it say what is missing."""
 
 
+class Hold(Struct, frozen=True, kw_only=True):
+    """What retention leaves alone for a while: somebody is about to need it."""
+
+    sequence: int
+    """Entries after this one stay"""
+    until_ms: int
+    """to this time, in Unix milliseconds,"""
+    bytes_max: int
+    """while the log takes at most so much more than `retention_bytes`: never more than a quarter
+    of that."""
+
+
 class SourceState(Struct, frozen=True, kw_only=True):
     """What the log knows of a source; written in the same transaction as its events."""
 

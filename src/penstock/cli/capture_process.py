@@ -27,7 +27,8 @@ from penstock.cli.quotas import share_of
 from penstock.cli.reload import Plan, Reloader
 from penstock.cli.snapshot import SnapshotRequests
 from penstock.log.config import LogConfig
-from penstock.ports import ChangeLog
+from penstock.ports import ChangeLog, Hold
+from penstock.state.holding import Holds
 from penstock.state.reconcile import Reconciler
 
 logger = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ class CaptureLog(ChangeLog, Protocol):
     ) -> None: ...
 
     def retain(self, config: LogConfig) -> None: ...
+
+    def held_by(self, look: Callable[[], Hold | None]) -> None: ...
 
     @property
     def age_retention_paused(self) -> bool: ...
@@ -105,6 +108,9 @@ async def capture(
     """
     clock, paused = SystemClock(), PausedSources(settings.log.path)
     reconciler = Reconciler(log, settings.log.path) if settings.state.enabled else None
+    holds = Holds(settings.log.path)
+    if settings.state.enabled:
+        log.held_by(holds)
     supervisor = Supervisor(
         log,
         [supervised(settings, name, clock=clock) for name in settings.sources],
@@ -169,6 +175,7 @@ async def capture(
         for task in (stopping, *tasks):
             task.cancel()
         await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        await asyncio.to_thread(holds.close)
         if reconciler is not None:
             await reconciler.close()
     if publisher is not None and settings.checkpoint.on_shutdown:

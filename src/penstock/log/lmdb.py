@@ -4,7 +4,7 @@ import asyncio
 import fcntl
 import os
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -46,7 +46,7 @@ from penstock.log.reading import LmdbReads
 from penstock.log.retention import Clock, SystemClock
 from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.log.writer import Writer, durable
-from penstock.ports import Above, Ancestor, Bounds, SourceState
+from penstock.ports import Above, Ancestor, Bounds, Hold, SourceState
 from penstock.wire import Block
 
 LOCK_NAME: Final = "writer.lock"
@@ -173,6 +173,13 @@ class LmdbLog(_AsyncReads):
         """Keep entries by the retention settings of `config` from now on; the rest of it counts
         only when a log is opened."""
         self._writer.retain(config)
+
+    def held_by(self, look: Callable[[], Hold | None]) -> None:
+        """Leave alone what `look` says is needed, whatever retention says; None: nothing is.
+
+        Asked on the writer's thread, before anything is trimmed: it must be quick, and not raise.
+        """
+        self._writer.held_by(look)
 
     def on_request(self, handler: Handler) -> None:
         """Answer the requests of `wake.ask` with `handler`, in the running loop."""

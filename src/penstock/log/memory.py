@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from bisect import bisect_left
-from collections.abc import Awaitable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple, Self
@@ -18,7 +18,7 @@ from penstock.log.layout import State
 from penstock.log.retention import Clock, Holdings, Old, SystemClock, Trust, due, ends
 from penstock.log.view import Reads, View
 from penstock.log.wake import Bell
-from penstock.ports import Above, Ancestor, Bounds, SourceState
+from penstock.ports import Above, Ancestor, Bounds, Hold, SourceState
 from penstock.wire import Block, EncodedCommits
 
 
@@ -86,6 +86,7 @@ class MemoryLog(Reads):
         self.config = config or LogConfig()
         self._clock = clock or SystemClock()
         self._trust = Trust(self._clock)
+        self._look: Callable[[], Hold | None] = lambda: None
         ancestors, base = (above.ancestors, above.head) if above else ((), 0)
         self._origin = _Origin(secrets.randbits(64), ancestors, base)
         self._truth = _begun(above, self._origin.log_id, self._clock.wall_ms())
@@ -160,6 +161,10 @@ class MemoryLog(Reads):
             )
         self._truth = self._truth._replace(sources=sources)
 
+    def held_by(self, look: Callable[[], Hold | None]) -> None:
+        """As `LmdbLog.held_by`."""
+        self._look = look
+
     async def trim(self, until: int) -> None:
         """As `LmdbLog.trim`."""
         state = self._truth.state
@@ -193,7 +198,8 @@ class MemoryLog(Reads):
         truth = self._truth
         held = Holdings(truth.state.head, truth.bytes)
         now = self._clock.wall_ms() if self._trust.trusted() else None
-        old = due(_candidates(truth), config=self.config, held=held, now=now)
+        hold = self._look()
+        old = due(_candidates(truth), config=self.config, held=held, now=now, hold=hold)
         if old is not None:
             self._trim(old.sequence, old.check)
 

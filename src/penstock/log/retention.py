@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from penstock.log.config import LogConfig
+from penstock.ports import Hold
 from penstock.wire import Block
 
 _APART_SECONDS_MAX: Final = 60.0
@@ -120,19 +121,26 @@ def ends(block: Block, *, trimmed: int, gone: int, bytes_: int) -> Iterator[Old]
 
 
 def due(
-    candidates: Iterable[Old], *, config: LogConfig, held: Holdings, now: int | None
+    candidates: Iterable[Old],
+    *,
+    config: LogConfig,
+    held: Holdings,
+    now: int | None,
+    hold: Hold | None = None,
 ) -> Old | None:
     """The newest candidate (oldest first) up to which retention may trim now; None for none.
 
     By ingest time (never the source's, P22), bytes and count, whichever comes first. `now` None
-    pauses the first. The newest entries stay.
+    pauses the first. The newest entries stay, and so does what `hold` says, which is still valid.
     """
     chosen: Old | None = None
     gone = 0
+    held_bytes_max = 0.0 if hold is None else _held_bytes_max(hold, config)
     for old in candidates:
+        left = held.bytes - gone
         over_bytes = (
             config.retention_bytes is not None
-            and held.bytes - gone > config.retention_bytes
+            and left > config.retention_bytes
             and old.sequence < held.head
         )
         over_count = (
@@ -146,5 +154,15 @@ def due(
         )
         if not (over_bytes or over_count or over_age):
             break
+        if hold is not None and old.sequence > hold.sequence and left <= held_bytes_max:
+            break
         chosen, gone = old, old.bytes
     return chosen
+
+
+def _held_bytes_max(hold: Hold, config: LogConfig) -> float:
+    """Up to what size of the log what is held may stay."""
+    if config.retention_bytes is None:
+        return float("inf")
+    # `within_disk` left a third as much again, and not for readers alone.
+    return config.retention_bytes + min(hold.bytes_max, config.retention_bytes // 4)

@@ -5,11 +5,11 @@ their blocks then takes a bounded number of steps in each transaction, so that n
 The same steps remove what was staged and never published.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.errors import AheadError
-from penstock.kv import Env, Transaction
+from penstock.kv import Env, Transaction, space
 from penstock.log.config import LogConfig
 from penstock.log.layout import (
     ENTRIES,
@@ -24,7 +24,7 @@ from penstock.log.layout import (
     rows_of,
 )
 from penstock.log.retention import Clock, Holdings, Old, Trust, due, ends
-from penstock.ports import SourceState
+from penstock.ports import Hold, SourceState
 from penstock.wire import Block
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Trimmer:
         """The limits; they may be replaced at any time, and hold from the next step on."""
         self._clock = clock
         self._trust = trust
+        self.look: Callable[[], Hold | None] = lambda: None
+        """What somebody needs of the log now; asked before anything goes, so it must be quick."""
         self._age_checked = float("-inf")
         self.pending = False
         """Whether the last step left something to remove."""
@@ -99,7 +101,15 @@ class Trimmer:
             config=self.config,
             held=held,
             now=now if self._trusted() else None,
+            hold=self._hold(),
         )
+
+    def _hold(self) -> Hold | None:
+        """What is held, as long as the disk is not about to make capture wait."""
+        hold = self.look()
+        if hold is not None and space(self._env.path).free < 2 * self.config.free_bytes_min:
+            return None
+        return hold
 
     def _left_over(self, txn: Transaction, trimmed: int) -> bool:
         """Whether the oldest value holds a block that lies wholly at or below the watermark."""

@@ -26,7 +26,7 @@ from penstock.log.layout import State
 from penstock.log.retention import Clock, Trust, within_disk
 from penstock.log.trimming import Trimmer, newest_ms
 from penstock.log.wake import Bell
-from penstock.ports import SourceState
+from penstock.ports import Hold, SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
 
 GROUP_BYTES_MAX: Final = 8 << 20
@@ -105,6 +105,10 @@ class Writer:
     def retain(self, config: LogConfig) -> None:
         """Trim by the limits of `config` from the next step on."""
         self._trimmer.config = within_disk(config, space(self._env.path).total)
+
+    def held_by(self, look: Callable[[], Hold | None]) -> None:
+        """Ask `look`, on this thread, what retention must leave alone."""
+        self._trimmer.look = look
 
     def stages(self, key: str) -> bool:
         """Whether a commit is being staged under `key`."""

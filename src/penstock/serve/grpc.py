@@ -25,6 +25,7 @@ from penstock.errors import (
     GapError,
     PenstockError,
     RequestError,
+    RowsOvertakenError,
     ServiceBusyError,
     ServiceUnavailableError,
     StateIncompleteError,
@@ -74,6 +75,7 @@ _STATUS: Final = {
     "GAP": grpc.StatusCode.DATA_LOSS,
     RequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
     StateIncompleteError.code: grpc.StatusCode.FAILED_PRECONDITION,
+    RowsOvertakenError.code: grpc.StatusCode.OUT_OF_RANGE,
     ServiceBusyError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 

@@ -29,3 +29,15 @@ class StateConfig(Config):
         le=60,
         description="Gather changes for so long before they are written together.",
     )
+    hold: Seconds = Field(
+        default=3600.0,
+        ge=0,
+        description="While a Snapshot is read, keep the changes that follow it for so long, "
+        "whatever retention says; 0: not at all.",
+    )
+    hold_bytes: Bytes = Field(
+        default=1 << 30,
+        ge=0,
+        description="But only while the log takes at most so much more than retention_bytes, and "
+        "never more than a quarter of that.",
+    )

@@ -7,7 +7,7 @@ or that has no room, delays no source (invariant 8).
 
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -18,6 +18,7 @@ from msgspec import structs
 from penstock.errors import (
     AheadError,
     LogError,
+    LogFullError,
     PenstockError,
     ServiceUnavailableError,
     StateFailedError,
@@ -25,12 +26,13 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.kv import Env, Transaction
-from penstock.ports import Bounds, SourceState
+from penstock.ports import Bounds, Hold, SourceState
 from penstock.progress import Progress
 from penstock.state.apply import Applying, write_facts
 from penstock.state.complete import require_complete
 from penstock.state.config import StateConfig
 from penstock.state.facts import Facts
+from penstock.state.holding import now_ms, write_holds
 from penstock.state.layout import (
     BEFORE,
     DATABASES,
@@ -63,6 +65,8 @@ _RETRY_SECONDS: Final = 30.0
 """After an error that does not pass by itself: somebody may mend it meanwhile."""
 _OPEN_SECONDS: Final = 2.0
 """The error that follows is transient."""
+_FOLLOW_SECONDS: Final = 60.0
+"""How long who has all rows may take to begin following."""
 _PASSING: Final = (LogError, TrimmedError)
 """What the log says while it is being opened, replaced or trimmed; their subclasses stay."""
 
@@ -93,13 +97,23 @@ class StateKeeper:
     a defect too, now and then; until then whoever opens a reading gets it, and `status` says it.
     """
 
-    def __init__(self, log: StateLog, path: Path, config: StateConfig | None = None) -> None:
+    def __init__(
+        self,
+        log: StateLog,
+        path: Path,
+        config: StateConfig | None = None,
+        *,
+        wall_ms: Callable[[], int] = now_ms,
+    ) -> None:
         """`path` is that of the log; the state lies beside its files."""
         self._log = log
         self._config = config or StateConfig()
+        self._wall_ms = wall_ms
         self._turn = threading.Condition()
         self._stopping = threading.Event()
         self._readings: list[StateReading] = []
+        self._holds: dict[int, Hold] = {}
+        """What readings hold of the log, by their ids; for a while after they ended, too."""
         self._ended: list[int] = []
         self._failure: PenstockError | None = None
         self._waits: PenstockError | None = None
@@ -114,6 +128,7 @@ class StateKeeper:
             with self._env.write() as txn:
                 # What was kept for readings that a crash ended.
                 txn.drop(self._env[BEFORE], delete=False)
+                write_holds(txn, self._env, ())
             self._applied, self._facts = self._loaded()
         except BaseException:
             self._env.close()
@@ -231,6 +246,7 @@ class StateKeeper:
                     reading.broken = True
                 for name in DATABASES:
                     txn.drop(self._env[name], delete=False)
+                self._holds = {}
                 self._facts = Facts({}, {}, next_number=self._facts.next_number)
             applied = structs.replace(
                 applied,
@@ -346,8 +362,10 @@ class StateKeeper:
             names=names,
             progress=Progress(applied.log_id, applied.sequence, applied.check),
             shards=shards,
+            bounds=self._log.bounds_now,
             closed=self._closed,
         )
+        self._hold(reading, self._config.hold)
         self._readings.append(reading)
         return reading
 
@@ -356,6 +374,28 @@ class StateKeeper:
             if reading in self._readings:
                 self._readings.remove(reading)
                 self._ended.append(reading.id)
+                self._hold(reading, _FOLLOW_SECONDS if reading.ended else 0)
+
+    def _hold(self, reading: StateReading, seconds: float) -> None:
+        """Have the log keep what follows a reading for so long from now; 0: no longer."""
+        now = self._wall_ms()
+        holds = {number: hold for number, hold in self._holds.items() if now < hold.until_ms}
+        holds.pop(reading.id, None)
+        if seconds and self._config.hold:
+            holds[reading.id] = Hold(
+                sequence=reading.progress.sequence,
+                until_ms=now + int(seconds * 1000),
+                bytes_max=self._config.hold_bytes,
+            )
+        if holds == self._holds:
+            return
+        self._holds = holds
+        try:
+            with self._env.write() as txn:
+                write_holds(txn, self._env, list(holds.values()))
+        except LogFullError as error:
+            # The reading finds out for itself whether it was overtaken; what stays ends in time.
+            logger.warning("what a reading needs of the log is not held", code=error.code)
 
 
 def _remove(txn: Transaction, env: Env, database: bytes, number: int) -> bool:

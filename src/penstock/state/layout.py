@@ -1,6 +1,6 @@
 """What lies where in the environment of the current state, and how its keys and values are written.
 
-    meta         what is applied: the marker of the log, the format
+    meta         what is applied: the marker of the log, the format; and what readings hold of it
     sources      per source: what is known of it as a whole                  (SourceFacts)
     collections  per (source, database, collection): what is known of it     (CollectionFacts)
     rows         number of a collection + key of a row -> sequence, Row
@@ -28,6 +28,7 @@ DATABASES: Final = (META, SOURCES, COLLECTIONS, ROWS, BEFORE, DROPPED)
 
 FORMAT: Final = 1
 APPLIED_KEY: Final = b"applied"
+HOLDS_KEY: Final = b"holds"
 
 _NUMBER: Final = struct.Struct(">Q")
 _KEY_BYTES_MAX: Final = 480

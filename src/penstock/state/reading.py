@@ -10,9 +10,10 @@ from typing import Any
 
 from msgspec import Raw
 
-from penstock.errors import ServiceUnavailableError
+from penstock.errors import RowsOvertakenError, ServiceUnavailableError
 from penstock.event import ClusterTime, Operation
 from penstock.kv import Env, Transaction
+from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.state.layout import (
     BEFORE,
@@ -42,6 +43,7 @@ class StateReading:
         names: Mapping[int, Name],
         progress: Progress,
         shards: Shards | None,
+        bounds: Callable[[], Bounds],
         closed: Callable[["StateReading"], None],
     ) -> None:
         self.id = reading
@@ -54,16 +56,25 @@ class StateReading:
         self._names = dict(names)
         self._left = sorted(names)
         self._shards = shards
+        self._bounds = bounds
         self._closed = closed
+
+    @property
+    def ended(self) -> bool:
+        """Everything was read, and its reader is about to follow."""
+        return not self._left
 
     def read(self, *, bytes_max: int) -> list[CurrentRow]:
         """As `Reading.read`."""
         rows = self._read(bytes_max)
+        bounds = self._bounds()
         # After the transaction: one that saw nothing any more began after this was set.
-        if self.broken:
+        if self.broken or bounds.log_id != self.progress.log_id:
             raise ServiceUnavailableError(
                 "the log was replaced while rows were sent. Throw away what came, and ask again."
             )
+        if bounds.trimmed > self.progress.sequence:
+            raise RowsOvertakenError
         return rows
 
     def _read(self, bytes_max: int) -> list[CurrentRow]:

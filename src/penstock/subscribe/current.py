@@ -40,7 +40,8 @@ class Reading(Protocol):
     def read(self, *, bytes_max: int) -> list[CurrentRow]:
         """The next rows, of about `bytes_max` bytes and at least one; empty at the end.
 
-        Raises ServiceUnavailableError if the rows were taken away: what came is not whole.
+        Raises ServiceUnavailableError if the rows were taken away: what came is not whole; and
+        RowsOvertakenError if what follows them was.
         """
         ...
 

@@ -1,0 +1,110 @@
+"""What somebody is about to need stays, whatever retention says; but never at capture's cost."""
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.event import Commit
+from penstock.kv import space
+from penstock.log import LmdbLog
+from penstock.log import trimming as trimming_module
+from penstock.log.config import LogConfig
+from penstock.log.memory import MemoryLog
+from penstock.log.retention import Holdings, Old, due
+from penstock.ports import Hold
+from penstock.testing.contracts.entries import changes
+
+Log = LmdbLog | MemoryLog
+GIB = 1 << 30
+
+
+def hold(sequence: int, *, bytes_max: int = GIB) -> Hold:
+    return Hold(sequence=sequence, until_ms=1 << 60, bytes_max=bytes_max)
+
+
+@pytest.fixture(params=["lmdb", "memory"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[Log]:
+    config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=0)
+    opened: Log = LmdbLog(config) if request.param == "lmdb" else MemoryLog(config)
+    async with opened:
+        yield opened
+
+
+async def appended(log: Log, commits: int) -> int:
+    """Append so many commits of two events; returns what is trimmed then."""
+    for number in range(commits):
+        events = changes("shop", str(number), 2)
+        await log.append([Commit(source="shop", position=str(number), events=events)])
+    return (await log.bounds()).trimmed
+
+
+async def test_what_is_held_stays_until_it_is_let_go(log: Log) -> None:
+    held: list[Hold] = []
+    log.held_by(lambda: held[0] if held else None)
+    held.append(hold(6))
+    assert await appended(log, 50) == 6
+    held[0] = hold(31)
+    assert 6 < await appended(log, 2) <= 31
+    held.clear()
+    trimmed = await appended(log, 20)
+    assert trimmed > 31
+
+
+async def test_a_disk_that_is_nearly_full_is_not_kept_for_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Invariant 8: capture would have to wait for them."""
+    config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=1 << 20)
+    async with LmdbLog(config) as log:
+        log.held_by(lambda: hold(0))
+        assert await appended(log, 30) == 0
+
+        def nearly_full(path: Path) -> Any:
+            return space(path)._replace(free=(1 << 21) - 1)
+
+        monkeypatch.setattr(trimming_module, "space", nearly_full)
+        assert await appended(log, 1) > 0
+
+
+@given(
+    sizes=st.lists(st.integers(1, 100), min_size=1, max_size=30),
+    held_from=st.integers(0, 30),
+    bytes_max=st.integers(0, 2000),
+    retention_bytes=st.integers(1, 2000) | st.none(),
+    retention_events=st.integers(1, 30) | st.none(),
+    retention=st.integers(1, 30) | st.none(),
+)
+def test_a_hold_only_ever_keeps_more_and_only_within_its_bytes(
+    sizes: list[int],
+    held_from: int,
+    bytes_max: int,
+    retention_bytes: int | None,
+    retention_events: int | None,
+    retention: int | None,
+) -> None:
+    olds: list[Old] = []
+    for number, size in enumerate(sizes, 1):
+        gone = size + (olds[-1].bytes if olds else 0)
+        olds.append(Old(number, 0, ingested_at=number * 1000, bytes=gone))
+    config = LogConfig(
+        retention_bytes=retention_bytes, retention_events=retention_events, retention=retention
+    )
+    held, now = Holdings(head=len(olds), bytes=olds[-1].bytes), len(olds) * 1000 + 1
+
+    def trimmed(wanted: Hold | None) -> int:
+        old = due(olds, config=config, held=held, now=now, hold=wanted)
+        return 0 if old is None else old.sequence
+
+    free, with_hold = trimmed(None), trimmed(hold(held_from, bytes_max=bytes_max))
+    assert with_hold <= free
+    if with_hold < free:
+        assert with_hold >= min(free, held_from)
+        assert retention_bytes is None or held.bytes - (
+            olds[with_hold - 1].bytes if with_hold else 0
+        ) <= retention_bytes + min(bytes_max, retention_bytes // 4)
+    else:
+        assert free <= held_from or (retention_bytes is not None and free > 0)
