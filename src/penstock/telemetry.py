@@ -146,6 +146,16 @@ SHARD_FILTER_RATIO = Gauge(
     "Of the entries that readers of shards passed lately, the part that was not sent to them.",
     registry=SERVE_REGISTRY,
 )
+STATE_LAG_EVENTS = Gauge(
+    "penstock_state_lag_events",
+    "Entries of the log that the current rows do not have yet.",
+    registry=SERVE_REGISTRY,
+)
+STATE_FAILED = Gauge(
+    "penstock_state_failed",
+    "1 while an error keeps the current rows from going on.",
+    registry=SERVE_REGISTRY,
+)
 DEAD_LETTERS = Counter(
     "penstock_dead_letters_total",
     "Changes that could not be decoded, made durable as dead letters.",

@@ -1,5 +1,6 @@
 """What every command promises: text for people, JSON for programs, and stable exit codes."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from penstock.cli.config import load
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient, PipelineReport
 from penstock.errors import PenstockError
-from tests.cli.service import Service, configure, penstock
+from penstock.log import LmdbLog
+from tests.capture.doubles import commit
+from tests.cli.service import SHOP, Service, configure, penstock
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +89,46 @@ def test_status_says_how_everything_is(
     assert source["state"] == "running"
     assert source["position"].startswith("1:")
     assert source["events"] <= said["log"]["head"]
+    assert 0 <= said["state"]["lagEvents"] <= said["log"]["head"]
+    assert (said["state"]["code"], said["state"]["message"]) == ("", "")
+    assert source["rows"] == "incomplete"
     people = penstock(capsys, "status", "--config", addressed(service))
     assert "running" in people.out
+    assert "current rows: " in people.out
+
+
+def test_status_says_how_far_the_current_rows_are_behind_with_the_service_down(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And of each source by itself whether its rows are current."""
+    late = '[sources.late]\ntype = "script"\ntransactions = 5\n[serve]\n'
+    config = configure(tmp_path, SHOP.format(rate=300.0).replace("[serve]\n", late))
+    with Service(config, "--one-process"):
+        pass
+    settings = load(config)
+
+    async def move_on() -> int:
+        async with LmdbLog(settings.log) as log:
+            head = (await log.bounds()).head
+            await log.append([commit(1, rows=3, source="late")])
+            return head
+
+    asyncio.run(move_on())
+    said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
+    behind = said["state"]["lagEvents"]
+    assert behind == said["log"]["head"] - said["state"]["sequence"] >= 3
+    sources = {one["source"]: one for one in said["sources"]}
+    assert sources["late"]["rowsLagEvents"] >= 3
+    # A source that was never copied may have rows that nobody has heard of.
+    assert sources["late"]["rows"] == "incomplete"
+    assert "penstock snapshot late" in sources["late"]["rowsMessage"]
+    assert sum(one["rowsLagEvents"] for one in sources.values()) == behind
+    people = penstock(capsys, "status", "--config", str(config)).out
+    assert f"current rows: {behind:,} entries behind the log" in people
+    config.write_text(config.read_text() + "[state]\nenabled = false\n")
+    said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
+    assert said["state"] is None
+    assert {one["rows"] for one in said["sources"]} == {None}
 
 
 def test_status_reads_the_log_itself_when_the_service_is_down(

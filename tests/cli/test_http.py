@@ -103,6 +103,8 @@ def test_a_known_workload_shows_in_the_metrics_of_both_processes(tmp_path: Path)
     assert found["penstock_log_head_sequence"] == head
     assert found['penstock_publish_latency_seconds_count{protocol="grpc"}'] > 0
     assert found['penstock_events_published_total{protocol="grpc"}'] >= head
+    assert found["penstock_state_lag_events"] >= 0
+    assert found["penstock_state_failed"] == 0
     assert found["penstock_capture_process_resident_memory_bytes"] > 0
     assert found["penstock_serve_process_resident_memory_bytes"] > 0
 
@@ -115,6 +117,7 @@ def test_health_is_200_with_capture_and_503_without(tmp_path: Path) -> None:
         said = json.loads(body)
         assert (code, said["status"]) == (200, "ok")
         assert [one["name"] for one in said["backends"]] == ["shop"]
+        assert said["currentRows"]["status"] == "ok"
         assert {"version", "startedAt", "uptime", "lag", "consumers", "bufferSize"} <= set(said)
         assert get(address, "/ready") == (200, "ready\n")
         os.kill(service.ready["pids"]["capture"], signal.SIGSTOP)

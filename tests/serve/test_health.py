@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from penstock.ports import SourceState
-from penstock.serve.health import Facts, Health, health
+from penstock.serve.health import CurrentRowsHealth, Facts, Health, health
+from penstock.subscribe.current import CurrentStatus
 
 NOW = 1_750_000_000_000
 
@@ -92,3 +93,16 @@ def test_without_capture_the_service_is_unhealthy() -> None:
 def test_a_retention_that_waits_for_the_clock_is_degraded() -> None:
     found = decided(capture={"sources": [told()], "ageRetentionPaused": True})
     assert found.status == "degraded"
+
+
+@pytest.mark.parametrize(("code", "status"), [("", "ok"), ("state.failed", "degraded")])
+def test_rows_that_are_not_kept_up_are_a_reason_to_look_and_no_outage(
+    code: str, status: str
+) -> None:
+    """Invariant 8: they hold up neither capture nor streams. That they lag is no fault."""
+    found = decided(told(), head=100, current=CurrentStatus(sequence=40, code=code))
+    assert (found.status, found.http_status) == (status, 200)
+    assert found.current_rows == CurrentRowsHealth(status=status, code=code, lag_events=60)
+    assert decided(told()).current_rows is None
+    worse = decided(told(health="unhealthy"), current=CurrentStatus(sequence=0, code=code))
+    assert worse.status == "unhealthy"

@@ -14,6 +14,7 @@ from penstock.log.memory import MemoryLog
 from penstock.state import keeper as keeper_module
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
+from penstock.state.tables import write_applied
 from penstock.subscribe import Criteria
 from tests.state.histories import change, copied_whole
 
@@ -76,7 +77,7 @@ async def test_an_error_that_no_wait_mends_is_said_and_tried_again_until_it_is_g
 ) -> None:
     """A defect ended the thread in silence: rows stood still, and nobody was told."""
     log = await log_with_a_row()
-    write = Step(keeper_module.write_applied)
+    write = Step(write_applied)
     monkeypatch.setattr(keeper_module, "write_applied", write)
     write.error = error
     config = StateConfig(free_bytes_min=0, interval=0)
@@ -113,7 +114,7 @@ async def test_a_defect_outside_a_write_is_said_too(
     monkeypatch.setattr(owner, what, failing)
     failing.error = RuntimeError(SECRET)
     if what == "_reload":
-        write = Step(keeper_module.write_applied)
+        write = Step(write_applied)
         write.error = LogFullError("no space")
         monkeypatch.setattr(keeper_module, "write_applied", write)
     with keeper:
@@ -132,7 +133,7 @@ async def test_what_passes_is_said_in_the_status_and_the_rows_stay_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     log = await log_with_a_row()
-    write = Step(keeper_module.write_applied)
+    write = Step(write_applied)
     with StateKeeper(log, tmp_path, StateConfig(free_bytes_min=0, interval=0)) as keeper:
         head = (await log.bounds()).head
         until(lambda: keeper.status().sequence == head)

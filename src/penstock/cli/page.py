@@ -15,7 +15,13 @@ from penstock.serve.consumers import Consumers
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told
 from penstock.subscribe.current import CurrentState
-from penstock.telemetry import REGISTRY, SERVE_REGISTRY, exposition
+from penstock.telemetry import (
+    REGISTRY,
+    SERVE_REGISTRY,
+    STATE_FAILED,
+    STATE_LAG_EVENTS,
+    exposition,
+)
 
 _ASK_SECONDS = 3.0
 
@@ -37,7 +43,7 @@ class Page:
         started_at: int,
         current: CurrentState | None = None,
     ) -> None:
-        """`started_at`: Unix milliseconds."""
+        """`started_at`: Unix milliseconds. `consumers` says how the current rows are kept up."""
         self._settings = settings
         self._log = log
         self._consumers = consumers
@@ -62,10 +68,13 @@ class Page:
             return None
 
     async def _health(self) -> Health:
+        status = self._consumers.status()
         facts = Facts(
             capture=await self._ask("status"),
             sources=await self._log.sources(),
-            consumers=len(self._consumers.status().readers),
+            consumers=len(status.readers),
+            head=(await self._log.bounds()).head,
+            current=status.current,
             buffer_size=(self._settings.log.path / "data.mdb").stat().st_blocks * 512,
         )
         return health(
@@ -81,6 +90,11 @@ class Page:
 
     async def _metrics(self) -> bytes:
         answer = await self._ask("metrics")
+        current = self._consumers.status().current
+        if current is not None:
+            head = (await self._log.bounds()).head
+            STATE_LAG_EVENTS.set(max(0, head - current.sequence))
+            STATE_FAILED.set(bool(current.code))
         captured, up = b"", "0"
         if answer is not None:
             captured, up = zlib.decompress(base64.b64decode(answer["exposition"])), "1"

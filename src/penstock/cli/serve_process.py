@@ -45,17 +45,22 @@ async def serve(
     """
     started_at = time.time_ns() // 1_000_000
     async with AsyncExitStack() as stack:
-        consumers = await stack.enter_async_context(published(consumers_path(settings.log.path)))
-
-        def on_report(report: PipelineReport) -> None:
-            consumers.report(report.pipeline, "pipeline", report.sequence)
-
         keeper = None
         if settings.state.enabled:
             keeper = await asyncio.to_thread(StateKeeper, log, settings.log.path, settings.state)
             keeper.start()
             # Waits for the write under way.
             stack.push_async_callback(asyncio.to_thread, keeper.close)
+        consumers = await stack.enter_async_context(
+            published(
+                consumers_path(settings.log.path),
+                current=None if keeper is None else keeper.status,
+            )
+        )
+
+        def on_report(report: PipelineReport) -> None:
+            consumers.report(report.pipeline, "pipeline", report.sequence)
+
         flight = FlightServer(log, settings.serve.flight, on_report=on_report, current=keeper)
         grpc = await stack.enter_async_context(
             await serve_grpc(log, settings.serve, consumers, current=keeper)

@@ -12,8 +12,12 @@ from penstock.cli import output
 from penstock.errors import LogError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.cli.config import Settings
     from penstock.ports import SourceState
+    from penstock.serve.consumers import ConsumersStatus
+    from penstock.state.standing import Standing
 
 ASK_SECONDS = 5.0
 STALE_MS = 10_000
@@ -61,6 +65,13 @@ class SourceReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """How far its newest event lies back, by its own clock and ours; None before the first."""
     moved_at_ms: int | None = None
     """When its position last moved; a quiet source moves it too."""
+    rows: str | None = None
+    """Its current rows: `current` or `behind` the log, complete both; `copying` or `incomplete`.
+    None where nobody keeps them."""
+    rows_lag_events: int | None = None
+    """Entries of it that they do not have yet; None where they are too many to count."""
+    rows_message: str = ""
+    """Why they are not complete, and what to do."""
 
 
 class LogReport(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -87,6 +98,20 @@ class ReaderReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """When it connected; for a pipeline, when it said so."""
 
 
+class StateReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The current rows beside the log."""
+
+    sequence: int
+    """How much of the log they have."""
+    lag_events: int
+    """Entries of the log that they do not have yet."""
+    lag_seconds: float
+    """Since when the first of those is durable; 0 if there is none."""
+    code: str = ""
+    """Of the error that keeps them from going on, as the serve process says."""
+    message: str = ""
+
+
 class Report(Struct, frozen=True, kw_only=True, rename="camel"):
     """Everything that `penstock status` says."""
 
@@ -97,6 +122,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
     publishing: dict[str, Any] | None
     """How the published copy is kept up; None when capture does not answer or publishes nothing."""
     log: LogReport | None
+    state: StateReport | None
+    """None where nobody keeps current rows."""
     sources: list[SourceReport]
     consumers: list[ReaderReport]
     pipelines: list[ReaderReport]
@@ -138,11 +165,12 @@ def look(settings: "Settings") -> Report:
 
     path = settings.log.path
     answer = ask_capture(settings)
+    now_ms = time.time_ns() // 1_000_000
     states: list[SourceState] = []
     log: LogReport | None = None
+    rows: Standing | None = None
     if exists(path):
-        states, log = asyncio.run(_read_log(settings))
-    now_ms = time.time_ns() // 1_000_000
+        states, log, rows = asyncio.run(_read_log(settings, now_ms))
     head = log.head if log is not None else 0
     status = read_status(consumers_path(settings.log.path))
     serving = status is not None and now_ms - status.written_at < STALE_MS
@@ -178,7 +206,8 @@ def look(settings: "Settings") -> Report:
         age_retention_paused=bool((answer or {}).get("ageRetentionPaused")),
         publishing=ask_publishing(settings) if answer is not None else None,
         log=log,
-        sources=_sources(settings, answer, states, now_ms),
+        state=_state(rows, status if serving else None),
+        sources=_sources(settings, answer, states, now_ms, rows),
         consumers=consumers,
         pipelines=pipelines,
     )
@@ -208,15 +237,33 @@ def ask_publishing(settings: "Settings") -> dict[str, Any] | None:
         return None
 
 
-async def _read_log(settings: "Settings") -> "tuple[list[SourceState], LogReport]":
+def _state(rows: "Standing | None", serve: "ConsumersStatus | None") -> StateReport | None:
+    """What lies beside the log, and what whoever keeps it says of itself."""
+    said = None if serve is None else serve.current
+    if rows is None:
+        return None
+    return StateReport(
+        sequence=rows.sequence,
+        lag_events=rows.lag_events,
+        lag_seconds=rows.lag_seconds,
+        code="" if said is None else said.code,
+        message="" if said is None else said.message,
+    )
+
+
+async def _read_log(
+    settings: "Settings", now_ms: int
+) -> "tuple[list[SourceState], LogReport, Standing | None]":
     from penstock.log import LmdbLogReader
+    from penstock.state.standing import standing
 
     path = settings.log.path
     async with LmdbLogReader(path) as reader:
+        rows = await standing(reader, path, now_ms=now_ms) if settings.state.enabled else None
         # In this order, so that the head is never behind what the sources have appended.
         sources = await reader.sources()
         bounds = await reader.bounds()
-        return sources, LogReport(
+        report = LogReport(
             path=str(path),
             log_id=f"{bounds.log_id:016x}",
             trimmed=bounds.trimmed,
@@ -224,10 +271,15 @@ async def _read_log(settings: "Settings") -> "tuple[list[SourceState], LogReport
             head_commit=bounds.head_commit,
             bytes=(path / "data.mdb").stat().st_blocks * 512,
         )
+        return sources, report, rows
 
 
 def _sources(
-    settings: "Settings", answer: dict[str, Any] | None, states: "list[SourceState]", now_ms: int
+    settings: "Settings",
+    answer: dict[str, Any] | None,
+    states: "list[SourceState]",
+    now_ms: int,
+    rows: "Standing | None",
 ) -> list[SourceReport]:
     """Sources that are configured, and those that only the log still knows."""
     told = {one["source"]: one for one in (answer or {}).get("sources", [])}
@@ -258,6 +310,13 @@ def _sources(
                 "lag_seconds": max(0.0, (now_ms - state.last_timestamp) / 1000)
                 if state.last_timestamp
                 else None,
+            }
+        kept = None if rows is None else rows.sources.get(name)
+        if kept is not None:
+            facts |= {
+                "rows": kept.rows,
+                "rows_lag_events": kept.lag_events,
+                "rows_message": kept.message,
             }
         reports.append(SourceReport(source=name, **facts))
     return reports
@@ -290,8 +349,12 @@ def _print(report: Report) -> None:
             markup=False,
             soft_wrap=True,
         )
+    if report.state is not None:
+        _print_state(console, report.state)
     if report.sources:
-        table = _table("source", "state", "position", "events", "rate", "lag", "moved", "to loss")
+        table = _table(
+            *("source", "state", "position", "events", "rate", "lag", "moved", "to loss", "rows")
+        )
         for source in report.sources:
             style = _STYLES.get(source.state, "dim")
             rate, lag = source.events_per_second, source.lag_seconds
@@ -304,6 +367,7 @@ def _print(report: Report) -> None:
                 "-" if lag is None else output.duration(lag),
                 output.ago(source.moved_at_ms or 0, now_ms),
                 "-" if source.seconds_to_loss is None else output.duration(source.seconds_to_loss),
+                _rows(source),
             )
         console.print(table)
         for source in report.sources:
@@ -330,6 +394,24 @@ def _print(report: Report) -> None:
                     output.ago(reader.at_ms, now_ms),
                 )
             console.print(table)
+
+
+def _print_state(console: "Console", state: StateReport) -> None:
+    lag = "at the log's end"
+    if state.lag_events:
+        since = output.duration(state.lag_seconds)
+        lag = f"{state.lag_events:,} entries behind the log, for {since}"
+    console.print(f"current rows: {lag}", markup=False)
+    if state.message:
+        console.print(state.message, style="yellow", markup=False, soft_wrap=True)
+
+
+def _rows(source: SourceReport) -> str:
+    if source.rows is None:
+        return "-"
+    style = {"current": "green", "behind": "green"}.get(source.rows, "yellow")
+    lag = "" if not source.rows_lag_events else f" {source.rows_lag_events:,}"
+    return f"[{style}]{source.rows}{lag}[/]"
 
 
 def _table(*columns: str) -> Table:

@@ -1,5 +1,7 @@
 """Who reads the log, and how far each one is: kept in memory, published for `penstock status`.
 
+The current rows, which this process keeps as well, say here how they are.
+
 Ordinary consumers keep their own progress; what is written here only tells people. It lies in an
 LMDB environment of its own, whose only writer is the serve process, so that capture never waits.
 """
@@ -8,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +20,7 @@ from msgspec import Struct
 
 from penstock.errors import LogFullError
 from penstock.kv import Env, exists, open_env
+from penstock.subscribe.current import CurrentStatus
 
 log = structlog.get_logger(__name__)
 
@@ -85,6 +88,8 @@ class ConsumersStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     """In the order in which they connected."""
     reported: tuple[ReportedProgress, ...] = ()
     """By name."""
+    current: CurrentStatus | None = None
+    """How the current rows are kept up; None where nobody keeps them."""
 
 
 def _now_ms() -> int:
@@ -94,7 +99,14 @@ def _now_ms() -> int:
 class Consumers:
     """The readers of this process. Readers belong to one event loop; `report` takes any thread."""
 
-    def __init__(self, reported: tuple[ReportedProgress, ...] = ()) -> None:
+    def __init__(
+        self,
+        reported: tuple[ReportedProgress, ...] = (),
+        *,
+        current: Callable[[], CurrentStatus] | None = None,
+    ) -> None:
+        """`reported` is from before a restart; `current` says how the current rows are kept up."""
+        self._current = current
         self._readers: dict[int, Reader] = {}
         self._reported = {(one.kind, one.name): one for one in reported}
         self._lock = threading.Lock()
@@ -132,12 +144,20 @@ class Consumers:
         with self._lock:
             reported = sorted(self._reported.values(), key=lambda one: (one.kind, one.name))
         readers = tuple(msgspec.structs.replace(one) for one in self._readers.values())
-        return ConsumersStatus(written_at=_now_ms(), readers=readers, reported=tuple(reported))
+        return ConsumersStatus(
+            written_at=_now_ms(),
+            readers=readers,
+            reported=tuple(reported),
+            current=None if self._current is None else self._current(),
+        )
 
 
 @contextlib.asynccontextmanager
 async def published(
-    path: Path, *, interval_seconds: float = STATUS_INTERVAL_SECONDS
+    path: Path,
+    *,
+    interval_seconds: float = STATUS_INTERVAL_SECONDS,
+    current: Callable[[], CurrentStatus] | None = None,
 ) -> AsyncGenerator[Consumers]:
     """Consumers whose status is written to `path` at most once an interval, while the block runs.
 
@@ -148,7 +168,7 @@ async def published(
     env = await asyncio.to_thread(_open, path)
     try:
         before = await asyncio.to_thread(_read, env)
-        consumers = Consumers(before.reported if before is not None else ())
+        consumers = Consumers(before.reported if before is not None else (), current=current)
         writes = _Writes(env, consumers)
         try:
             async with _beside(writes.repeat(interval_seconds)):

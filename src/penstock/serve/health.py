@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.ports import SourceState
+from penstock.subscribe.current import CurrentStatus
 
 OK: Final = "ok"
 DEGRADED: Final = "degraded"
@@ -37,6 +38,16 @@ class BackendHealth(Struct, frozen=True, kw_only=True, rename="camel"):
     """Seconds since its position last moved; a quiet source moves it too. Null before it did."""
 
 
+class CurrentRowsHealth(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The current rows beside the log; they hold up neither capture nor streams."""
+
+    status: str
+    code: str = ""
+    """Of the error that keeps them from going on."""
+    lag_events: int
+    """Entries of the log that they do not have yet."""
+
+
 class Health(Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer to GET /health: 200 for ok and degraded, 503 for unhealthy."""
 
@@ -53,6 +64,8 @@ class Health(Struct, frozen=True, kw_only=True, rename="camel"):
     """Readers connected."""
     buffer_size: int
     """Bytes that the log takes up."""
+    current_rows: CurrentRowsHealth | None = None
+    """None where nobody keeps them."""
 
     @property
     def http_status(self) -> int:
@@ -68,12 +81,16 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What the log says of each source."""
     consumers: int
     buffer_size: int
+    head: int = 0
+    """Sequence of the log's newest entry."""
+    current: CurrentStatus | None = None
+    """What the keeper of the current rows says of itself."""
 
 
 def health(
     facts: Facts, *, version: str, started_at: int, now_ms: int, lag_seconds_max: float
 ) -> Health:
-    """The health of the service: that of its worst source, and unhealthy without capture.
+    """The health of the service: that of its worst part, and unhealthy without capture.
 
     A source that has been captured and whose position has stood still for `lag_seconds_max` is
     unhealthy, whatever it says of itself; 0 asks for no such limit.
@@ -83,7 +100,9 @@ def health(
     backends = [
         _backend(one, durable.get(str(one["source"])), now_ms, lag_seconds_max) for one in told
     ]
-    worst = max((one.status for one in backends), key=_SEVERITY.index, default=OK)
+    rows = _current_rows(facts)
+    found = [one.status for one in backends] + ([] if rows is None else [rows.status])
+    worst = max(found, key=_SEVERITY.index, default=OK)
     if facts.capture is None:
         worst = UNHEALTHY
     elif facts.capture.get("ageRetentionPaused"):
@@ -97,6 +116,19 @@ def health(
         backends=backends,
         consumers=facts.consumers,
         buffer_size=facts.buffer_size,
+        current_rows=rows,
+    )
+
+
+def _current_rows(facts: Facts) -> CurrentRowsHealth | None:
+    """Degraded at worst: who asks for rows meanwhile is answered with the error."""
+    current = facts.current
+    if current is None:
+        return None
+    return CurrentRowsHealth(
+        status=DEGRADED if current.code else OK,
+        code=current.code,
+        lag_events=max(0, facts.head - current.sequence),
     )
 
 
