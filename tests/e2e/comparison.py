@@ -6,7 +6,7 @@ the type of every number.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -62,37 +62,63 @@ def _dated(value: Document) -> Document:
     return {"$date": {"$numberLong": str(milliseconds)}}
 
 
+class Rows:
+    """The documents that changes add up to, applied in the order in which they are given."""
+
+    def __init__(self) -> None:
+        self._documents: dict[tuple[str, str], dict[str, str]] = {}
+
+    def apply(self, change: Document, typed: Document) -> None:
+        """Apply a change; `typed` is the same in canonical Extended JSON."""
+        source, collection = change["source"], change["collection"]
+        if change["kind"] == "data":
+            documents = self._documents.setdefault((source, collection), {})
+            key = json.dumps(typed["key"]["_id"])
+            if change["operationType"] == "delete":
+                documents.pop(key, None)
+            elif "fullDocument" in change:
+                documents[key] = json.dumps(typed["fullDocument"])
+        elif change["operationType"] == "drop":
+            self._documents.pop((source, collection), None)
+        elif change["operationType"] == "rename":
+            to = change["fullDocument"]["to"]["coll"]
+            self._documents[source, to] = self._documents.pop((source, collection), {})
+
+    def documents(self, source: str, collection: str) -> dict[str, str]:
+        """Every document by its `_id`, both in canonical text."""
+        return self._documents.get((source, collection), {})
+
+
 class Fold:
-    """The consumer's changes, each sequence once, and the documents that they add up to."""
+    """A consumer's changes, each sequence once, and the documents that they add up to.
 
-    def __init__(self, lines: Iterator[bytes]) -> None:
+    A sequence that came again was said twice: it is one event, and what was said last counts.
+    """
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self.arrived: list[Document] = []
+        """Every line, in the order of the file."""
         self.by_sequence: dict[int, Document] = {}
-        self._lines: dict[int, bytes] = {}
-        self._documents: dict[str, dict[str, str]] = {}
+        self.lines: dict[int, bytes] = {}
+        typed: dict[int, Document] = {}
+        in_order_of_arrival = Rows()
         for line in lines:
-            change = json.loads(line)
-            known = self.by_sequence.setdefault(change["sequence"], change)
+            change: Document = json.loads(line)
+            sequence: int = change["sequence"]
+            known = self.by_sequence.get(sequence, change)
             assert known["eventId"] == change["eventId"], "a repeat is another event"
-            self._lines[change["sequence"]] = line
+            self.arrived.append(change)
+            self.by_sequence[sequence], self.lines[sequence] = change, line
+            typed[sequence] = canonical(line)
+            in_order_of_arrival.apply(change, typed[sequence])
+        in_order = Rows()
         for sequence, change in sorted(self.by_sequence.items()):
-            if change["kind"] == "data":
-                self._apply(change, canonical(self._lines[sequence]))
-            elif change["operationType"] == "drop":
-                self._documents.pop(change["collection"], None)
-            elif change["operationType"] == "rename":
-                to = change["fullDocument"]["to"]["coll"]
-                self._documents[to] = self._documents.pop(change["collection"], {})
-
-    def _apply(self, change: Document, typed: Document) -> None:
-        documents = self._documents.setdefault(change["collection"], {})
-        key = json.dumps(typed["key"]["_id"])
-        if change["operationType"] == "delete":
-            documents.pop(key, None)
-        elif "fullDocument" in change:
-            documents[key] = json.dumps(typed["fullDocument"])
-
-    def documents(self, collection: str) -> dict[str, str]:
-        return self._documents.get(collection, {})
+            in_order.apply(change, typed[sequence])
+        self.documents = in_order.documents
+        """Of (source, collection), by the order of the log."""
+        self.documents_as_they_came = in_order_of_arrival.documents
+        """The same of whoever applies each line when it comes, repeats too. Right where no repeat
+        is a rename, which would take later rows along."""
 
     def last_sequence_of(self, *collections: str) -> int:
         return max(

@@ -1,9 +1,10 @@
 """A consumer that may be killed at any time: it files each change, then lets progress pass it.
 
-    python consumer.py ADDRESS FOLDER MARKER
+    python consumer.py ADDRESS FOLDER MARKER [WISHES]
 
 What it filed survives it, because kill -9 loses no write that the kernel has taken. A line that
-was cut short was not processed; the change comes again.
+was cut short was not processed; the change comes again. Where changes were lost (DATA_LOSS), it
+does what `docs/how-to/mongodb.md` says: it rebuilds from current rows, and follows from there.
 """
 
 import asyncio
@@ -11,11 +12,31 @@ import os
 import sys
 from pathlib import Path
 
-from penstock.client import FileProgress, follow
+import msgspec
+from msgspec import Struct
+
+from penstock.client import FileProgress, Retry, follow, snapshot
+from penstock.errors import GapError, ServiceUnavailableError, StateIncompleteError
+from penstock.subscribe.shards import Shards
 from penstock.wire import to_json
 
 CHANGES = "changes.jsonl"
+PROGRESS = "progress"
+REBUILDS = "rebuilds"
+"""One line for each time it rebuilt: the marker after the gap that it was stopped by."""
 _LOOK_BYTES = 1 << 20
+_AGAIN_SECONDS = 0.2
+_RETRY = Retry(max_seconds=2.0)
+"""A test's services are back soon."""
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """What a consumer asks for. By default everything, as captured."""
+
+    control_events: bool = True
+    coalesce: bool = False
+    collections: tuple[str, ...] = ()
+    shards: Shards | None = None
 
 
 def whole_lines(path: Path) -> None:
@@ -35,22 +56,64 @@ def whole_lines(path: Path) -> None:
         file.truncate(end)
 
 
-async def consume(address: str, folder: Path, marker: str) -> None:
-    """Follow everything, control events too, from `marker` or from what was saved."""
-    whole_lines(folder / CHANGES)
-    store = FileProgress(folder / "progress")
-    with (folder / CHANGES).open("ab", buffering=0) as filed:
-        async with follow(
-            address,
-            after=marker,
-            store=store,
-            control_events=True,
-            consumer_id="crash-test",
-            coalesce_on_catch_up=False,
-        ) as changes:
-            async for change in changes:
-                filed.write(to_json(change.entry, plain_numbers=False) + b"\n")
+async def consume(address: str, folder: Path, marker: str, wishes: Wishes) -> None:
+    """Follow what is wished for, from `marker` or from what was saved, for ever."""
+    store = FileProgress(folder / PROGRESS)
+    after_gap = ""
+    while True:
+        whole_lines(folder / CHANGES)
+        with (folder / CHANGES).open("ab", buffering=0) as filed:
+            async with follow(
+                address,
+                after=marker,
+                store=store,
+                retry=_RETRY,
+                collections=wishes.collections,
+                control_events=wishes.control_events,
+                consumer_id=folder.name,
+                coalesce_on_catch_up=wishes.coalesce,
+                shards=wishes.shards,
+            ) as changes:
+                try:
+                    async for change in changes:
+                        filed.write(to_json(change.entry, plain_numbers=False) + b"\n")
+                except GapError as gap:
+                    after_gap = gap.after
+        store.save(await rebuild(address, folder, wishes))
+        with (folder / REBUILDS).open("a") as rebuilds:
+            rebuilds.write(f"{after_gap}\n")
+
+
+async def rebuild(address: str, folder: Path, wishes: Wishes) -> str:
+    """Put current rows in the place of all that was filed; returns the marker that follows them.
+
+    A kill before that marker is saved leaves the old one, which ends at the same loss again.
+    """
+    beside = folder / f"{CHANGES}.new"
+    while True:
+        try:
+            with beside.open("wb") as filed:
+                async with snapshot(
+                    address, collections=wishes.collections, shards=wishes.shards
+                ) as rows:
+                    async for row in rows:
+                        filed.write(to_json(row.entry, plain_numbers=False) + b"\n")
+        except (StateIncompleteError, ServiceUnavailableError):
+            # The copy that makes the loss good is under way, or the service is; or an operator has
+            # to ask for one.
+            await asyncio.sleep(_AGAIN_SECONDS)
+        else:
+            beside.replace(folder / CHANGES)
+            return rows.progress
 
 
 if __name__ == "__main__":
-    asyncio.run(consume(sys.argv[1], Path(sys.argv[2]), sys.argv[3]))
+    _address, _folder, _marker, *_wishes = sys.argv[1:]
+    asyncio.run(
+        consume(
+            _address,
+            Path(_folder),
+            _marker,
+            msgspec.json.decode(_wishes[0], type=Wishes) if _wishes else Wishes(),
+        )
+    )

@@ -114,3 +114,27 @@ class Process:
         if not self.log_path.exists():
             return "(no log)"
         return self.log_path.read_text(errors="replace")[-3000:]
+
+
+class Service(Process):
+    """`penstock run --json`: a process whose children can be killed one by one."""
+
+    def __init__(self, config: Path, folder: Path) -> None:
+        command = ["-m", "penstock.cli", "run", "--config", str(config), "--json"]
+        super().__init__("service", command, folder)
+
+    def kill_role(self, role: str) -> None:
+        """kill -9 that child. The service starts it again by itself."""
+        os.kill(self._pid(role), signal.SIGKILL)
+
+    def _pid(self, role: str) -> int:
+        """The pid of a role's living process; waits while it is being started again."""
+
+        def living() -> int | None:
+            pid: int | None = self.fact("ready")["pids"][role]
+            for fact in list(self.facts):
+                if fact.get("role") == role:
+                    pid = fact["pid"] if fact["event"] == "restarted" else None
+            return pid
+
+        return wait_until(living, f"{role} to be back", self)

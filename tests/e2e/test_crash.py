@@ -31,7 +31,7 @@ from tests.e2e.comparison import (
     table_rows,
 )
 from tests.e2e.consumer import CHANGES
-from tests.e2e.processes import Process, wait_until
+from tests.e2e.processes import Process, Service, wait_until
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ITEMS, Writers, prepare
 
 VICTIMS = ("service", "capture", "serve", "consumer", "driver")
@@ -69,13 +69,12 @@ class Deployment:
             max_events_per_batch = 2000
             """
         )
-        run = ["-m", "penstock.cli", "run", "--config", str(self.config), "--json"]
-        self.service = Process("service", run, folder)
+        self.service = Service(self.config, folder)
         pipeline = ["-m", "penstock.cli", "pipeline", "run", "shop"]
         pipeline += ["--config", str(self.config), "--json"]
         self.driver = Process("driver", pipeline, folder)
         self.consumer = Process("consumer", [], folder)
-        self.processes = (self.consumer, self.driver, self.service)
+        self.processes: tuple[Process, ...] = (self.consumer, self.driver, self.service)
         self.kills: dict[str, int] = dict.fromkeys(VICTIMS, 0)
 
     def start(self) -> None:
@@ -96,24 +95,12 @@ class Deployment:
     def kill(self, victim: str) -> None:
         """kill -9, and start it again, as an operator's init system would."""
         if victim in ("capture", "serve"):
-            os.kill(self._pid(victim), signal.SIGKILL)
+            self.service.kill_role(victim)
         else:
             process = next(p for p in self.processes if p.name == victim)
             process.kill()
             process.start()
         self.kills[victim] += 1
-
-    def _pid(self, role: str) -> int:
-        """The pid of a role's living process; waits while it is being started again."""
-
-        def living() -> int | None:
-            pid: int | None = self.service.fact("ready")["pids"][role]
-            for fact in list(self.service.facts):
-                if fact.get("role") == role:
-                    pid = fact["pid"] if fact["event"] == "restarted" else None
-            return pid
-
-        return wait_until(living, f"{role} to be back", self.service)
 
     def filed(self, text: bytes) -> bool:
         """Whether the consumer has filed a change that says `text`."""
@@ -187,7 +174,7 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
     fold = folded(deployed.folder / CHANGES)
     fold.check_order()
     for name in COLLECTIONS:
-        assert fold.documents(name) == stored_collection(database[name]), name
+        assert fold.documents("shop", name) == stored_collection(database[name]), name
 
     last = fold.last_sequence_of(*COLLECTIONS)
     wait_until(

@@ -59,9 +59,21 @@ def order(rng: random.Random, key: int) -> Document:
 
 
 class Writers:
-    """Threads that write until told to stop; their errors are raised when they are joined."""
+    """Threads that write until told to stop; their errors are raised when they are joined.
 
-    def __init__(self, uri: str, database: str, *, seed: int, threads: int = 2) -> None:
+    Each rests for up to `rest_seconds_max` between two writes.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        database: str,
+        *,
+        seed: int,
+        threads: int = 2,
+        rest_seconds_max: float = 0.02,
+    ) -> None:
+        self._rest_seconds_max = rest_seconds_max
         self._uri = uri
         self._database = database
         self._stop = threading.Event()
@@ -101,7 +113,7 @@ class Writers:
     def _run(self, rng: random.Random, number: int) -> None:
         try:
             with MongoClient[Document](self._uri, tz_aware=True) as client:
-                while not self._stop.wait(rng.random() * 0.02):
+                while not self._stop.wait(rng.random() * self._rest_seconds_max):
                     written = _step(rng, client, self._database, number)
                     with self._lock:
                         self.writes += abs(written)

@@ -162,8 +162,8 @@ def test_a_document_that_moves_is_a_delete_to_the_reader_it_leaves() -> None:
 def test_by_a_field_a_gap_ends_the_stream_for_those_who_take_control_events_too(
     by: list[str],
 ) -> None:
-    """P19, P24: what was deleted unseen and is inserted again goes to its new shard alone, and would
-    stay with the old one for ever. By key both are one shard, and the copy behind the gap heals."""
+    """P19, P24: what was deleted unseen and is inserted again goes to its new shard alone, and
+    would stay with the old one for ever. By key both are one shard, and copied rows heal it."""
     before = change(1, key=1, document={"_id": 1, "region": "eu"})
     again = change(3, key=1, document={"_id": 1, "region": "us"})
     blocks = blocks_of([[commit(before)], [commit(system(2, "gap"))], [commit(again)]])
