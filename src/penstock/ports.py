@@ -254,6 +254,11 @@ class Rewinds(Protocol):
         """
         ...
 
+    def told_at(self, position: str) -> int:
+        """The source's time at a position of its own, in Unix milliseconds: nothing that it tells
+        from there on is older."""
+        ...
+
 
 @runtime_checkable
 class Moves(Protocol):

@@ -36,6 +36,8 @@ async def test_a_rewound_source_tells_again_what_followed_whole_and_with_the_sam
         again = Reading(opened, position=by_event)
         await again.until(lambda r: len(r.changes) == 4)
         assert [one.event_id for one in again.changes] == [one.event_id for one in read.changes[1:]]
+        place_t = opened.told_at(by_event) // 1000
+        assert 0 < place_t <= min(one.cluster_time.t for one in again.changes)
         by_time = await opened.rewound(read.position, to=None, by_seconds=5)
         assert parse_position(by_time).token.time <= parse_position(read.position).token.time
         longer = Reading(opened, position=by_time)

@@ -21,11 +21,12 @@ from penstock.capture.deadletter import dead_letters_of
 from penstock.capture.inject import Injector
 from penstock.capture.notices import notice, notice_at
 from penstock.capture.pump import Gate, PumpLimits, PumpProgress, pump
+from penstock.capture.rewinding import Rewound, rewound
 from penstock.capture.status import SourceStatus, State
 from penstock.capture.watch import Gaps
 from penstock.errors import LogError, LogFullError, PenstockError, RequestError, SourceSilentError
 from penstock.event import Commit
-from penstock.ports import ChangeLog, ChangeSource, Rewinds, SourceState
+from penstock.ports import ChangeLog, ChangeSource, SourceState
 from penstock.telemetry import SOURCE_ERRORS, SOURCE_RECONNECTS
 
 logger = structlog.get_logger(__name__)
@@ -199,8 +200,8 @@ class Supervisor:
 
     async def rewind(
         self, name: str, *, to: str | None = None, by_seconds: float | None = None
-    ) -> str:
-        """Move a source back to a place that it still has, and return its new position.
+    ) -> Rewound:
+        """Move a source back to a place that it still has, and return where it stands then.
 
         Everything after that place is captured again, with the eventIds that it had. Exactly one of
         `to`, a position of the source or of one of its events, and `by_seconds`, counted back by
@@ -214,26 +215,20 @@ class Supervisor:
                     f"{name} is being captured ({status.state}), and a position in use is not "
                     f"moved. Nothing was changed. Run `penstock pause {name}` first."
                 )
-            source, state = kept.supervised.source, await self._durable(name)
-            if state is None:
-                raise RequestError(f"{name} was never captured, so there is nothing to rewind.")
-            if not isinstance(source, Rewinds):
-                raise RequestError(f"{name}: this kind of source cannot be rewound.")
-            try:
-                position = await source.rewound(state.position, to=to, by_seconds=by_seconds)
-            finally:
-                await source.close()
-            said = notice_at(
-                structs.replace(state, position=position),
-                "rewound",
+            said, back = await rewound(
+                self._log,
+                kept.supervised.source,
+                await self._durable(name),
+                name=name,
+                to=to,
+                by_seconds=by_seconds,
                 at_ms=self._clock.now_ms(),
-                facts={"from": state.position, "to": position},
             )
             await self._log.abandon(name)
             # One append: the entry is there exactly if the position was moved.
             await self._log.append([said])
             logger.info("source rewound", source=name)
-            return position
+            return back
 
     @asynccontextmanager
     async def at_rest(self, name: str) -> AsyncGenerator[None]:

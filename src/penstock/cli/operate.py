@@ -75,9 +75,24 @@ def rewind(
     _tell(
         answer,
         f"{source} stands at {answer['position']} now. `penstock resume {source}` captures again "
-        f"what followed.",
+        f"what followed. {_rebuilt(source, answer['renames'])}",
         as_json=as_json,
     )
+
+
+def _rebuilt(source: str, renames: list[dict[str, str]] | None) -> str:
+    """What a rewind leaves to be done."""
+    remedy = f"until `penstock snapshot {source}` was run and is complete"
+    if renames is None:
+        what = "The log was not searched for renames; where one comes again, tables"
+    elif renames:
+        names = ", ".join(f"{one['from']} to {one['to']}" for one in renames)
+        what = f"Renames come again ({names}): tables of both names"
+    else:
+        return (
+            f"No rename comes again, so tables stay right; its current rows are refused {remedy}."
+        )
+    return f"{what} are wrong, and its current rows are refused, {remedy}."
 
 
 def reload(

@@ -3,13 +3,16 @@
 import asyncio
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from penstock.capture import Supervisor
 from penstock.cli.control import Control
 from penstock.cli.paused import PausedSources
 from penstock.errors import RequestError
 from penstock.ports import ChangeLog
+
+_RENAMES_MAX = 100
+"""An answer is small; the entry in the log has them all."""
 
 
 class _Asked(Struct, kw_only=True):
@@ -56,9 +59,10 @@ class Operations:
         if asked.by_seconds is not None and asked.by_seconds <= 0:
             raise RequestError("a rewind goes back: its duration must be above 0.")
         before = await self._log.position(asked.source)
-        await self._supervisor.rewind(asked.source, to=asked.to, by_seconds=asked.by_seconds)
+        back = await self._supervisor.rewind(asked.source, to=asked.to, by_seconds=asked.by_seconds)
         answer = await self._answer(asked.source, changed=True)
-        return {**answer, "from": before}
+        renames = None if back.renames is None else to_builtins(back.renames[:_RENAMES_MAX])
+        return {**answer, "from": before, "renames": renames}
 
     def _require(self, name: str) -> None:
         """Raise RequestError for a name that is not captured, before anything is kept of it."""

@@ -233,6 +233,10 @@ class MongoSource:
             raise translated(self.name, error, grant=grant_command(self.config)) from None
         return structs.replace(known, token=token, gap_said=False).text()
 
+    def told_at(self, position: str) -> int:
+        """As `Rewinds.told_at`."""
+        return parse_position(position).token.time.t * 1000
+
     def moved(self, position: str, *, before: str | None) -> str:
         """As `Moves.moved`. The letters that are outstanding stay as many as they are."""
         return moved(self.name, position, before=before)

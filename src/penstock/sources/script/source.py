@@ -99,6 +99,10 @@ class ScriptSource:
         # The transaction of an event's position comes again.
         return to
 
+    def told_at(self, position: str) -> int:
+        """As `Rewinds.told_at`."""
+        return round((self._config.starts_at.timestamp() + self._told(position) / 100) * 1000)
+
     def _told(self, position: str) -> int:
         seed, _, n = position.partition(":")
         if seed != str(self._config.seed):
