@@ -267,7 +267,8 @@ def follow(
     one that says how many it stands for (`Change.coalesced`): the latest state sooner, but not
     every state. `coalesce_on_catch_up=False` gets every change, always.
 
-    With `shards`, only the documents of these come: several consumers share the stream.
+    With `shards`, only the documents of these come: several consumers share the stream. Of shards
+    by a field a gap raises GapError, control events or not: rebuild with `snapshot`.
     """
     wanted = list(collections)
 
