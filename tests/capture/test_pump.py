@@ -1,14 +1,15 @@
 """What the pump promises: durable before acknowledged, in order, bounded, whole."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.capture import PumpLimits, pump
+from penstock.capture import PumpLimits, ending, pump
 from penstock.capture.pump import last_position, weight
 from penstock.errors import LogFullError, SourceUnavailableError, UndecodableError
 from penstock.event import Commit, Fragment
@@ -307,3 +308,41 @@ async def test_a_session_of_the_source_is_closed_whatever_ends_the_pump() -> Non
             limits=PumpLimits(batch_events_max=1),
         )
     assert closed == ["closed"]
+
+
+class Deaf(ListSource):
+    """A source that does not hear of its end the first time, as `wait_for` does until Python 3.12.
+
+    It goes on with its story then, until nobody takes it any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__([commit(n) for n in range(1, 100)])
+        self.asked = asyncio.Event()
+
+    async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
+        yield self.story[0]
+        self.asked.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        for item in self.story[1:]:
+            yield item
+
+
+@pytest.mark.parametrize("events_max", [1, 2, 1000])
+async def test_a_source_that_loses_a_cancellation_does_not_keep_the_pump_from_ending(
+    monkeypatch: pytest.MonkeyPatch, events_max: int
+) -> None:
+    """Else pausing it, or starting it anew after a silence, would wait for ever."""
+    monkeypatch.setattr(ending, "_AGAIN_SECONDS", 0.01)
+    source, log = Deaf(), MemoryLog()
+    limits = PumpLimits(batch_events_max=events_max)
+    pumping = asyncio.create_task(pump(source, log, limits=limits))
+    await source.asked.wait()
+    pumping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await pumping
+    again = ListSource(source.story)
+    await pump(again, log)
+    told = [entry.event.position for entry in await entries(log)]
+    assert told == [str(n) for n in range(1, 100)]

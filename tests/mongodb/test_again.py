@@ -55,11 +55,15 @@ class Capturing:
         blocks = self.log.read_now(after=self.log.bounds_now().trimmed, bytes_max=1 << 40)
         return [entry.event for block in blocks for entry in block.entries()]
 
+    def require_capturing(self) -> None:
+        """Raise what ended the capture, if it has ended."""
+        if self._pump.done():
+            self._pump.result()
+
     async def until(self, true: Callable[[list[AnyEvent]], bool]) -> list[AnyEvent]:
         """The events of the log, once that is true of them."""
         while True:
-            if self._pump.done():
-                self._pump.result()
+            self.require_capturing()
             events = self.events()
             if true(events):
                 return events
@@ -166,7 +170,7 @@ def write(client: Client, database: str, rng: random.Random, stop: asyncio.Event
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(10))
 async def test_a_copy_that_is_asked_for_under_writers_and_crashes_ends_with_what_is_there(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, tmp_path: Path, seed: int
 ) -> None:
@@ -202,6 +206,7 @@ async def test_a_copy_that_is_asked_for_under_writers_and_crashes_ends_with_what
         # each costs more than what lies between two of them, the copy would never come to its end.
         crashes = 0
         while not any(e.operation == "snapshot_reconciled" for e in running.events()):
+            running.require_capturing()
             await log.wait(after=log.bounds_now().head, timeout_seconds=1)
             if crashes < CRASHES_MAX and rng.random() < 0.05:
                 crashes += 1

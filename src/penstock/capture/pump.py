@@ -14,6 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.capture.ending import ended
 from penstock.capture.inject import Injector
 from penstock.capture.meter import Meter
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
@@ -114,9 +115,8 @@ async def pump(
         await reader
     finally:
         meter.rest()
-        reader.cancel()
         # The error that is on its way out came first; the source will repeat its own.
-        await asyncio.gather(reader, return_exceptions=True)
+        await ended(reader)
         if isinstance(changes, AsyncGenerator):
             await changes.aclose()
 

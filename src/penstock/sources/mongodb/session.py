@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Raw, json, structs
 from pymongo.errors import OperationFailure
 
+from penstock.capture.ending import ended
 from penstock.capture.tenant import control_tenant
 from penstock.errors import SourceUnavailableError, UndecodableError
 from penstock.event import (
@@ -136,8 +137,7 @@ class Session:
                     yield item
             finally:
                 if reading is not None:
-                    reading.cancel()
-                    await asyncio.gather(reading, return_exceptions=True)
+                    await ended(reading)
                 await cursor.close()
 
     def _cursor(self) -> ChangeCursor:

@@ -1,0 +1,21 @@
+"""Ending a task that may not hear it the first time."""
+
+import asyncio
+from typing import Any, Final
+
+_AGAIN_SECONDS: Final = 2.0
+
+
+async def ended(task: "asyncio.Future[Any]") -> None:
+    """Cancel `task`, and return once it has ended, in whatever way.
+
+    A library may lose a cancellation: until Python 3.12 asyncio's own `wait_for` does, where it
+    comes just as what it waits for is done, and drivers use it while they connect. The task then
+    goes on, and whoever waits for its end waits for ever. So it is cancelled again as long as it
+    goes on; not for a task whose own cleaning up must not be cut short.
+    """
+    while not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=_AGAIN_SECONDS)
+    if not task.cancelled():
+        task.exception()  # its error was told, or is another's to tell
