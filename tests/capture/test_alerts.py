@@ -3,16 +3,16 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Raw, structs
 
 from penstock.capture.alerts import CALM_SECONDS, Alert, Condition, Episodes, Kind
+from penstock.capture.gaps import Gap
 from penstock.capture.status import Health, SourceStatus, State, health_of, worst
 from penstock.capture.watch import Gaps, LossWatch, Silence, conditions_of
 from penstock.errors import SourceUnavailableError
-from penstock.event import ClusterTime, SystemEvent
 from penstock.ports import SourceState
 from penstock.telemetry import REGISTRY
 from tests.capture.doubles import ListSource
+from tests.state.histories import system
 
 STOPPED = Condition(kind=Kind.STOPPED, source="shop", code="source.changed")
 
@@ -132,7 +132,7 @@ def test_what_is_wrong_follows_from_how_sources_are() -> None:
         ],
         loss={"c": 59.6, "d": 60.0},
         time_to_loss_min=60,
-        gaps=["d"],
+        gaps={"d": {"7": Gap(sequence=7, since_ms=5)}, "gone": {"8": Gap(sequence=8, since_ms=6)}},
     )
     assert [(one.kind, one.source) for one in found] == [
         (Kind.STOPPED, "shop"),
@@ -190,39 +190,62 @@ def test_a_source_without_a_change_for_long_is_silent_until_the_next_one() -> No
     assert look(602, 6)
 
 
-def system(operation: str) -> SystemEvent:
-    return SystemEvent(
-        event_id=operation,
-        source="gappy",
-        database="",
-        tenant="",
-        collection="",
-        cluster_time=ClusterTime(1),
-        timestamp=1000,
-        position="1",
-        operation=operation,
-        description=Raw(b"{}"),
-    )
-
-
-def test_gaps_are_counted_and_open_until_the_data_is_copied_again() -> None:
+def test_gaps_are_counted() -> None:
     gaps = Gaps()
     name = "penstock_gaps_detected_total"
     before = REGISTRY.get_sample_value(name, {"source": "gappy"}) or 0
     for operation in ("snapshot_started", "gap", "snapshot_started"):
-        gaps.take(system(operation))
-    assert gaps.open == {"gappy"}
-    gaps.take(system("snapshot_completed"))
-    assert gaps.open == set()
+        gaps.take(system("gappy", operation))
     assert gaps.detected == {"gappy": 1}
     assert REGISTRY.get_sample_value(name, {"source": "gappy"}) == before + 1
 
 
-def test_a_collection_that_was_left_out_on_purpose_is_counted_and_wakes_nobody() -> None:
-    gaps = Gaps()
-    gaps.take(structs.replace(system("gap"), description=Raw(b'{"reason":"scope"}')))
-    assert gaps.detected == {"gappy": 1}
-    assert gaps.open == set()
+def test_what_was_delivered_is_known_after_a_restart_and_what_was_not_is_told_again() -> None:
+    """Rather twice than never; where the condition says since when it is so, with the same id."""
+    gap = Condition(kind=Kind.GAP, source="shop", part="7", since_ms=5)
+    episodes, told = Episodes(), Told()
+    step(episodes, told, 1, STOPPED, gap)
+    assert episodes.told() == [], "taken is not delivered"
+    again, after = Episodes(told=episodes.told()), Told()
+    step(again, after, 2, STOPPED, gap)
+    assert sorted(after.short) == [("gap", "raised"), ("stopped", "raised")]
+    assert {one.id for one in told.alerts} & {one.id for one in after.alerts} == {"gap:shop:7"}
+    for alert in after.alerts:
+        again.delivered(alert)
+    known, silent = Episodes(told=again.told()), Told()
+    step(known, silent, 3, STOPPED, gap)
+    assert silent.alerts == []
+    assert len(known.told()) == 2
+
+
+def test_an_end_that_was_not_delivered_is_told_again_after_a_restart() -> None:
+    gap = Condition(kind=Kind.GAP, source="shop", part="7", since_ms=5)
+    episodes, told = Episodes(), Told()
+    step(episodes, told, 1, gap)
+    episodes.delivered(told.alerts[0])
+    step(episodes, told, 2)
+    step(episodes, told, 2 + CALM_SECONDS)
+    assert told.short == [("gap", "raised"), ("gap", "resolved")]
+    again, after = Episodes(told=episodes.told()), Told()
+    step(again, after, 100)
+    step(again, after, 100 + CALM_SECONDS)
+    assert after.short == [("gap", "resolved")]
+    again.delivered(after.alerts[0])
+    assert again.told() == []
+    assert after.alerts[0].id == told.alerts[0].id
+    assert after.alerts[0].since_ms == 5
+
+
+def test_ends_that_nobody_can_be_told_of_do_not_pile_up() -> None:
+    """Invariant 6."""
+    episodes, told = Episodes(calm_seconds=0), Told()
+    for second in range(1000):
+        step(episodes, told, second, *([STOPPED] if second % 2 else []))
+        for alert in told.alerts:
+            if alert.status == "raised":
+                episodes.delivered(alert)
+        told.alerts.clear()
+    assert len(episodes.told()) <= 65
 
 
 async def test_the_time_to_loss_is_that_of_who_answers() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from penstock.capture.breaker import Breaker
 from penstock.capture.config import CaptureConfig
 from penstock.capture.publish import Publisher
 from penstock.cli.observer import Observer
+from penstock.cli.remembered import AlertMemory
 from penstock.errors import SourceUnavailableError
 from penstock.event import Commit, Fragment
 from penstock.log import MemoryLog
@@ -125,7 +127,7 @@ def failing_twice() -> Callable[[int], None]:
     return before
 
 
-async def test_errors_lag_silence_and_the_ends_of_the_log_are_told() -> None:
+async def test_errors_lag_silence_and_the_ends_of_the_log_are_told(tmp_path: Path) -> None:
     """P27, P34: what an operator is shown is what happened."""
     clock, log = ManualClock(), ObservedLog()
     errors = growth("penstock_source_errors_total", source="shop", code="source.unavailable")
@@ -150,6 +152,7 @@ async def test_errors_lag_silence_and_the_ends_of_the_log_are_told() -> None:
         CaptureConfig.model_validate({"silent_after": 30}),
         clock,
         alert=lambda _: True,
+        memory=AlertMemory(tmp_path),
     )
     await observer.observe()
     head = (await log.bounds()).head

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from penstock.capture.alerts import Alert, Kind
 from penstock.cli.alerts import QUEUE_MAX, AlertsConfig, Sender
 from penstock.telemetry import REGISTRY
-from tests.cli.service import Service, commands_alive, configure
+from tests.cli.service import Service, commands_alive, configure, penstock
+from tests.e2e.processes import wait_until
 
 SECRET = "t0ken-in-the-url"
 
@@ -134,6 +135,25 @@ async def test_a_webhook_that_fails_or_redirects_is_tried_again_and_then_given_u
     assert SECRET not in str(lines)
 
 
+async def test_an_alert_counts_as_delivered_once_somebody_took_it_and_never_if_it_was_given_up(
+    webhook: Webhook,
+) -> None:
+    """What a restart may leave out: what the webhook or the command has."""
+    delivered: list[str] = []
+    webhook.answers = [503]
+    async with sending(webhook=webhook.url, attempts=1) as sender:
+        sender.on_delivered = lambda alert: delivered.append(alert.id)
+        for number in (1, 2):
+            sender.offer(alert(number=number))
+        await until(lambda: delivered)
+        sender.configure(AlertsConfig.model_validate({}))
+        sender.offer(alert(number=3))
+        sender.configure(AlertsConfig.model_validate({"webhook": webhook.url}))
+        sender.offer(alert(number=4))
+        await until(lambda: len(delivered) == 2)
+    assert delivered == ["stopped:2", "stopped:4"]
+
+
 async def test_a_command_gets_the_alert_on_its_stdin(tmp_path: Path) -> None:
     got = tmp_path / "got.json"
     script = f"import pathlib, sys; pathlib.Path({str(got)!r}).write_text(sys.stdin.read())"
@@ -195,3 +215,52 @@ webhook = "{url}"
             pass
     (body,) = webhook.bodies
     assert (body["alert"], body["status"], body["code"]) == ("stopped", "raised", "source.changed")
+
+
+@pytest.mark.slow
+def test_a_gap_that_a_command_wrote_is_told_by_the_service_even_if_it_was_down(
+    tmp_path: Path, webhook: Webhook, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real processes. Told once: what was delivered is known after a restart, killed or not."""
+    text = f"""
+[log]
+path = "log"
+free_bytes_min = 0
+[sources.shop]
+type = "script"
+transactions = 20
+heartbeat_seconds = 0.2
+[sources.other]
+type = "script"
+transactions = 20
+heartbeat_seconds = 0.2
+[serve]
+grpc = "127.0.0.1:0"
+flight = "127.0.0.1:0"
+http = "127.0.0.1:0"
+[alerts]
+webhook = "{webhook.url}"
+"""
+    config = configure(tmp_path, text)
+
+    def moved(source: str) -> None:
+        done = penstock(capsys, "checkpoint", "set", source, "1:2", "-c", str(config))
+        assert done.code == 0, done.err
+
+    def told() -> list[tuple[str, str]]:
+        return [(body["alert"], body["source"]) for body in webhook.bodies]
+
+    with Service(config):
+        pass
+    moved("shop")
+    with Service(config) as service:
+        wait_until(lambda: told() == [("gap", "shop")], "the alert")
+        # On the disk before the kill: the service has written that it was delivered.
+        kept = tmp_path / "log" / "alerts.json"
+        wait_until(lambda: b'"told":[{' in kept.read_bytes(), "its delivery to be kept")
+        service.kill("capture", service.ready["pids"]["capture"])
+        assert penstock(capsys, "pause", "other", "-c", str(config)).code == 0
+        moved("other")
+        wait_until(lambda: len(told()) > 1, "the other alert")
+    assert told() == [("gap", "shop"), ("gap", "other")]
+    assert "penstock snapshot shop" in webhook.bodies[0]["message"]

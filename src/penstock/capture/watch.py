@@ -5,13 +5,13 @@ reason to look whether it should be silent.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
-from msgspec import json
 
 from penstock.capture.alerts import Condition, Kind
+from penstock.capture.gaps import Gap
 from penstock.capture.status import SourceStatus, State
 from penstock.errors import PenstockError
 from penstock.event import Kind as EventKind
@@ -23,7 +23,6 @@ logger = structlog.get_logger(__name__)
 
 ASK_SECONDS: Final = 15.0
 """How often a source is asked how near its position is to loss."""
-_GAP_ENDS: Final = frozenset({"gap_ended", "gap_closed", "snapshot_completed"})
 
 
 class Silence:
@@ -100,13 +99,23 @@ def conditions_of(
     *,
     loss: dict[str, float],
     time_to_loss_min: float,
-    gaps: Iterable[str],
+    gaps: Mapping[str, Mapping[str, Gap]],
 ) -> list[Condition]:
-    """What is wrong now, for `Episodes`. `gaps` names sources with a gap that is not closed."""
+    """What is wrong now, for `Episodes`. `gaps` are those that are open, as in `OpenGaps`."""
     found: list[Condition] = []
     full = False
     for status in statuses:
         name = status.source
+        found += [
+            Condition(
+                kind=Kind.GAP,
+                source=name,
+                part=part,
+                since_ms=gap.since_ms,
+                facts={"sequence": gap.sequence},
+            )
+            for part, gap in gaps.get(name, {}).items()
+        ]
         full = full or status.state is State.LOG_FULL
         if status.state is State.STOPPED:
             found.append(Condition(kind=Kind.STOPPED, source=name, code=status.code))
@@ -119,7 +128,6 @@ def conditions_of(
                     facts={"secondsToLoss": round(seconds), "state": status.state.value},
                 )
             )
-    found += [Condition(kind=Kind.GAP, source=name) for name in gaps]
     if full:
         found.append(Condition(kind=Kind.LOG_FULL, code="log.full"))
     return found
@@ -131,16 +139,9 @@ class Gaps:
     def __init__(self) -> None:
         self.detected: dict[str, int] = {}
         """By source, since the start."""
-        self.open: set[str] = set()
-        """Sources with a gap that was not closed by a new copy of the data."""
 
     def take(self, event: SystemEvent) -> None:
         """What a source said of itself, once it is durable."""
         if event.kind is EventKind.GAP:
             self.detected[event.source] = self.detected.get(event.source, 0) + 1
-            # A collection that is left out on purpose is no loss to be woken for.
-            if json.decode(event.description).get("reason") != "scope":
-                self.open.add(event.source)
             GAPS_DETECTED.labels(event.source).inc()
-        elif event.operation in _GAP_ENDS:
-            self.open.discard(event.source)

@@ -73,6 +73,8 @@ class Sender:
     def __init__(self, config: AlertsConfig) -> None:
         self._config = config
         self._queue: asyncio.Queue[Alert] = asyncio.Queue(QUEUE_MAX)
+        self.on_delivered: Callable[[Alert], None] = lambda _: None
+        """Told of each alert that the webhook or the command took."""
 
     def configure(self, config: AlertsConfig) -> None:
         """Deliver by `config` from the next attempt on."""
@@ -92,17 +94,21 @@ class Sender:
         """Deliver, for ever."""
         while True:
             alert = await self._queue.get()
-            await asyncio.gather(
-                self._deliver(alert, self._post), self._deliver(alert, self._execute)
-            )
+            if any(
+                await asyncio.gather(
+                    self._deliver(alert, self._post), self._deliver(alert, self._execute)
+                )
+            ):
+                self.on_delivered(alert)
 
     async def _deliver(
-        self, alert: Alert, send: Callable[[Alert], Coroutine[Any, Any, str | None]]
-    ) -> None:
+        self, alert: Alert, send: Callable[[Alert], Coroutine[Any, Any, "str | bool"]]
+    ) -> bool:
+        """Whether it arrived this way."""
         for attempt in range(1, self._config.attempts + 1):
             failure = await send(alert)
-            if failure is None:
-                return
+            if isinstance(failure, bool):
+                return failure
             logger.warning(
                 "alert not delivered", alert=alert.alert, attempt=attempt, reason=failure
             )
@@ -111,26 +117,28 @@ class Sender:
                 await asyncio.sleep(min(_RETRY_SECONDS_MAX, wait_seconds))
         ALERTS_FAILED.labels(alert.alert).inc()
         logger.error("alert given up", alert=alert.alert, source=alert.source)
+        return False
 
-    async def _post(self, alert: Alert) -> str | None:
-        """Why it could not be posted; None if it was, or need not be."""
+    async def _post(self, alert: Alert) -> str | bool:
+        """True once it was posted, False if it need not be; or why it could not be."""
         config = self._config
         if config.webhook is None:
-            return None
+            return False
         url, body = config.webhook.get_secret_value(), msgspec.json.encode(alert)
         reason = await asyncio.to_thread(_post, url, body, config.timeout)
         if reason is None:
             ALERTS_SENT.labels(alert.alert).inc()
-        return reason
+        return reason or True
 
-    async def _execute(self, alert: Alert) -> str | None:
+    async def _execute(self, alert: Alert) -> str | bool:
+        """As `_post`, by the command."""
         config = self._config
         if not config.command:
-            return None
+            return False
         reason = await _execute(config.command, msgspec.json.encode(alert), config.timeout)
         if reason is None:
             ALERTS_SENT.labels(alert.alert).inc()
-        return reason
+        return reason or True
 
 
 class _NoRedirect(urllib.request.HTTPErrorProcessor):

@@ -25,6 +25,7 @@ from penstock.cli.page import metrics
 from penstock.cli.paused import PausedSources
 from penstock.cli.quotas import share_of
 from penstock.cli.reload import Plan, Reloader
+from penstock.cli.remembered import AlertMemory
 from penstock.cli.snapshot import SnapshotRequests
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeLog, Hold
@@ -121,7 +122,15 @@ async def capture(
         injector=reconciler,
     )
     sender = Sender(settings.alerts)
-    observer = Observer(log, supervisor, settings.capture, clock, alert=sender.offer)
+    observer = Observer(
+        log,
+        supervisor,
+        settings.capture,
+        clock,
+        alert=sender.offer,
+        memory=AlertMemory(settings.log.path),
+    )
+    sender.on_delivered = observer.delivered
     control = Control()
     control.register("metrics", metrics)
     control.register("status", observer.status)
@@ -157,6 +166,7 @@ async def capture(
         asyncio.create_task(supervisor.run(lasting=True)),
         asyncio.create_task(observer.run()),
         asyncio.create_task(observer.ask_sources()),
+        asyncio.create_task(observer.read_gaps()),
         asyncio.create_task(sender.run()),
         asyncio.create_task(reloader.on_hangup(hangup or asyncio.Event())),
     ]

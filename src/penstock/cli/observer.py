@@ -9,9 +9,11 @@ from typing import Any, Final, Protocol
 from penstock.capture import Supervisor, health_of
 from penstock.capture.alerts import Alert, Episodes
 from penstock.capture.config import CaptureConfig
+from penstock.capture.gaps import GapWatch
 from penstock.capture.status import SourceStatus
 from penstock.capture.supervise import Clock
 from penstock.capture.watch import ASK_SECONDS, LossWatch, Silence, conditions_of, tell_silence
+from penstock.cli.remembered import AlertMemory, Remembered
 from penstock.ports import LogReader, SourceState
 from penstock.telemetry import LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE, SOURCE_LAG_SECONDS
 
@@ -38,8 +40,10 @@ class Observer:
         clock: Clock,
         *,
         alert: Callable[[Alert], bool],
+        memory: AlertMemory,
     ) -> None:
-        """`alert` takes what somebody must be told, or returns False to be offered it again."""
+        """`alert` takes what somebody must be told, or returns False to be offered it again; what
+        became of it is said to `delivered`. `memory` keeps over restarts what was told."""
         self.config = config
         self._log = log
         self._supervisor = supervisor
@@ -49,7 +53,15 @@ class Observer:
         self._silence = Silence()
         self._silent: frozenset[str] = frozenset()
         self._loss = LossWatch()
-        self._episodes = Episodes()
+        self._memory = memory
+        remembered = memory.read()
+        self.gaps = GapWatch(log, remembered.scanned)
+        """Reads the log for gaps, which others may have written."""
+        self._episodes = Episodes(told=remembered.told)
+
+    def delivered(self, alert: Alert) -> None:
+        """An alert has reached somebody."""
+        self._episodes.delivered(alert)
 
     async def run(self) -> None:
         """Look once a second, for as long as capture runs."""
@@ -62,6 +74,12 @@ class Observer:
         while True:
             await self._loss.ask(self._supervisor.sources(), await self._log.sources())
             await self._clock.sleep(ASK_SECONDS)
+
+    async def read_gaps(self) -> None:
+        """Read the log for gaps, for as long as capture runs."""
+        while True:
+            await self.gaps.step()
+            await self._clock.sleep(OBSERVE_SECONDS)
 
     async def observe(self) -> None:
         """Look once: set the gauges, and send what must be told."""
@@ -86,10 +104,14 @@ class Observer:
             statuses,
             loss=self._loss.seconds,
             time_to_loss_min=self.config.time_to_loss_min,
-            gaps=sorted(self._supervisor.gaps.open & captured),
+            gaps=self.gaps.scanned.gaps.open,
         )
         self._episodes.step(
             conditions, now_ms=self._clock.now_ms(), steady_seconds=steady, send=self._alert
+        )
+        await self._memory.keep(
+            Remembered(scanned=self.gaps.scanned, told=self._episodes.told()),
+            steady_seconds=steady,
         )
 
     async def status(self, _: dict[str, Any]) -> dict[str, Any]:
