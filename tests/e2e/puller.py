@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -207,19 +208,21 @@ class Puller:
         marker = FileProgress(self.folder / name / PROGRESS).load()
         return parse_progress(marker) if marker else Progress(0, 0, 0)
 
-    def reached(self, name: str, *, log_id: int, sequence: int) -> bool:
-        saved = self.saved(name)
-        return saved.log_id == log_id and saved.sequence >= sequence
+    def beyond(self, name: str, sequence: int) -> bool:
+        """Whether a consumer has saved a place after that."""
+        return self.saved(name).sequence > sequence
 
-    def wait_for_all(self, names: Sequence[str]) -> None:
+    def at_the_end(self, name: str) -> bool:
+        """Whether a consumer has saved that it is at the end of the log."""
+        bounds, saved = self.bounds(), self.saved(name)
+        return saved.log_id == bounds.log_id and saved.sequence >= bounds.head
+
+    def wait_for_all(self, names: Iterable[str]) -> None:
         """Wait until these consumers have saved that they are at the end of the log."""
         for name in names:
-
-            def at_the_end(name: str = name) -> bool:
-                bounds = self.bounds()
-                return self.reached(name, log_id=bounds.log_id, sequence=bounds.head)
-
-            wait_until(at_the_end, f"{name} to reach the end", self.consumers[name])
+            wait_until(
+                partial(self.at_the_end, name), f"{name} to reach the end", self.consumers[name]
+            )
 
     def filed(self, name: str) -> bytes:
         path = self.folder / name / CHANGES

@@ -26,6 +26,7 @@ import pytest
 from penstock.client import follow_sync
 from penstock.errors import GapError
 from penstock.event import Kind
+from penstock.progress import parse_progress
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import EtcdServer, MongoReplicaSet
 from tests.cli.service import spawn
@@ -88,7 +89,8 @@ def crash_run(deployed: Puller, *, kills: int, losses: int, seed: int) -> None:
                     kill_as_it_catches_up(deployed, victim)
             else:
                 deployed.kill(victim)
-        # What comes last comes coalesced, too.
+        # The losses are made good under writers, and what comes last comes coalesced, too.
+        wait_until(partial(all_made_good, deployed), "the losses to be made good", deployed.service)
         for name in COALESCING:
             deployed.consumers[name].kill()
         crowd.go_on(5 * CATCH_UP_THRESHOLD)
@@ -126,6 +128,14 @@ def kill_as_it_catches_up(deployed: Puller, name: str) -> None:
         lambda: len(deployed.filed(name)) > before, f"{name} to go on", deployed.consumers[name]
     )
     deployed.kill(name)
+
+
+def all_made_good(deployed: Puller) -> bool:
+    """Whether no gap is open, and who was stopped by one has rebuilt and follows again."""
+    stopped = WISHES.keys() - set(TOLD)
+    return not open_gaps(deployed.filed("raw").splitlines()) and all(
+        map(deployed.rebuilds, stopped)
+    )
 
 
 def settled(deployed: Puller, *, marker: int) -> dict[str, Fold]:
@@ -196,8 +206,9 @@ def compare_deliveries(deployed: Puller, folds: Mapping[str, Fold]) -> None:
             check_shard(raw, fold, wishes.shards)
     assert check_merged(raw, folds["merged"]), "nothing was ever coalesced"
     for name in WISHES.keys() - set(TOLD):
-        # Stopped at each gap; a rebuild that was as of a place before one meets it again.
-        assert len(set(deployed.rebuilds(name))) == len(lost), name
+        # Two gaps may be made good by one copy, and then by one rebuild.
+        stops = {raw.by_sequence[sequence]["progress"] for sequence in lost}
+        assert set(deployed.rebuilds(name)) <= stops, name
 
 
 def lose_machine(deployed: Puller, *, seed: int) -> None:
@@ -218,7 +229,7 @@ def lose_machine(deployed: Puller, *, seed: int) -> None:
     base = deployed.saved("raw").sequence
     for name in ahead:
         wait_until(
-            lambda name=name: deployed.saved(name).sequence > base,  # type: ignore[misc]
+            partial(deployed.beyond, name, base),
             f"{name} to leave the published copy behind",
             deployed.consumers[name],
         )
@@ -246,19 +257,24 @@ def lose_machine(deployed: Puller, *, seed: int) -> None:
     for up in deployed.upstreams:
         done = spawn("snapshot", up.source, "--config", str(deployed.settings.path), "--json")
         assert done.code == 0, done.err
+    log_id = deployed.bounds().log_id
     for name in ahead:
         wait_until(
-            lambda name=name: deployed.saved(name).log_id == deployed.bounds().log_id,  # type: ignore[misc]
+            partial(rebuilt_in, deployed, name, log_id),
             f"{name} to rebuild",
             deployed.consumers[name],
         )
-        assert deployed.rebuilds(name)
     folds = settled(deployed, marker=-3)
     raw = folds["raw"]
     begins = [raw.by_sequence[base + 1 + n] for n in range(len(deployed.upstreams))]
     assert [one["operationType"] for one in begins] == ["gap"] * len(begins)
     assert {one["source"] for one in begins} == {up.source for up in deployed.upstreams}
     compare(deployed, folds)
+
+
+def rebuilt_in(deployed: Puller, name: str, log_id: int) -> bool:
+    """Whether a consumer was stopped by that log, and rebuilt from it."""
+    return any(parse_progress(marker).log_id == log_id for marker in deployed.rebuilds(name))
 
 
 @pytest.fixture
