@@ -68,11 +68,12 @@ def spawn(*arguments: str) -> Done:
 class Service:
     """A running `penstock run`; stopped, or killed with its children, at the end of the block."""
 
-    def __init__(self, config: Path, *options: str) -> None:
+    def __init__(self, config: Path, *options: str, command: Sequence[str] = COMMAND) -> None:
+        """`command` is what stands for `penstock`."""
         self.config = config
         self._errors = (config.parent / "stderr.txt").open("a+b")
         self.process = subprocess.Popen(
-            [*COMMAND, "run", "--config", str(config), "--json", *options],
+            [*command, "run", "--config", str(config), "--json", *options],
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )

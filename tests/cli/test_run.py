@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,35 @@ def test_a_second_signal_while_it_drains_is_safe(tmp_path: Path) -> None:
         assert commands_alive(list(pids.values())) == []
     with Service(config, "--one-process") as again:
         assert again.stop(signal.SIGINT) == 0
+
+
+HASTY = """
+from penstock.cli import main, parent
+parent.DRAIN_SECONDS_MAX = 1.0
+main()
+"""
+"""`penstock`, with less patience at its end than users have."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--one-process",)])
+def test_what_does_not_end_does_not_keep_the_service_from_ending(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """P18: a webhook that takes an alert and never answers, and that may take five minutes to."""
+    with socket.create_server(("127.0.0.1", 0)) as webhook:
+        config = configure(tmp_path)
+        text = config.read_text().replace('type = "script"', 'type = "script"\nseed = {seed}')
+        alerts = f'[alerts]\nwebhook = "http://127.0.0.1:{webhook.getsockname()[1]}"\n'
+        config.write_text(text.format(seed=1) + alerts + "timeout = 300\n")
+        with Service(config, *options):
+            pass
+        # Of another shop than the log: its capture stops, and that is an alert.
+        config.write_text(text.format(seed=2) + alerts + "timeout = 300\n")
+        with Service(config, *options, command=(sys.executable, "-c", HASTY)) as service:
+            hanging, _ = webhook.accept()
+            with hanging:
+                assert service.stop() == 0
+        assert "in time" in service.errors()
+    with Service(config, *options) as again:
+        assert again.stop() == 0

@@ -4,10 +4,12 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+import structlog
 import typer
 from msgspec import to_builtins
 
@@ -17,6 +19,8 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.cli.config import Settings
     from penstock.cli.serve_process import Addresses
+
+logger = structlog.get_logger(__name__)
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -69,6 +73,7 @@ def command(
                     )
                 ),
                 child=False,
+                alone=one_process,
             )
         except ChildFailedError as error:
             raise typer.Exit(error.returned if error.returned > 0 else 1) from None
@@ -83,8 +88,12 @@ class Asked(NamedTuple):
     """SIGHUP."""
 
 
-def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, child: bool) -> None:
+def _run(
+    body: Callable[[Asked], Coroutine[Any, Any, None]], *, child: bool, alone: bool = False
+) -> None:
     """Run `body` until it returns; SIGTERM, and SIGINT unless it is a `child`, ask it to.
+
+    One that is `alone` has no parent to kill it when it does not end in time, so it does so itself.
 
     A terminal's Ctrl-C reaches the whole process group, but a child stops when its parent says so,
     and tells it all the while that it lives. SIGHUP asks for a reload, but what was started on a
@@ -95,13 +104,19 @@ def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, child: bool) -> 
 
     async def run() -> None:
         asked, loop = Asked(asyncio.Event(), asyncio.Event()), asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, asked.stop.set)
+
+        def stop() -> None:
+            if alone and not asked.stop.is_set():
+                _end_in_time()
+            asked.stop.set()
+
+        loop.add_signal_handler(signal.SIGTERM, stop)
         if not child:
-            loop.add_signal_handler(signal.SIGINT, asked.stop.set)
+            loop.add_signal_handler(signal.SIGINT, stop)
         else:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         closes = not child and sys.stdin is not None and sys.stdin.isatty()
-        loop.add_signal_handler(signal.SIGHUP, (asked.stop if closes else asked.reload).set)
+        loop.add_signal_handler(signal.SIGHUP, stop if closes else asked.reload.set)
         beating = asyncio.create_task(beat() if child else asyncio.sleep(0))
         try:
             await body(asked)
@@ -113,6 +128,23 @@ def _run(body: Callable[[Asked], Coroutine[Any, Any, None]], *, child: bool) -> 
                 signal.signal(number, signal.SIG_IGN)
 
     asyncio.run(run())
+
+
+def _end_in_time() -> None:
+    """End this process, draining or not, when both of two processes would have been killed.
+
+    A thread, for what does not end may hold up the loop, or be a thread that the interpreter waits
+    for. It dies with a process that ends before. The log needs no clean end.
+    """
+    from penstock.cli import parent
+
+    def end() -> None:
+        logger.warning("the service did not stop in time; ending it")
+        os._exit(0)
+
+    timer = threading.Timer(2 * parent.DRAIN_SECONDS_MAX, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def _capture(settings: "Settings", asked: Asked) -> None:
