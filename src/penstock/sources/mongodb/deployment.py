@@ -1,10 +1,12 @@
 """The server at the other end: how to reach it, who it is and what it can."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.monitoring import ServerHeartbeatListener
 
 from penstock.errors import ConfigError
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -34,7 +36,9 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return self.version >= (6, 0, 9)
 
 
-def connect(source: str, config: MongoSourceConfig) -> Client:
+def connect(
+    source: str, config: MongoSourceConfig, listeners: Sequence[ServerHeartbeatListener] = ()
+) -> Client:
     """A client; it connects at its first use, and belongs to the event loop of that use.
 
     Raises ConfigError for a connection string that is none.
@@ -43,6 +47,7 @@ def connect(source: str, config: MongoSourceConfig) -> Client:
         return AsyncMongoClient(
             config.uri.get_secret_value(),
             appname="penstock",
+            event_listeners=listeners,
             serverSelectionTimeoutMS=int(config.deadline_seconds * 1000),
             connectTimeoutMS=int(config.deadline_seconds * 1000),
         )

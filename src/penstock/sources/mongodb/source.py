@@ -23,6 +23,7 @@ from penstock.errors import (
 )
 from penstock.event import Commit, Fragment, SystemEvent
 from penstock.sources.mongodb.again import CopyDesk, named, whole_copy, with_collections
+from penstock.sources.mongodb.closing import Heartbeats, close
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
 from penstock.sources.mongodb.deployment import (
@@ -76,6 +77,7 @@ class MongoSource:
         self._session_now: Session | None = None
         self._letters = 0
         self._client: Client | None = None
+        self._heartbeats = Heartbeats()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
@@ -183,7 +185,7 @@ class MongoSource:
         """Close the connections; harmless when there are none."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()
+            await close(client, self._heartbeats)
 
     async def read_chunk(self, collection: str, *, after_key: bytes | None, limit: int) -> Chunk:
         """Up to `limit` documents of `database.collection` that follow `after_key`, by `_id`.
@@ -248,7 +250,9 @@ class MongoSource:
     async def _connected(self) -> Client:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            self._client, self._loop = connect(self.name, self.config), loop
+            self._heartbeats = Heartbeats()
+            self._client = connect(self.name, self.config, [self._heartbeats])
+            self._loop = loop
         return self._client
 
     def _session(self, client: Client, deployment: Deployment, position: MongoPosition) -> Session:
