@@ -169,8 +169,11 @@ def write(client: Client, database: str, rng: random.Random, stop: asyncio.Event
     client[database]["orders"].insert_one({"_id": "last"})
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(n, marks=pytest.mark.soak if n else pytest.mark.slow) for n in range(10)],
+)
 async def test_a_copy_that_is_asked_for_under_writers_and_crashes_ends_with_what_is_there(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, tmp_path: Path, seed: int
 ) -> None:

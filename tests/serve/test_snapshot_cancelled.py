@@ -15,9 +15,12 @@ import pytest
 
 from penstock.client.flight import LogClient, RowsRequest
 from penstock.log.memory import MemoryLog
+from penstock.serve import http
+from penstock.serve.config import ServeConfig
 from penstock.serve.snapshot import row_batches
 from penstock.state.keeper import StateKeeper
 from penstock.subscribe import Criteria
+from tests.serve.test_http_snapshot import told
 from tests.serve.test_snapshot import STATE, random_commit, serving
 from tests.state.histories import SOURCES, Model, copied_whole
 
@@ -125,3 +128,34 @@ async def test_a_flight_reader_that_goes_away_leaves_no_reading(tmp_path: Path) 
         async with asyncio.timeout(60):
             while served.keeper._readings:  # noqa: ASYNC110 - the server's threads end it
                 await asyncio.sleep(0.01)
+
+
+async def test_whoever_asks_over_http_and_is_gone_before_the_first_line_leaves_no_reading(
+    tmp_path: Path,
+) -> None:
+    log, keeper = await keeper_with_rows(tmp_path)
+    config = ServeConfig.model_validate({"http": "127.0.0.1:0", "batch_bytes_max": 500})
+    answer = http.application(config, told(keeper))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "method": "GET",
+        "path": http.SNAPSHOT_PATH,
+        "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }
+    left: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def gone(_: Any) -> None:
+        left.append(len(keeper._readings))
+        raise OSError
+
+    with contextlib.suppress(Exception):
+        await answer(scope, receive, gone)
+    assert left[0] == 1
+    assert keeper._readings == []
+    keeper.close()
+    await log.close()

@@ -21,6 +21,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from penstock.errors import ConfigError, RequestError
 from penstock.serve.config import ServeConfig
@@ -79,7 +80,7 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             return Response(
                 msgspec.json.encode(said), status_code=409, media_type="application/json"
             )
-        return StreamingResponse(_lines(first, rows), media_type=LINES_TYPE)
+        return _RowsResponse(first, rows)
 
     return Starlette(
         routes=[
@@ -90,6 +91,18 @@ def application(config: ServeConfig, told: Told) -> Starlette:
         ],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)],
     )
+
+
+class _RowsResponse(StreamingResponse):
+    """Lets go of the rows however it ends, also for who went away before the first line."""
+
+    def __init__(self, first: RowBatch, rows: AsyncGenerator[RowBatch]) -> None:
+        super().__init__(_lines(first, rows), media_type=LINES_TYPE)
+        self._rows = rows
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._rows):
+            await super().__call__(scope, receive, send)
 
 
 async def _lines(first: RowBatch, rest: AsyncGenerator[RowBatch]) -> AsyncGenerator[bytes]:
