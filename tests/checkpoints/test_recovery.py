@@ -15,6 +15,8 @@ from msgspec import structs
 
 from penstock.cli import publishing
 from penstock.cli.capture_process import SystemClock
+from penstock.cli.config import Settings
+from penstock.cli.control import request
 from penstock.cli.publishing import opened_log
 from penstock.errors import (
     CheckpointUnavailableError,
@@ -88,6 +90,45 @@ async def test_what_happened_last_is_published_on_shutdown(
     copy = await published(settings)
     assert copy is not None
     assert copy.sequence == head
+
+
+async def reloaded(settings: Settings) -> dict[str, Any]:
+    """Have the service that runs with `settings` read its file again."""
+    return await asyncio.to_thread(request, settings.log.path, "reload")
+
+
+async def test_how_often_is_published_and_whether_at_the_end_changes_without_a_restart(
+    tmp_path: Path, etcd: EtcdServer
+) -> None:
+    instance = f"test-{uuid.uuid4().hex[:12]}"
+    rarely = etcd_section(etcd, instance, interval="1h") + "event_count = 1000000\n"
+    settings = machine(tmp_path / "a", rarely)
+    async with service(settings) as running:
+        await running.until_position("shop", "1:20")
+        first = await running.until_published_once()
+        machine(tmp_path / "a", rarely, transactions=25)
+        assert (await reloaded(settings))["changed"] == ["shop"]
+        await running.until_position("shop", "1:25")
+        assert await published(settings) == first
+        machine(tmp_path / "a", rarely.replace("1h", "50ms"), transactions=25)
+        assert (await reloaded(settings))["applied"] == ["checkpoint.interval"]
+        await running.until_published()
+        # What a store is, and who we are in it, cannot change under a claim.
+        another = rarely.replace('timeout = "10s"', 'timeout = "11s"')
+        machine(tmp_path / "a", another, transactions=25)
+        answer = await reloaded(settings)
+        assert (answer["applied"], answer["needsRestart"]) == (
+            ["checkpoint.interval"],
+            ["checkpoint.timeout"],
+        )
+        machine(tmp_path / "a", rarely + "on_shutdown = false\n", transactions=30)
+        answer = await reloaded(settings)
+        assert (answer["applied"], answer["changed"]) == (["checkpoint.on_shutdown"], ["shop"])
+        before = await running.until_published_once()
+        await running.until_position("shop", "1:30")
+    copy = await published(settings)
+    assert copy is not None
+    assert copy.sequence == before.sequence
 
 
 async def test_nothing_is_published_on_shutdown_if_that_is_switched_off(

@@ -3,15 +3,21 @@
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from msgspec import structs
+from pydantic import BaseModel
 
 from penstock.cli.config import Settings, load
-from penstock.cli.reload import plan
+from penstock.cli.live import LIVE
+from penstock.cli.reload import keeping, plan
 from tests.cli.service import Service, configure, penstock
+from tests.e2e.processes import wait_until
 
 SHOP = """
 [sources.{name}]
@@ -72,6 +78,43 @@ def test_a_plan_says_what_starts_stops_and_restarts_and_what_must_wait(tmp_path:
     assert "t0ken" not in str(found)
     same = plan(after, after)
     assert not any((same.added, same.removed, same.changed, same.applied, same.needs_restart))
+
+
+SECTIONS: dict[str, type[BaseModel]] = {
+    section: kind
+    for section, kind in Settings.__annotations__.items()
+    if isinstance(kind, type) and issubclass(kind, BaseModel)
+}
+
+
+ANOTHER = {"another": 1}
+"""A value that no setting has."""
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [(section, key) for section, kind in SECTIONS.items() for key in kind.model_fields],
+)
+def test_every_setting_is_either_live_or_said_by_name_to_need_a_restart(
+    tmp_path: Path, section: str, key: str
+) -> None:
+    """And what needs one is named by each reload, for it keeps its old value."""
+    before = settings_of(tmp_path, "a", rest() + shop("a", 1))
+    changed = getattr(before, section).model_copy(update={key: ANOTHER})
+    after = structs.replace(before, **{section: changed})
+    found, name = plan(before, after), f"{section}.{key}"
+    live = LIVE.get(section, frozenset())
+    if live is None or key in live:
+        assert (found.applied, found.needs_restart) == ([name], [])
+        assert plan(keeping(before, after), after).applied == []
+    else:
+        assert (found.applied, found.needs_restart) == ([], [name])
+        assert plan(keeping(before, after), after).needs_restart == [name]
+
+
+def test_what_is_called_live_is_a_setting() -> None:
+    for section, keys in LIVE.items():
+        assert (keys or frozenset()) <= set(SECTIONS[section].model_fields)
 
 
 class Running:
@@ -190,3 +233,49 @@ def test_people_are_told_what_was_done(tmp_path: Path, capsys: pytest.CaptureFix
         configure(tmp_path, rest() + shop("new", 1))
         done = penstock(capsys, "reload", "--config", str(config))
         assert done.out.strip() == "added: new; removed: kept"
+
+
+@contextmanager
+def reading(service: Service) -> Generator[Iterator[bytes]]:
+    """A reader of everything from now on, without our client and its retries."""
+    with grpc.insecure_channel(service.ready["grpc"]) as channel:
+        untyped: Any = channel
+        yield untyped.unary_stream("/penstock.v1.PullerService/Subscribe")(b"")
+
+
+def refused(service: Service) -> bool:
+    """Whether one reader more is refused."""
+    try:
+        with reading(service) as events:
+            next(events)
+    except grpc.RpcError as error:
+        answered: Any = error
+        assert answered.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--one-process",)])
+def test_limits_of_readers_hold_without_a_restart_and_an_address_is_said_to_need_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    """P18: a service that refuses readers can be told to take more, and nobody is disconnected."""
+    text = rest() + "max_connections = 1\n" + shop("kept", 1)
+    config = configure(tmp_path, text)
+    with Service(config, *options) as service:
+        run = Running(capsys, service)
+
+        with reading(service) as first:
+            next(first)
+            assert refused(service)
+            text = text.replace("max_connections = 1\n", "max_connections = 2\n")
+            configure(tmp_path, text.replace("127.0.0.1:0", "localhost:0"))
+            answer = run.reload()
+            assert answer["applied"] == ["serve.max_connections"]
+            assert answer["needsRestart"] == ["serve.grpc", "serve.flight", "serve.http"]
+            wait_until(lambda: not refused(service), "room for another reader")
+            next(first)
+        said = penstock(capsys, "reload", "--config", str(config)).out
+        assert "needs a restart of `penstock run`: serve.grpc" in said
+        assert "settings keep their old values until a restart" in service.errors()

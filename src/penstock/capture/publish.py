@@ -9,6 +9,8 @@ write replaces exactly the copy that this process wrote last, so that once anoth
 written, ours is refused, whatever it wanted to say: then it has been superseded, and it ends.
 """
 
+import asyncio
+
 import structlog
 from msgspec import Struct, structs
 
@@ -82,6 +84,7 @@ class Publisher:
         self._clock = clock
         self._breaker = breaker
         self._limits = limits or PublishLimits()
+        self._limited_anew = asyncio.Event()
         self._last: Kept | None = None
         """The copy that this process wrote last; or, before the first, the one to replace."""
         self._claimed = False
@@ -90,6 +93,11 @@ class Publisher:
     def status(self) -> PublisherStatus:
         """How publishing is."""
         return structs.replace(self._status, circuit=self._breaker.circuit)
+
+    def configure(self, limits: PublishLimits) -> None:
+        """Publish as often as `limits` say from now on."""
+        self._limits = limits
+        self._limited_anew.set()
 
     async def run(self) -> None:
         """Publish for as long as capture runs.
@@ -205,16 +213,29 @@ class Publisher:
     async def _due(self) -> None:
         """Wait until there is something to publish, or the copy is to be renewed."""
         waited = 0.0
-        interval = self._limits.interval_seconds
         while True:
             began = self._clock.now_ms()
-            many = await self._log.wait(
-                after=(self._status.sequence or 0) + self._limits.event_count - 1,
-                timeout_seconds=interval,
-            )
+            many = await self._many()
             waited += max(0, self._clock.now_ms() - began) / 1000
             if many or waited >= RENEW_SECONDS or self._status.failures or await self._changed():
                 return
+
+    async def _many(self) -> bool:
+        """Wait for an interval, or for many events: whether there are. Ends when limits change."""
+        self._limited_anew.clear()
+        anew = asyncio.ensure_future(self._limited_anew.wait())
+        waiting = asyncio.ensure_future(
+            self._log.wait(
+                after=(self._status.sequence or 0) + self._limits.event_count - 1,
+                timeout_seconds=self._limits.interval_seconds,
+            )
+        )
+        try:
+            await asyncio.wait({anew, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            return waiting.done() and waiting.result()
+        finally:
+            anew.cancel()
+            waiting.cancel()
 
     async def _changed(self) -> bool:
         """Whether the last copy does not say how things stand."""

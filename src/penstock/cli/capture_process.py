@@ -18,6 +18,7 @@ from penstock.cli.alerts import Sender
 from penstock.cli.config import Settings
 from penstock.cli.control import Control
 from penstock.cli.letters import LetterRequests
+from penstock.cli.live import Reloads
 from penstock.cli.logs import set_level
 from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
@@ -100,8 +101,10 @@ async def capture(
     stop: asyncio.Event,
     publisher: Publisher | None = None,
     hangup: asyncio.Event | None = None,
+    reloads: Reloads | None = None,
 ) -> None:
-    """Capture all sources of `settings` into `log` until `stop` is set; reload at `hangup`.
+    """Capture all sources of `settings` into `log` until `stop` is set; reload at `hangup`, and
+    tell `reloads`.
 
     A source that fails for good does not end this: its state is told to whoever asks. Raises what
     the supervisor or the observer fails with: the process ends, and its parent starts it again;
@@ -142,6 +145,8 @@ async def capture(
     LetterRequests(supervisor).register(control)
     publishing.register(control, log, supervisor, publisher)
 
+    on_shutdown = settings.checkpoint.on_shutdown
+
     async def apply(after: Settings, found: Plan) -> None:
         # Opened before anything is changed: what cannot be opened changes nothing.
         begun = [*found.added, *found.changed]
@@ -151,6 +156,12 @@ async def capture(
         observer.config = after.capture
         sender.configure(after.alerts)
         set_level(after.logging.level)
+        if publisher is not None:
+            publisher.configure(publishing.limits_of(after.checkpoint))
+        nonlocal on_shutdown
+        on_shutdown = after.checkpoint.on_shutdown
+        if reloads is not None:
+            reloads.take(after)
         kept = paused.read()
         for name in found.removed:
             await supervisor.remove(name)
@@ -188,5 +199,5 @@ async def capture(
         await asyncio.to_thread(holds.close)
         if reconciler is not None:
             await reconciler.close()
-    if publisher is not None and settings.checkpoint.on_shutdown:
+    if publisher is not None and on_shutdown:
         await publisher.finish()

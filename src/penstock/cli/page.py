@@ -11,6 +11,7 @@ from penstock.cli.config import Settings
 from penstock.cli.control import request
 from penstock.errors import PenstockError
 from penstock.ports import LogReader
+from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told
@@ -45,6 +46,7 @@ class Page:
     ) -> None:
         """`started_at`: Unix milliseconds. `consumers` says how the current rows are kept up."""
         self._settings = settings
+        self._serve = settings.serve
         self._log = log
         self._consumers = consumers
         self._started_at = started_at
@@ -57,7 +59,12 @@ class Page:
             ready=self._ready,
             metrics=self._metrics,
             current=self._current,
+            batch_bytes_max=lambda: self._serve.batch_bytes_max,
         )
+
+    def configure(self, config: ServeConfig) -> None:
+        """Answer by the limits of `config` from now on."""
+        self._serve = config
 
     async def _ask(self, name: str) -> dict[str, Any] | None:
         """What capture answers; None if it does not."""
@@ -82,7 +89,7 @@ class Page:
             version=__version__,
             started_at=self._started_at,
             now_ms=time.time_ns() // 1_000_000,
-            lag_seconds_max=self._settings.serve.health_lag_max,
+            lag_seconds_max=self._serve.health_lag_max,
         )
 
     async def _ready(self) -> bool:

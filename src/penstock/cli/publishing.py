@@ -21,7 +21,7 @@ from penstock.capture.lineage import Standing, above, standing
 from penstock.capture.moving import in_another_log, move
 from penstock.capture.publish import Publisher, PublishLimits, require_place
 from penstock.capture.supervise import Clock
-from penstock.checkpoints import open_store
+from penstock.checkpoints import CheckpointConfig, open_store
 from penstock.cli.config import Settings, missing_extra
 from penstock.cli.control import Control
 from penstock.errors import (
@@ -97,7 +97,6 @@ def instance_of(settings: Settings) -> str:
 def _publisher(
     settings: Settings, log: LmdbLog, store: CheckpointStore, *, writer: str, clock: Clock
 ) -> Publisher:
-    config = settings.checkpoint
     return Publisher(
         log,
         store,
@@ -105,8 +104,13 @@ def _publisher(
         writer=writer,
         clock=clock,
         breaker=Breaker(steady_seconds=clock.steady_seconds),
-        limits=PublishLimits(interval_seconds=config.interval, event_count=config.event_count),
+        limits=limits_of(settings.checkpoint),
     )
+
+
+def limits_of(config: CheckpointConfig) -> PublishLimits:
+    """How often the configuration says to publish."""
+    return PublishLimits(interval_seconds=config.interval, event_count=config.event_count)
 
 
 async def _bounds(settings: Settings) -> Bounds | None:

@@ -8,24 +8,17 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 import structlog
 from msgspec import Struct, structs, to_builtins
 from pydantic import BaseModel
 
 from penstock.cli.config import Settings, SourceSettings, load
+from penstock.cli.live import LIVE
 from penstock.errors import ConfigError, RequestError
 
 logger = structlog.get_logger(__name__)
-
-_LIVE: Final = {
-    "log": {"retention", "retention_bytes", "retention_events"},
-    "capture": None,
-    "alerts": None,
-    "logging": None,
-}
-"""What is applied while capture runs, by section; None: all of it."""
 
 
 class Plan(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -47,7 +40,7 @@ def plan(before: Settings, after: Settings) -> Plan:
     applied: list[str] = []
     needs_restart: list[str] = []
     for section in _sections(after):
-        live = _LIVE.get(section, set())
+        live = LIVE.get(section, frozenset())
         for key in _differences(getattr(before, section), getattr(after, section)):
             takes = applied if live is None or key in live else needs_restart
             takes.append(f"{section}.{key}")
@@ -111,8 +104,12 @@ class Reloader:
                     f"the configuration was not taken over, and everything goes on as it was: "
                     f"{reason}"
                 ) from None
-            self._current = _keeping(self._current, after)
+            self._current = keeping(self._current, after)
             logger.info("configuration taken over", **to_builtins(found))
+            if found.needs_restart:
+                logger.warning(
+                    "settings keep their old values until a restart", settings=found.needs_restart
+                )
             return found
 
     async def answer(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -139,11 +136,11 @@ def _as_written(settings: Settings) -> Settings:
         return settings
 
 
-def _keeping(before: Settings, after: Settings) -> Settings:
+def keeping(before: Settings, after: Settings) -> Settings:
     """`after`, but with the old values of what needs a restart: the next reload names it again."""
     kept: dict[str, Any] = {}
     for section in _sections(after):
-        live = _LIVE.get(section, set())
+        live = LIVE.get(section, frozenset())
         if live is None:
             continue
         old, new = getattr(before, section), getattr(after, section)

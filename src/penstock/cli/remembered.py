@@ -37,7 +37,7 @@ class AlertMemory:
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
         self._news = (b"", b"")
-        self._content = b""
+        self._content: bytes = b""
         self._written_at = 0.0
         self._failed = False
 
@@ -63,7 +63,7 @@ class AlertMemory:
         )
         if news == self._news and steady_seconds - self._written_at < WRITE_SECONDS:
             return
-        content = msgspec.json.encode(remembered)
+        content: bytes = msgspec.json.encode(remembered)
         if content == self._content:
             return
         try:

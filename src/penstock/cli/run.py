@@ -18,6 +18,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings
+    from penstock.cli.live import Reloads
     from penstock.cli.serve_process import Addresses
 
 logger = structlog.get_logger(__name__)
@@ -159,8 +160,8 @@ async def _capture(settings: "Settings", asked: Asked) -> None:
         await capture(settings, log, stop=asked.stop, publisher=publisher, hangup=asked.reload)
 
 
-async def _relevel(settings: "Settings", hangup: asyncio.Event) -> None:
-    """What serve takes over of a changed configuration: how much it logs. Capture says the rest."""
+async def _take_over(settings: "Settings", hangup: asyncio.Event, reloads: "Reloads") -> None:
+    """What the serve process takes over of a changed configuration. Capture says what it was."""
     from penstock.cli import logs
     from penstock.cli.config import load
     from penstock.errors import ConfigError
@@ -169,10 +170,13 @@ async def _relevel(settings: "Settings", hangup: asyncio.Event) -> None:
         await hangup.wait()
         hangup.clear()
         with suppress(ConfigError):  # capture met it too, and has said so
-            logs.set_level(load(settings.path).logging.level)
+            after = load(settings.path)
+            logs.set_level(after.logging.level)
+            reloads.take(after)
 
 
 async def _serve(settings: "Settings", asked: Asked) -> None:
+    from penstock.cli.live import Reloads
     from penstock.cli.serve_process import serve
     from penstock.log import LmdbLogReader
     from penstock.telemetry import SERVE_REGISTRY, count_process
@@ -181,12 +185,14 @@ async def _serve(settings: "Settings", asked: Asked) -> None:
     async with await LmdbLogReader.open(
         settings.log.path, cache_bytes=settings.log.cache_bytes
     ) as log:
-        following = asyncio.create_task(_relevel(settings, asked.reload))
+        reloads = Reloads()
+        following = asyncio.create_task(_take_over(settings, asked.reload, reloads))
         try:
             await serve(
                 settings,
                 log,
                 stop=asked.stop,
+                reloads=reloads,
                 ready=lambda addresses: output.emit({"pid": os.getpid(), **to_builtins(addresses)}),
             )
         finally:
@@ -204,6 +210,7 @@ async def one_process_service(
     `hangup`."""
 
     from penstock.cli.capture_process import SystemClock, capture
+    from penstock.cli.live import Reloads
     from penstock.cli.parent import ready_fact
     from penstock.cli.publishing import opened_log
     from penstock.cli.serve_process import serve
@@ -216,8 +223,13 @@ async def one_process_service(
             opened_log(settings, clock=SystemClock()) as (log, publisher),
             asyncio.TaskGroup() as group,
         ):
-            group.create_task(capture(settings, log, stop=stop, publisher=publisher, hangup=hangup))
-            group.create_task(serve(settings, log, stop=stop, ready=ready))
+            reloads = Reloads()
+            group.create_task(
+                capture(
+                    settings, log, stop=stop, publisher=publisher, hangup=hangup, reloads=reloads
+                )
+            )
+            group.create_task(serve(settings, log, stop=stop, ready=ready, reloads=reloads))
     except* PenstockError as errors:
         raise errors.exceptions[0] from None
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from penstock.cli.config import Settings
+from penstock.cli.live import Reloads
 from penstock.cli.page import Page
 from penstock.client.flight import PipelineReport
 from penstock.ports import LogReader
@@ -38,8 +39,10 @@ async def serve(
     *,
     stop: asyncio.Event,
     ready: Callable[[Addresses], None],
+    reloads: Reloads | None = None,
 ) -> None:
-    """Serve `log` until `stop` is set; `ready` once every port is bound.
+    """Serve `log` until `stop` is set; `ready` once every port is bound. What `reloads` tells holds
+    for readers who connect from then on.
 
     Raises ConfigError if a port is taken; nothing is bound then.
     """
@@ -65,14 +68,16 @@ async def serve(
         grpc = await stack.enter_async_context(
             await serve_grpc(log, settings.serve, consumers, current=keeper)
         )
+        page = Page(settings, log, consumers, started_at=started_at, current=keeper)
+        if reloads is not None:
+            reloads.on_reload(lambda after: grpc.configure(after.serve))
+            reloads.on_reload(lambda after: page.configure(after.serve))
         flight.start()
         # Waits for reads under way, which end at their next batch.
         stack.push_async_callback(asyncio.to_thread, flight.stop)
         http = "off"
         if settings.serve.http != "off":
-            page = Page(settings, log, consumers, started_at=started_at, current=keeper)
-            told = page.told()
-            server = await stack.enter_async_context(await serve_http(settings.serve, told))
+            server = await stack.enter_async_context(await serve_http(settings.serve, page.told()))
             http = server.address
         ready(Addresses(grpc=grpc.address, flight=flight.address, http=http))
         await stop.wait()

@@ -127,6 +127,10 @@ class PullerServicer:
         self._streams: set[_Stream] = set()
         self._stopping = asyncio.Event()
 
+    def configure(self, config: ServeConfig) -> None:
+        """Serve by the limits of `config` whoever connects from now on."""
+        self._config = config
+
     def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
         """The methods by their paths; requests and responses are bytes."""
 
@@ -369,6 +373,10 @@ class GrpcServer:
         self._servicer = servicer
         self._health = servicer_health
         self.address = address
+
+    def configure(self, config: ServeConfig) -> None:
+        """Serve by the limits of `config` whoever connects from now on; its address stays."""
+        self._servicer.configure(config)
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """End all streams with UNAVAILABLE, those stuck in a write after the grace; stop."""

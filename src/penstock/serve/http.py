@@ -50,6 +50,8 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """In the text format of Prometheus."""
     current: CurrentState | None = None
     """Whoever keeps current rows."""
+    batch_bytes_max: Callable[[], int] = lambda: 1 << 20
+    """Of current rows that are read at once."""
 
 
 def application(config: ServeConfig, told: Told) -> Starlette:
@@ -70,7 +72,7 @@ def application(config: ServeConfig, told: Told) -> Starlette:
 
     async def snapshot(request: Request) -> Response:
         criteria = Criteria(collections=frozenset(request.query_params.getlist("collection")))
-        rows = row_batches(told.current, criteria, bytes_max=config.batch_bytes_max)
+        rows = row_batches(told.current, criteria, bytes_max=told.batch_bytes_max())
         try:
             # What cannot be answered is known before the first row.
             first = await anext(rows)
