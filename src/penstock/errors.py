@@ -24,10 +24,10 @@
     │   └── OutdatedLogError         the log is an older copy of the one that was published
     ├── DocumentMisfitError          a document does not fit the columns that a reader declared
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
-    │   ├── ServiceBusyError         it serves as many readers as it may
-    │   └── StateFailedError         the current rows are not kept up, on a defect
+    │   └── ServiceBusyError         it serves as many readers as it may
     ├── RequestError                 the service cannot do what a reader asks
     │   ├── StateIncompleteError     not all current rows of what it asks for are known
+    │   ├── StateFailedError         the current rows are not kept up, on a defect
     │   └── RowsOvertakenError       what follows the rows was trimmed while they were sent
     ├── ProgramError                 the program that consumes did not process a change
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
@@ -303,7 +303,14 @@ class ServiceBusyError(ServiceUnavailableError):
         )
 
 
-class StateFailedError(ServiceUnavailableError):
+class RequestError(PenstockError):
+    """The service cannot do what a reader asks; nothing was sent."""
+
+    code = "request"
+    exit_code = 2
+
+
+class StateFailedError(RequestError):
     """Whoever keeps the current rows met a defect; the stream and capture go on."""
 
     code = "state.failed"
@@ -314,13 +321,6 @@ class StateFailedError(ServiceUnavailableError):
             f"affected, no row is wrong, and it is tried again every half a minute. Please report "
             f"it with the lines of the log that say where."
         )
-
-
-class RequestError(PenstockError):
-    """The service cannot do what a reader asks; nothing was sent."""
-
-    code = "request"
-    exit_code = 2
 
 
 class ProgramError(PenstockError):

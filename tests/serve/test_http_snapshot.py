@@ -8,16 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from penstock.client import snapshot
+from penstock.errors import (
+    LogCorruptError,
+    PenstockError,
+    ServiceUnavailableError,
+    StateFailedError,
+)
 from penstock.serve.config import ServeConfig
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told, serve_http
-from penstock.subscribe.current import CurrentState
+from penstock.subscribe import Criteria
+from penstock.subscribe.current import CurrentState, Reading
+from penstock.telemetry import SERVE_REGISTRY
 from tests.serve.test_snapshot import random_commit, serving
 from tests.state.histories import SOURCES, Model, copied_whole
 
-CONFIG = ServeConfig.model_validate({"http": "127.0.0.1:0", "batch_bytes_max": 2000})
+CONFIG = ServeConfig.model_validate({"http": "127.0.0.1:0"})
 
 
 def told(current: CurrentState | None) -> Told:
@@ -31,7 +40,13 @@ def told(current: CurrentState | None) -> Told:
     async def metrics() -> bytes:
         return b""
 
-    return Told(health=healthy, ready=ready, metrics=metrics, current=current)
+    return Told(
+        health=healthy,
+        ready=ready,
+        metrics=metrics,
+        current=current,
+        batch_bytes_max=lambda: 2000,
+    )
 
 
 def get(address: str, query: str) -> tuple[int, list[dict[str, Any]]]:
@@ -78,3 +93,32 @@ async def test_a_service_that_keeps_no_rows_says_so() -> None:
         status, (said,) = await asyncio.to_thread(get, web.address, "")
     assert status == 409
     assert "enabled = true under [state]" in said["error"]["message"]
+
+
+class FailingState:
+    """Cannot keep rows, for the reason that it is given."""
+
+    def __init__(self, error: PenstockError) -> None:
+        self.error = error
+
+    def open(self, criteria: Criteria) -> Reading:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (StateFailedError(error="KeyError"), 409),
+        (ServiceUnavailableError("the current rows are within a large transaction."), 503),
+        (LogCorruptError("the state does not say what it must."), 503),
+    ],
+)
+async def test_rows_that_cannot_be_given_are_refused_with_the_reason_and_counted(
+    error: PenstockError, status: int
+) -> None:
+    name, labels = "penstock_publish_errors_total", {"protocol": "http", "code": error.code}
+    before = SERVE_REGISTRY.get_sample_value(name, labels) or 0.0
+    async with await serve_http(CONFIG, told(FailingState(error))) as web:
+        found, (said,) = await asyncio.to_thread(get, web.address, "")
+    assert (found, said["error"]) == (status, {"code": error.code, "message": str(error)})
+    assert SERVE_REGISTRY.get_sample_value(name, labels) == before + 1

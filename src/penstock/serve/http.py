@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import ConfigError, PenstockError, RequestError
 from penstock.serve.config import ServeConfig
 from penstock.serve.health import Health
 from penstock.serve.snapshot import RowBatch, row_batches
@@ -76,11 +76,13 @@ def application(config: ServeConfig, told: Told) -> Starlette:
         try:
             # What cannot be answered is known before the first row.
             first = await anext(rows)
-        except RequestError as error:
+        except PenstockError as error:
             PUBLISH_ERRORS.labels("http", error.code).inc()
             said = {"error": {"code": error.code, "message": str(error)}}
             return Response(
-                msgspec.json.encode(said), status_code=409, media_type="application/json"
+                msgspec.json.encode(said),
+                status_code=409 if isinstance(error, RequestError) else 503,
+                media_type="application/json",
             )
         return _RowsResponse(first, rows)
 
