@@ -14,19 +14,28 @@ from typing import Any, TypeVar
 import msgspec
 
 PATIENCE_SECONDS = 400.0
-"""How long anything may take on a busy machine before the test calls it stuck."""
+"""How long nothing may move on a busy machine before the test calls it stuck."""
 
 
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T | None], what: str, process: "Process | None" = None) -> T:
+def wait_until(
+    condition: Callable[[], T | None],
+    what: str,
+    process: "Process | None" = None,
+    *,
+    moving: Callable[[], object] | None = None,
+) -> T:
     """Wait for a truth, look at it twenty times a second, and return it.
 
-    Fails by the name of what it waited for, and shows the end of the log of `process`.
+    As long as what `moving` returns changes, nothing is stuck. Fails by the name of what it waited
+    for, and shows the end of the log of `process`.
     """
-    deadline = monotonic() + PATIENCE_SECONDS
+    deadline, stood = monotonic() + PATIENCE_SECONDS, moving and moving()
     while not (found := condition()):
+        if moving and (stands := moving()) != stood:
+            deadline, stood = monotonic() + PATIENCE_SECONDS, stands
         if monotonic() > deadline:
             tail = process.tail() if process else ""
             raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s for {what}\n{tail}")

@@ -170,6 +170,7 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
         lambda: deployed.filed(b'"documentId":"-1"'),
         "the consumer to reach the end",
         deployed.consumer,
+        moving=lambda: (deployed.folder / CHANGES).stat().st_size,
     )
     fold = folded(deployed.folder / CHANGES)
     fold.check_order()
@@ -181,6 +182,7 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
         lambda: deployed.applied() >= last,
         f"the table to reach {last}",
         deployed.driver,
+        moving=deployed.applied,
     )
     assert deployed.consumer.stop() in (0, -signal.SIGTERM)
     assert deployed.driver.stop() == 0
