@@ -53,6 +53,17 @@ async def test_a_server_that_does_not_answer_keeps_nobody_from_closing(
     assert client.closed
 
 
+async def test_a_client_is_closed_though_its_closing_is_cancelled() -> None:
+    heartbeats, client = Heartbeats(), Client()
+    heartbeats.started(beat(1))
+    closes = asyncio.create_task(close(client, heartbeats))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    closes.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closes
+    assert client.closed
+
+
 async def test_a_source_says_its_heartbeats(mongo: MongoReplicaSet, mongo_database: str) -> None:
     """Else it would be closed at once, in the middle of whatever its client opens."""
     said: list[str] = []

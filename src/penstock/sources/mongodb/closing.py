@@ -58,5 +58,8 @@ class Heartbeats(ServerHeartbeatListener):
 
 async def close(client: Client, heartbeats: Heartbeats) -> None:
     """Close `client`, whose heartbeats these are; takes a second longer at most."""
-    await heartbeats.between()
-    await client.close()
+    try:
+        await heartbeats.between()
+    finally:
+        # Also for who is cancelled meanwhile: nobody else knows the client any more.
+        await client.close()

@@ -136,9 +136,11 @@ class Session:
                 for item in await self._approach_or_name(error):
                     yield item
             finally:
-                if reading is not None:
-                    await ended(reading)
-                await cursor.close()
+                try:
+                    if reading is not None:
+                        await ended(reading)
+                finally:
+                    await cursor.close()
 
     def _cursor(self) -> ChangeCursor:
         return ChangeCursor(
