@@ -12,6 +12,7 @@ from penstock.capture.status import State
 from penstock.cli.operate import _rebuilt  # pyright: ignore[reportPrivateUsage]
 from penstock.event import ClusterTime, Commit, SchemaEvent, SystemEvent, event_id
 from penstock.log import MemoryLog
+from penstock.wire import Block
 from tests.capture.doubles import ManualClock, commit, entries
 from tests.capture.test_operate import Live, in_state, running
 
@@ -90,6 +91,32 @@ async def test_what_was_not_searched_is_not_called_free_of_renames(
         await whole.append([commit(n)])
     monkeypatch.setattr(rewinding, "_SEARCHED_BYTES_MAX", 1)
     assert await renames_since(whole, "shop", 0) is None, "it is too long"
+
+
+async def test_a_search_holds_little_of_the_log_and_ends_within_a_window_of_large_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is counted in entries may be of any size."""
+    log, reads = MemoryLog(), 0
+    for n in range(1, 20):
+        await log.append([commit(n)])
+    size = sum(block.nbytes for block in await log.read(after=0))
+    read = log.read
+
+    async def counted(**limits: Any) -> list[Block]:
+        nonlocal reads
+        reads += 1
+        blocks = await read(**limits)
+        assert len(blocks) == 1
+        return blocks
+
+    monkeypatch.setattr(log, "read", counted)
+    monkeypatch.setattr(rewinding, "_READ_BYTES", 1)
+    assert await renames_since(log, "shop", 0) == ()
+    assert reads == 19
+    monkeypatch.setattr(rewinding, "_SEARCHED_BYTES_MAX", size // 2)
+    assert await renames_since(log, "shop", 0) is None
+    assert reads < 19 + 12
 
 
 def test_an_operator_is_told_what_is_wrong_until_when() -> None:

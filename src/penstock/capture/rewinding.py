@@ -16,6 +16,7 @@ from penstock.wire import Block, decode_message
 _WINDOW_ENTRIES = 20_000
 _SEARCHED_BYTES_MAX = 1 << 30
 """More of the log is not searched: whoever asks is waiting, and is told."""
+_READ_BYTES = 8 << 20
 _CLOCKS_APART_MS_MAX = 3_600_000
 """By how much the source's clock may be ahead of ours."""
 
@@ -79,24 +80,25 @@ async def renames_since(log: LogReader, source: str, since_ms: int) -> tuple[Ren
     until, searched_bytes, reaches = bounds.head, 0, bounds.trimmed == 0
     while until > bounds.trimmed and searched_bytes < _SEARCHED_BYTES_MAX:
         after = max(bounds.trimmed, until - _WINDOW_ENTRIES)
-        try:
-            blocks = await _blocks(log, after=after, until=until)
-        except TrimmedError:
-            return None
-        found[:0] = [rename for block in blocks for rename in _renames(block, source, since_ms)]
-        searched_bytes += sum(block.nbytes for block in blocks)
+        window: list[Rename] = []
+        oldest_ms, at = None, after
+        while at < until:
+            if searched_bytes >= _SEARCHED_BYTES_MAX:
+                return None
+            try:
+                # A few at a time: the entries of a window may be large ones.
+                blocks = await log.read(after=at, until=until, bytes_max=_READ_BYTES)
+            except TrimmedError:
+                return None
+            oldest_ms = blocks[0].ingested_at if oldest_ms is None else oldest_ms
+            window += [one for block in blocks for one in _renames(block, source, since_ms)]
+            searched_bytes += sum(block.nbytes for block in blocks)
+            at = blocks[-1].last_sequence
+        found[:0] = window
         until = after
-        if blocks[0].ingested_at < since_ms - _CLOCKS_APART_MS_MAX:
+        if oldest_ms is not None and oldest_ms < since_ms - _CLOCKS_APART_MS_MAX:
             reaches, until = True, bounds.trimmed
     return tuple(dict.fromkeys(found)) if reaches and until <= bounds.trimmed else None
-
-
-async def _blocks(log: LogReader, *, after: int, until: int) -> list[Block]:
-    blocks: list[Block] = []
-    while after < until:
-        blocks += await log.read(after=after, until=until, bytes_max=8 << 20)
-        after = blocks[-1].last_sequence
-    return blocks
 
 
 def _renames(block: Block, source: str, since_ms: int) -> list[Rename]:
