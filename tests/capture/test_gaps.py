@@ -15,7 +15,7 @@ from penstock.capture.config import CaptureConfig
 from penstock.capture.gaps import GAPS_MAX, LETTERS, GapWatch, OpenGaps, Scanned
 from penstock.capture.moving import move
 from penstock.cli.observer import Observer
-from penstock.cli.remembered import NAME, AlertMemory
+from penstock.cli.remembered import NAME, AlertMemory, Remembered
 from penstock.event import Commit
 from penstock.log import MemoryLog
 from tests.capture.doubles import ListSource, ManualClock, commit
@@ -291,3 +291,15 @@ async def test_how_far_was_read_is_written_now_and_then_and_not_with_every_commi
     kept = AlertMemory(tmp_path).read()
     assert kept.scanned.sequence == 1
     await log.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 64, b"{", b'{"told":[{"kind":"\xff"}]}', None])
+def test_a_file_of_alerts_that_cannot_be_read_keeps_nothing_from_being_captured(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / NAME
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert AlertMemory(tmp_path).read() == Remembered()

@@ -5,6 +5,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from penstock.serve.grpc import serve_grpc
 from penstock.state.config import StateConfig
 from penstock.state.holding import Holds
 from penstock.state.keeper import StateKeeper
+from penstock.state.layout import HOLDS_KEY, META
 from penstock.subscribe import Criteria
 from tests.state.histories import change, copied_whole
 
@@ -119,6 +121,18 @@ async def test_what_a_crash_or_another_log_leaves_is_not_held(
     holds.close()
     assert holds() is None
     await other.close()
+
+
+@pytest.mark.parametrize("written", [b"", b'[{"until":1}]', b'"\xff"'])
+async def test_holds_that_cannot_be_read_hold_nothing_and_stop_no_writer(
+    tmp_path: Path, log: MemoryLog, written: bytes
+) -> None:
+    """They are asked for on the thread that writes the log."""
+    with closing(StateKeeper(log, tmp_path, CONFIG)) as keeper:
+        with keeper._env.write() as txn:
+            txn.put(HOLDS_KEY, written, db=keeper._env[META])
+        with closing(Holds(tmp_path)) as holds:
+            assert holds() is None
 
 
 @pytest.mark.parametrize("read_before", [0, 1, 1000])

@@ -47,8 +47,12 @@ class AlertMemory:
             return msgspec.json.decode(self._path.read_bytes(), type=Remembered)
         except FileNotFoundError:
             return Remembered()
-        except msgspec.MsgspecError as error:
-            logger.warning("alerts were forgotten; open gaps are told again", error=str(error))
+        except (OSError, ValueError) as error:
+            # What only alerts need keeps nothing from being captured. ValueError: also of text
+            # that is no UTF-8, which msgspec does not make its own.
+            logger.warning(
+                "alerts were forgotten; open gaps are told again", error=type(error).__name__
+            )
             return Remembered()
 
     async def keep(self, remembered: Remembered, *, steady_seconds: float) -> None:

@@ -66,8 +66,10 @@ class Holds:
                 self._looked = steady
                 try:
                     self._seen = self._read()
-                except PenstockError:
-                    # The keeper says what is wrong, and every reading checks for itself.
+                except (PenstockError, ValueError):
+                    # The keeper says what is wrong, and every reading checks for itself. Whoever
+                    # asks writes the log, and must not fail for it: ValueError is of holds that
+                    # another Penstock wrote.
                     self._seen = ()
             now = self._wall_ms()
             valid = [hold for hold in self._seen if now < hold.until_ms]
