@@ -83,6 +83,15 @@ def test_a_gap_is_open_until_what_it_lost_is_copied_or_replayed(
     assert parts(story) == left
 
 
+def test_a_gap_that_says_nothing_of_itself_is_a_gap() -> None:
+    """A source of another's may describe it in its own way; that must not end capture."""
+    gaps = OpenGaps()
+    for description in (b"[]", b"null"):
+        event = msgspec.structs.replace(system("shop", "gap"), description=msgspec.Raw(description))
+        gaps.take(event, sequence=1, at_ms=1)
+    assert list(gaps.open["shop"]) == ["1"]
+
+
 def test_many_gaps_and_letters_are_bounded_and_stay_open() -> None:
     """Invariant 6: what is not told apart is not told to be over."""
     gaps: Story = [("gap", NOTHING)] * GAPS_MAX * 3

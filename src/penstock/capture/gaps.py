@@ -4,6 +4,8 @@ Who wrote a gap does not matter: a source, a command, a new log that begins abov
 or a process that is gone since. So none is missed for want of somebody who watched.
 """
 
+from typing import Any, cast
+
 import numpy as np
 from msgspec import Struct, field, json
 
@@ -42,7 +44,7 @@ class OpenGaps(Struct, kw_only=True):
 
     def take(self, event: SystemEvent, *, sequence: int, at_ms: int) -> None:
         """What the log says at `sequence`, since `at_ms` in Unix milliseconds."""
-        source, said = event.source, json.decode(event.description)
+        source, said = event.source, _said(event)
         match event.operation:
             case "gap" | "gap_ended":
                 self._lost(source, said, Gap(sequence=sequence, since_ms=at_ms))
@@ -90,6 +92,12 @@ class OpenGaps(Struct, kw_only=True):
         of_source.pop(LETTERS, None)
         if not of_source:
             self.open.pop(source, None)
+
+
+def _said(event: SystemEvent) -> dict[str, Any]:
+    """What the event says of itself; nothing where a source of another's wrote no object."""
+    said = json.decode(event.description)
+    return cast("dict[str, Any]", said) if isinstance(said, dict) else {}
 
 
 class Scanned(Struct, kw_only=True):
