@@ -37,6 +37,17 @@ class Wishes(Struct, frozen=True, kw_only=True):
     coalesce: bool = False
     collections: tuple[str, ...] = ()
     shards: Shards | None = None
+    save_each: bool = False
+    """Save after each change, not once in a second."""
+
+
+class UnsyncedProgress(FileProgress):
+    """For saving often: a power cut would lose what it saved, kill -9 does not."""
+
+    def save(self, marker: str) -> None:
+        beside = self.path.with_name(f"{self.path.name}.new")
+        beside.write_text(f"{marker}\n", encoding="ascii")
+        beside.replace(self.path)
 
 
 def whole_lines(path: Path) -> None:
@@ -58,7 +69,7 @@ def whole_lines(path: Path) -> None:
 
 async def consume(address: str, folder: Path, marker: str, wishes: Wishes) -> None:
     """Follow what is wished for, from `marker` or from what was saved, for ever."""
-    store = FileProgress(folder / PROGRESS)
+    store = (UnsyncedProgress if wishes.save_each else FileProgress)(folder / PROGRESS)
     after_gap = ""
     while True:
         whole_lines(folder / CHANGES)
@@ -67,6 +78,7 @@ async def consume(address: str, folder: Path, marker: str, wishes: Wishes) -> No
                 address,
                 after=marker,
                 store=store,
+                save_interval_seconds=0 if wishes.save_each else 1,
                 retry=_RETRY,
                 collections=wishes.collections,
                 control_events=wishes.control_events,

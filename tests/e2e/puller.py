@@ -45,7 +45,8 @@ def _shards(by: str, number: int) -> Shards:
 
 WISHES = {
     "raw": Wishes(),
-    "merged": Wishes(coalesce=True),
+    # It saves within windows, so that a kill finds it there.
+    "merged": Wishes(coalesce=True, save_each=True),
     "plain": Wishes(control_events=False, collections=STEADY, coalesce=True),
     **{f"key-{n}": Wishes(shards=_shards("documentId", n)) for n in range(SHARDS)},
     **{f"field-{n}": Wishes(shards=_shards(FIELD, n), coalesce=True) for n in range(SHARDS)},
@@ -93,6 +94,8 @@ class Puller:
         self.consumers = {name: Process(name, [], folder) for name in WISHES}
         self.victims = ("service", "capture", "serve", "etcd", *WISHES)
         self.kills: dict[str, int] = dict.fromkeys(self.victims, 0)
+        self._told: list[bytes] = []
+        self._told_bytes = 0
 
     def _configuration(self) -> str:
         sources = [
@@ -230,6 +233,17 @@ class Puller:
 
     def fold(self, name: str) -> Fold:
         return folded(self.folder / name / CHANGES)
+
+    def told(self) -> list[bytes]:
+        """The control events that `raw`, which is given all, has filed."""
+        path = self.folder / "raw" / CHANGES
+        with path.open("rb") as file:
+            file.seek(self._told_bytes)
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        self._told_bytes += end
+        self._told += [line for line in data[:end].splitlines() if b'"kind":"data"' not in line]
+        return self._told
 
     def rebuilds(self, name: str) -> list[str]:
         """The gaps that a consumer was stopped by, and rebuilt after."""

@@ -85,7 +85,7 @@ def crash_run(deployed: Puller, *, kills: int, losses: int, seed: int) -> None:
                 # Down for long enough to be behind: it comes back to windows.
                 away = rng.randrange(3, 6) * CATCH_UP_THRESHOLD
                 deployed.kill(victim, meanwhile=partial(crowd.go_on, away))
-                if rng.random() < 0.5:
+                if victim == "merged" or rng.random() < 0.5:
                     kill_as_it_catches_up(deployed, victim)
             else:
                 deployed.kill(victim)
@@ -133,9 +133,7 @@ def kill_as_it_catches_up(deployed: Puller, name: str) -> None:
 def all_made_good(deployed: Puller) -> bool:
     """Whether no gap is open, and who was stopped by one has rebuilt and follows again."""
     stopped = WISHES.keys() - set(TOLD)
-    return not open_gaps(deployed.filed("raw").splitlines()) and all(
-        map(deployed.rebuilds, stopped)
-    )
+    return not open_gaps(deployed.told()) and all(map(deployed.rebuilds, stopped))
 
 
 def settled(deployed: Puller, *, marker: int) -> dict[str, Fold]:
@@ -150,7 +148,7 @@ def settled(deployed: Puller, *, marker: int) -> dict[str, Fold]:
     )
 
     wait_until(
-        lambda: not open_gaps(deployed.filed("raw").splitlines()),
+        lambda: not open_gaps(deployed.told()),
         "the gaps to be closed",
         deployed.service,
     )
