@@ -68,12 +68,19 @@ def spawn(*arguments: str) -> Done:
 class Service:
     """A running `penstock run`; stopped, or killed with its children, at the end of the block."""
 
-    def __init__(self, config: Path, *options: str, command: Sequence[str] = COMMAND) -> None:
-        """`command` is what stands for `penstock`."""
+    def __init__(
+        self,
+        config: Path,
+        *options: str,
+        command: Sequence[str] = COMMAND,
+        stdin: int | None = None,
+    ) -> None:
+        """`command` is what stands for `penstock`; its `stdin` is ours unless told."""
         self.config = config
         self._errors = (config.parent / "stderr.txt").open("a+b")
         self.process = subprocess.Popen(
             [*command, "run", "--config", str(config), "--json", *options],
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )

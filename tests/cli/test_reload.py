@@ -279,3 +279,66 @@ def test_limits_of_readers_hold_without_a_restart_and_an_address_is_said_to_need
         said = penstock(capsys, "reload", "--config", str(config)).out
         assert "needs a restart of `penstock run`: serve.grpc" in said
         assert "settings keep their old values until a restart" in service.errors()
+
+
+@pytest.mark.slow
+def test_what_capture_refuses_serve_has_not_taken_over_either(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two processes are all or nothing as one is: the file is right, and a source does not open."""
+    text = rest('retention = "1d"') + "max_connections = 1\n" + shop("kept", 1)
+    config = configure(tmp_path, text)
+    with Service(config) as service:
+        run = Running(capsys, service)
+        run.until(lambda now: now["kept"]["state"] == "running")
+        damaged = tmp_path / "log" / "quota-kept.json"
+        damaged.write_bytes(b"{")
+        text = text.replace("max_connections = 1\n", "max_connections = 2\n")
+        configure(tmp_path, text + '[capture]\nquotas = { kept = "1GiB" }\n')
+        with reading(service) as first:
+            next(first)
+            # The second is refused when whoever was told of the first has long read the file.
+            for times in (1, 2):
+                service.process.send_signal(signal.SIGHUP)
+                while service.errors().count("goes on as it was") < times:
+                    pass
+            assert refused(service)
+            damaged.unlink()
+            service.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: not refused(service), "room for another reader")
+            next(first)
+
+
+@pytest.mark.slow
+def test_a_reload_that_capture_died_of_reaches_serve_when_capture_is_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = rest() + "max_connections = 1\n" + shop("kept", 1)
+    config = configure(tmp_path, text)
+    with Service(config) as service, reading(service) as first:
+        next(first)
+        assert refused(service)
+        configure(tmp_path, text.replace("max_connections = 1\n", "max_connections = 2\n"))
+        # As if it had died before it could say that it has taken the file over.
+        service.kill("capture", service.ready["pids"]["capture"])
+        wait_until(lambda: not refused(service), "room for another reader")
+
+
+@pytest.mark.slow
+def test_a_reload_does_not_end_a_service_that_was_started_on_a_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGHUP does, so capture must not tell its parent by it."""
+    text = rest() + "max_connections = 1\n" + shop("kept", 1)
+    config = configure(tmp_path, text)
+    ours, terminal = os.openpty()
+    try:
+        with Service(config, stdin=terminal) as service, reading(service) as first:
+            next(first)
+            assert refused(service)
+            configure(tmp_path, text.replace("max_connections = 1\n", "max_connections = 2\n"))
+            Running(capsys, service).reload()
+            wait_until(lambda: not refused(service), "room for another reader")
+    finally:
+        os.close(terminal)
+        os.close(ours)

@@ -4,12 +4,15 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.cli.config import load
+from penstock.cli.run import ENDED_BY_FORCE
 from penstock.client import Change, follow_sync
 from penstock.event import SystemEvent
 from penstock.log import LmdbLog
@@ -177,7 +180,37 @@ def test_what_does_not_end_does_not_keep_the_service_from_ending(
         with Service(config, *options, command=(sys.executable, "-c", HASTY)) as service:
             hanging, _ = webhook.accept()
             with hanging:
-                assert service.stop() == 0
+                assert service.stop() == (ENDED_BY_FORCE if options else 0)
         assert "in time" in service.errors()
     with Service(config, *options) as again:
         assert again.stop() == 0
+
+
+MUTE = """
+import threading
+from penstock.cli import logs, parent, run
+parent.DRAIN_SECONDS_MAX = 0.01
+logs.configure(as_json=True, process="penstock")
+run._end_in_time()
+threading.Event().wait()
+"""
+"""A service that was asked to stop, and does not."""
+
+
+def test_a_stderr_that_nobody_reads_does_not_keep_the_service_from_ending() -> None:
+    """P18: it takes nothing more, so what is said last cannot be said. The end has its own code."""
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"x" * 65536)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"x")
+        os.set_blocking(writing, True)
+        done = subprocess.run([sys.executable, "-c", MUTE], stderr=writing, check=False)
+        assert done.returncode == ENDED_BY_FORCE
+    finally:
+        os.close(reading)
+        os.close(writing)

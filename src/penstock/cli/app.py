@@ -26,7 +26,13 @@ from penstock.errors import PenstockError
 
 def _exit_codes() -> str:
     """Every exit code, with the codes of the errors that end with it."""
-    endings: dict[int, list[str]] = {0: ["done"], 1: ["failed"], 2: ["usage"], 130: ["interrupted"]}
+    endings: dict[int, list[str]] = {
+        0: ["done"],
+        1: ["failed"],
+        2: ["usage"],
+        run.ENDED_BY_FORCE: ["ended by force"],
+        130: ["interrupted"],
+    }
     kinds: list[type[PenstockError]] = [PenstockError]
     while kinds:
         kind = kinds.pop(0)

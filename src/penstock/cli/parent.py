@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -132,8 +133,9 @@ class Child:
             return await process.wait()
 
     def reload(self) -> None:
-        """Have it read its configuration again. One that is not ready yet reads it anyway."""
-        if self._process is not None and self.ready.is_set():
+        """Have it read its configuration again; it must have been ready once."""
+        assert self._process is not None
+        with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGHUP)
 
     async def _run(self) -> int:
@@ -220,10 +222,12 @@ async def supervise_processes(
     tell: Callable[[dict[str, Any]], None],
     options: Sequence[str] = (),
     hangup: asyncio.Event | None = None,
+    taken_over: asyncio.Event | None = None,
 ) -> None:
     """Run capture and serve until `stop`; `tell` gets the ready fact, deaths and restarts.
 
-    `options` of `penstock run` are handed on to both, and so is each `hangup`.
+    `options` of `penstock run` are handed on to both. At `hangup` capture reloads, and serve only
+    at `taken_over`, when capture has: what one of them refuses, neither has.
 
     Both start at once: serve waits for capture to open the log. Raises ChildFailedError if either
     cannot start.
@@ -240,13 +244,22 @@ async def supervise_processes(
             *options,
         ]
 
+    reload = hangup or asyncio.Event()
+
+    def tell_of_capture(fact: dict[str, Any]) -> None:
+        tell(fact)
+        # If it died while it reloaded, it has the changed file now, and serve was not told.
+        if fact["event"] == "restarted":
+            reload.set()
+
     hung_after = settings.processes.hung_after
-    capture = Child("capture", lambda: command("capture"), tell, hung_after=hung_after)
+    capture = Child("capture", lambda: command("capture"), tell_of_capture, hung_after=hung_after)
     serve: Child = Child("serve", lambda: command("serve"), tell, hung_after=hung_after)
     children = (capture, serve)
     stopping = asyncio.ensure_future(stop.wait())
     keeping = [asyncio.ensure_future(child.keep()) for child in children]
-    keeping.append(asyncio.ensure_future(_pass_on(hangup or asyncio.Event(), children)))
+    for asked, child in ((reload, capture), (taken_over or asyncio.Event(), serve)):
+        keeping.append(asyncio.ensure_future(_pass_on(asked, child)))
     try:
         for child in children:
             await _first({stopping, *keeping}, child.ready)
@@ -263,12 +276,14 @@ async def supervise_processes(
             await child.stop()
 
 
-async def _pass_on(hangup: asyncio.Event, children: Sequence[Child]) -> None:
+async def _pass_on(asked: asyncio.Event, child: Child) -> None:
+    """Have `child` reload whenever `asked` is set; one that is starting, when it is ready: it may
+    have read the file before it was changed."""
     while True:
-        await hangup.wait()
-        hangup.clear()
-        for child in children:
-            child.reload()
+        await asked.wait()
+        asked.clear()
+        await child.ready.wait()
+        child.reload()
 
 
 async def _first(tasks: "set[asyncio.Future[Any]]", event: asyncio.Event) -> None:

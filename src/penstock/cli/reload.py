@@ -92,7 +92,10 @@ class Reloader:
         self._current = _as_written(settings)
 
     async def reload(self) -> Plan:
-        """Read the file again and apply what differs. Raises RequestError if it has an error."""
+        """Read the file again, apply what differs, and have the other process do so too.
+
+        Raises RequestError if it has an error; nobody is told then.
+        """
         async with self._turn:
             try:
                 after = load(self._current.path)
@@ -110,13 +113,12 @@ class Reloader:
                 logger.warning(
                     "settings keep their old values until a restart", settings=found.needs_restart
                 )
+            tell_parent()
             return found
 
     async def answer(self, _: dict[str, Any]) -> dict[str, Any]:
-        """The request `reload`: what was done. The other processes are told as well."""
-        found = await self.reload()
-        tell_parent()
-        return dict(to_builtins(found))
+        """The request `reload`: what was done."""
+        return dict(to_builtins(await self.reload()))
 
     async def on_hangup(self, hangup: asyncio.Event) -> None:
         """Reload whenever SIGHUP came, for as long as capture runs; an error changes nothing."""
@@ -149,9 +151,12 @@ def keeping(before: Settings, after: Settings) -> Settings:
 
 
 def tell_parent() -> None:
-    """Where `penstock run` started this process: have it tell its other process, by SIGHUP."""
+    """Where `penstock run` started this process: have it tell serve that the file was taken over.
+
+    By SIGUSR1: SIGHUP asks capture itself, and ends a service that was started on a terminal.
+    """
     from penstock.cli.parent import PARENT_VARIABLE
 
     parent = os.environ.get(PARENT_VARIABLE)
     if parent is not None and os.getppid() == int(parent):
-        os.kill(int(parent), signal.SIGHUP)
+        os.kill(int(parent), signal.SIGUSR1)

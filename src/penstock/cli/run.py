@@ -6,8 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import structlog
 import typer
@@ -24,6 +23,10 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 Tell = Callable[[dict[str, Any]], None]
+
+ENDED_BY_FORCE: Final = 10
+"""The exit code of `--one-process` that was asked to stop and did not in time. No error has it."""
+_SAYING_SECONDS_MAX: Final = 1.0
 
 
 def command(
@@ -70,7 +73,12 @@ def command(
                     one_process_service(settings, stop=asked.stop, tell=tell, hangup=asked.reload)
                     if one_process
                     else supervise_processes(
-                        settings, stop=asked.stop, tell=tell, options=options, hangup=asked.reload
+                        settings,
+                        stop=asked.stop,
+                        tell=tell,
+                        options=options,
+                        hangup=asked.reload,
+                        taken_over=asked.taken_over,
                     )
                 ),
                 child=False,
@@ -87,6 +95,8 @@ class Asked(NamedTuple):
     """SIGTERM, and SIGINT in the parent. A second one changes nothing: draining goes on."""
     reload: asyncio.Event
     """SIGHUP."""
+    taken_over: asyncio.Event
+    """SIGUSR1, in the parent: capture says that it has taken over the configuration."""
 
 
 def _run(
@@ -104,7 +114,8 @@ def _run(
     from penstock.cli.parent import beat
 
     async def run() -> None:
-        asked, loop = Asked(asyncio.Event(), asyncio.Event()), asyncio.get_running_loop()
+        asked = Asked(asyncio.Event(), asyncio.Event(), asyncio.Event())
+        loop = asyncio.get_running_loop()
 
         def stop() -> None:
             if alone and not asked.stop.is_set():
@@ -114,6 +125,7 @@ def _run(
         loop.add_signal_handler(signal.SIGTERM, stop)
         if not child:
             loop.add_signal_handler(signal.SIGINT, stop)
+            loop.add_signal_handler(signal.SIGUSR1, asked.taken_over.set)
         else:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         closes = not child and sys.stdin is not None and sys.stdin.isatty()
@@ -124,7 +136,7 @@ def _run(
         finally:
             beating.cancel()
             # What comes now is too late, and must not end us halfway out.
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
 
@@ -135,13 +147,22 @@ def _end_in_time() -> None:
     """End this process, draining or not, when both of two processes would have been killed.
 
     A thread, for what does not end may hold up the loop, or be a thread that the interpreter waits
-    for. It dies with a process that ends before. The log needs no clean end.
+    for. It dies with a process that ends before. The log needs no clean end. The exit code is
+    `ENDED_BY_FORCE`, and that is said, but nobody is waited for who does not read it, nor a thread
+    that holds the logger.
     """
     from penstock.cli import parent
 
+    def say() -> None:
+        logger.warning("the service did not stop in time; ending it", exit_code=ENDED_BY_FORCE)
+
     def end() -> None:
-        logger.warning("the service did not stop in time; ending it")
-        os._exit(0)
+        try:
+            saying = threading.Thread(target=say, daemon=True)
+            saying.start()
+            saying.join(_SAYING_SECONDS_MAX)
+        finally:
+            os._exit(ENDED_BY_FORCE)
 
     timer = threading.Timer(2 * parent.DRAIN_SECONDS_MAX, end)
     timer.daemon = True
@@ -161,7 +182,10 @@ async def _capture(settings: "Settings", asked: Asked) -> None:
 
 
 async def _take_over(settings: "Settings", hangup: asyncio.Event, reloads: "Reloads") -> None:
-    """What the serve process takes over of a changed configuration. Capture says what it was."""
+    """What the serve process takes over of a changed configuration. Capture says what it was.
+
+    It is asked to only when capture has taken it over: what capture refuses is not read here.
+    """
     from penstock.cli import logs
     from penstock.cli.config import load
     from penstock.errors import ConfigError
@@ -169,10 +193,17 @@ async def _take_over(settings: "Settings", hangup: asyncio.Event, reloads: "Relo
     while True:
         await hangup.wait()
         hangup.clear()
-        with suppress(ConfigError):  # capture met it too, and has said so
+        try:
             after = load(settings.path)
-            logs.set_level(after.logging.level)
-            reloads.take(after)
+        except ConfigError as error:
+            # Capture has read another: the reload of the one that is there now meets this too.
+            logger.error(  # noqa: TRY400
+                "configuration changed again before serve took it over; reload once more",
+                reason=str(error),
+            )
+            continue
+        logs.set_level(after.logging.level)
+        reloads.take(after)
 
 
 async def _serve(settings: "Settings", asked: Asked) -> None:
