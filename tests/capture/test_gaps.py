@@ -255,6 +255,75 @@ async def test_an_open_gap_is_told_also_after_retention_removed_its_entry(tmp_pa
     await log.close()
 
 
+async def told_of_a_gap(folder: Path, clock: ManualClock) -> ObservedLog:
+    """A log with a gap at 2 that somebody was told of; `folder` remembers it."""
+    log = ObservedLog()
+    await log.append([commit(1)])
+    await move(log, "shop", "0", now_ms=0)
+    heard = Capture(log, folder, clock)
+    assert await heard.look() == [("gap:shop:2", "raised")]
+    heard.delivered()
+    await heard.look()
+    return log
+
+
+@pytest.mark.parametrize("has_gap", [False, True])
+async def test_what_was_told_of_another_log_is_not_said_to_be_over(
+    tmp_path: Path, has_gap: bool
+) -> None:
+    """Nothing was copied; and a gap of the other log at the same place is news."""
+    clock = ManualClock()
+    await (await told_of_a_gap(tmp_path, clock)).close()
+    other = ObservedLog()
+    await other.append([commit(1)])
+    if has_gap:
+        await move(other, "shop", "0", now_ms=0)
+    raised = [("gap:shop:2", "raised")] if has_gap else []
+    capture = Capture(other, tmp_path, clock)
+    assert await capture.look() == raised
+    assert await capture.look(31) == []
+    # Nor after one more restart, which reads what this one has kept.
+    again = Capture(other, tmp_path, clock)
+    assert await again.look() == raised
+    assert await again.look(31) == []
+    await other.close()
+
+
+async def test_nothing_is_said_of_gaps_before_the_log_is_read_up_to_its_end(
+    tmp_path: Path,
+) -> None:
+    """A large log takes minutes: what is not found yet is not over, and what is found may be."""
+    clock = ManualClock()
+    log = await told_of_a_gap(tmp_path, clock)
+    # Nothing is kept of how far was read: as after a crash in the middle of the first reading.
+    kept = AlertMemory(tmp_path).read()
+    kept.scanned = Scanned(log_id=kept.scanned.log_id)
+    (tmp_path / NAME).write_bytes(msgspec.json.encode(kept))
+    capture = Capture(log, tmp_path, clock)
+    for _ in range(4):
+        clock.seconds += 31
+        await capture.observer.observe()
+    assert capture.alerts == []
+    assert await capture.look() == []
+    assert await capture.look(31) == []
+    # It is over when it is: a whole copy.
+    for said in ({"snapshot": "s"}, {"snapshot": "s", "whole": True}):
+        operation = "snapshot_completed" if "whole" in said else "snapshot_started"
+        event = system("shop", operation, **said)
+        await log.append([Commit(source="shop", position="0", events=(event,))])
+    assert await capture.look() == []
+    assert await capture.look(31) == [("gap:shop:2", "resolved")]
+    # Found by a process that crashed before it told it, and made good since.
+    kept.told = []
+    kept.scanned.gaps.take(system("shop", "gap"), sequence=2, at_ms=0)
+    kept.scanned.sequence = 2
+    (tmp_path / NAME).write_bytes(msgspec.json.encode(kept))
+    late = Capture(log, tmp_path, clock)
+    await late.observer.observe()
+    assert await late.look() == late.alerts == []
+    await log.close()
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b'{"scanned":5}'])
 async def test_a_file_that_is_lost_or_damaged_costs_a_repeat_and_no_alert(
     tmp_path: Path, content: bytes

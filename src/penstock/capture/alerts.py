@@ -5,7 +5,7 @@ been gone for a while, so that one that comes and goes is one alert. An alert ca
 numbers, never an error's text: no document, key or address can be in it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -144,6 +144,13 @@ class Episodes:
             if episode.id == alert.id:
                 episode.delivered = True
 
+    def forget(self, kind: Kind) -> None:
+        """Know of no episode of this kind any more; nobody is told that it is over."""
+        for key in [key for key in self._open if key[0] is kind]:
+            del self._open[key]
+        for one in [one for one, ended in self._ended.items() if ended.condition.kind is kind]:
+            del self._ended[one]
+
     def step(
         self,
         conditions: Iterable[Condition],
@@ -151,8 +158,10 @@ class Episodes:
         now_ms: int,
         steady_seconds: float,
         send: Callable[[Alert], bool],
+        unknown: Collection[Kind] = (),
     ) -> None:
-        """Tell what is new and what is over, by `send`.
+        """Tell what is new and what is over, by `send`. Of the kinds in `unknown`, what is not
+        among `conditions` may still be so, and is not over.
 
         `send` returns False for an alert that it cannot take now; it is offered again at the next
         step, for as long as it is true.
@@ -166,6 +175,9 @@ class Episodes:
                 episode.told = send(_alert(episode, "raised", now_ms))
         for key, episode in list(self._open.items()):
             if key in present:
+                continue
+            if key[0] in unknown:
+                episode.gone_since = None
                 continue
             if episode.gone_since is None:
                 episode.gone_since = steady_seconds

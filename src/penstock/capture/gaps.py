@@ -4,6 +4,7 @@ Who wrote a gap does not matter: a source, a command, a new log that begins abov
 or a process that is gone since. So none is missed for want of somebody who watched.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -111,16 +112,29 @@ class Scanned(Struct, kw_only=True):
 class GapWatch:
     """Reads a log for gaps, from where it was read before."""
 
-    def __init__(self, log: LogReader, scanned: Scanned | None = None) -> None:
-        """`scanned` is what was kept of an earlier process; what is of another log is forgotten."""
+    def __init__(
+        self,
+        log: LogReader,
+        scanned: Scanned | None = None,
+        *,
+        on_forgotten: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`scanned` is what was kept of an earlier process; what is of another log is forgotten,
+        and that is told to `on_forgotten`."""
         self._log = log
+        self._on_forgotten = on_forgotten
         self.scanned = scanned or Scanned()
+        self.complete = False
+        """Whether the log was read up to its end since this watch began, or forgot: before that,
+        nothing is known of a gap that is not among those found."""
 
     async def step(self) -> None:
         """Read up to the log's end."""
         bounds = await self._log.bounds()
         if self.scanned.log_id != bounds.log_id or self.scanned.sequence > bounds.head:
             self.scanned = Scanned(log_id=bounds.log_id, sequence=bounds.trimmed)
+            self.complete = False
+            self._on_forgotten()
         while self.scanned.sequence < bounds.head:
             try:
                 blocks = await self._log.read(after=self.scanned.sequence, until=bounds.head)
@@ -130,6 +144,7 @@ class GapWatch:
                 continue
             for block in blocks:
                 self._take(block)
+        self.complete = True
 
     def _take(self, block: Block) -> None:
         kinds = block.kinds()[block.start : block.stop]

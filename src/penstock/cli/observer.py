@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from penstock.capture import Supervisor, health_of
-from penstock.capture.alerts import Alert, Episodes
+from penstock.capture.alerts import Alert, Episodes, Kind
 from penstock.capture.config import CaptureConfig
 from penstock.capture.gaps import GapWatch
 from penstock.capture.status import SourceStatus
@@ -55,9 +55,12 @@ class Observer:
         self._loss = LossWatch()
         self._memory = memory
         remembered = memory.read()
-        self.gaps = GapWatch(log, remembered.scanned)
-        """Reads the log for gaps, which others may have written."""
         self._episodes = Episodes(told=remembered.told)
+        # What was told of another log's gaps is no news of this one's, and not over either.
+        self.gaps = GapWatch(
+            log, remembered.scanned, on_forgotten=lambda: self._episodes.forget(Kind.GAP)
+        )
+        """Reads the log for gaps, which others may have written."""
 
     def delivered(self, alert: Alert) -> None:
         """An alert has reached somebody."""
@@ -104,10 +107,14 @@ class Observer:
             statuses,
             loss=self._loss.seconds,
             time_to_loss_min=self.config.time_to_loss_min,
-            gaps=self.gaps.scanned.gaps.open,
+            gaps=self.gaps.scanned.gaps.open if self.gaps.complete else {},
         )
         self._episodes.step(
-            conditions, now_ms=self._clock.now_ms(), steady_seconds=steady, send=self._alert
+            conditions,
+            now_ms=self._clock.now_ms(),
+            steady_seconds=steady,
+            send=self._alert,
+            unknown=() if self.gaps.complete else (Kind.GAP,),
         )
         await self._memory.keep(
             Remembered(scanned=self.gaps.scanned, told=self._episodes.told()),
