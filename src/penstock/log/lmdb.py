@@ -13,6 +13,7 @@ from typing import Final, Self
 import structlog
 
 from penstock import kv
+from penstock.clocks import Clock, SystemClock
 from penstock.errors import LogError, LogLockedError, OutdatedFormatError
 from penstock.event import Commit, Fragment
 from penstock.kv import Env, Transaction
@@ -43,7 +44,6 @@ from penstock.log.layout import (
     unpack_u64,
 )
 from penstock.log.reading import LmdbReads
-from penstock.log.retention import Clock, SystemClock
 from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.log.writer import Writer, durable
 from penstock.ports import Above, Ancestor, Bounds, SourceState

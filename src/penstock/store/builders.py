@@ -1,0 +1,287 @@
+"""What the store's fluent calls gather, until `execute`."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from penstock.store.conditions import Condition
+from penstock.store.errors import RefusedError
+from penstock.store.keys import KeyAttribute, KeyType
+from penstock.store.projections import Projection, projection
+from penstock.store.queries import ItemPage, SortBound
+from penstock.store.schema import Retention, StreamViewType, Table
+from penstock.store.streams import BYTES_MAX, RECORDS_MAX, Page
+from penstock.store.transaction import Transaction, Updated
+from penstock.store.updates import Update
+from penstock.store.values import Item, Scalar, Value
+
+
+class CreateTable:
+    """A table that is to be made."""
+
+    def __init__(self, make: Callable[["CreateTable"], None], name: str) -> None:
+        self._make = make
+        self.name = name
+        self.partition: KeyAttribute | None = None
+        self.sort: KeyAttribute | None = None
+        self.ttl_attribute: str | None = None
+        self.view: StreamViewType | None = None
+        self.unchanged = False
+        self.stream_retention = Retention()
+
+    def partition_key(self, name: str, type_: KeyType) -> Self:
+        """The attribute that items are found by; every item has it."""
+        self.partition = KeyAttribute(name, type_)
+        return self
+
+    def sort_key(self, name: str, type_: KeyType) -> Self:
+        """The attribute that the items of one partition are told apart and sorted by."""
+        self.sort = KeyAttribute(name, type_)
+        return self
+
+    def ttl(self, attribute: str) -> Self:
+        """The attribute that says, in seconds since the epoch, when an item expires."""
+        self.ttl_attribute = attribute
+        return self
+
+    def stream(self, view: StreamViewType, *, unchanged: bool = False) -> Self:
+        """Record changes from the first on; with `unchanged`, writes that change nothing too."""
+        self.view = view
+        self.unchanged = unchanged
+        return self
+
+    def retention(self, retention: Retention) -> Self:
+        """How much of the stream is kept: 7 days and a million records unless it is said."""
+        self.stream_retention = retention
+        return self
+
+    def execute(self) -> None:
+        """Make it. Raises TableAlreadyExistsError, and RefusedError for one without a key."""
+        if not self.name or len(self.name.encode()) > 255:
+            raise RefusedError("a table's name has between 1 and 255 bytes. Nothing was changed.")
+        if self.partition is None:
+            raise RefusedError(
+                f"table {self.name!r} has no partition key; say partition_key(name, KeyType...). "
+                f"Nothing was changed."
+            )
+        if self.sort is not None and self.sort.name == self.partition.name:
+            raise RefusedError(
+                f"table {self.name!r}: {self.sort.name!r} cannot be partition key and sort key. "
+                f"Nothing was changed."
+            )
+        self._make(self)
+
+
+class UpdateItem:
+    """Changes of one item that are to be made together."""
+
+    def __init__(
+        self,
+        transact: Callable[[], AbstractContextManager[Transaction]],
+        table: str,
+        key: Item,
+    ) -> None:
+        self._transact = transact
+        self._table = table
+        self._key = key
+        self._update = Update()
+        self._condition: Condition | None = None
+        self._version: int | None = None
+
+    def set(self, path: str, value: Value) -> Self:
+        """Set what stands at a path."""
+        self._update = self._update.set(path, value)
+        return self
+
+    def remove(self, path: str) -> Self:
+        """Remove what stands at a path."""
+        self._update = self._update.remove(path)
+        return self
+
+    def add(self, path: str, value: Value) -> Self:
+        """Add a number to a number, or elements to a set; what is not there begins empty."""
+        self._update = self._update.add(path, value)
+        return self
+
+    def delete(self, path: str, elements: Value) -> Self:
+        """Remove elements from a set."""
+        self._update = self._update.delete(path, elements)
+        return self
+
+    def condition(self, condition: Condition) -> Self:
+        """Only if this holds for the item as it is."""
+        self._condition = condition
+        return self
+
+    def expected_version(self, version: int) -> Self:
+        """Only if the item is of this version; 0: only if there is none."""
+        self._version = version
+        return self
+
+    def execute(self) -> Updated:
+        """Make the changes; returns the item as it was and as it is."""
+        with self._transact() as transaction:
+            return transaction.update(
+                self._table,
+                self._key,
+                self._update,
+                condition=self._condition,
+                expected_version=self._version,
+            )
+
+
+class Scan:
+    """A table that is to be read from end to end."""
+
+    def __init__(self, run: Callable[[Any], ItemPage], table: str) -> None:
+        self._run = run
+        self.table = table
+        self.limit_: int | None = None
+        self.start: Item | None = None
+        self.condition: Condition | None = None
+        self.projection: Projection | None = None
+
+    def limit(self, items: int) -> Self:
+        """Look at no more items than this, whether the filter takes them or not."""
+        if items < 1:
+            raise RefusedError(f"a limit is 1 or more, not {items}")
+        self.limit_ = items
+        return self
+
+    def exclusive_start_key(self, key: Item | None) -> Self:
+        """Go on after the key of this item: a page's `last_key`."""
+        self.start = key
+        return self
+
+    def filter(self, condition: Condition) -> Self:
+        """Only items for which this holds."""
+        self.condition = condition
+        return self
+
+    def project(self, *paths: str) -> Self:
+        """Only these attributes of items, and their keys."""
+        self.projection = projection(*paths)
+        return self
+
+    def execute(self) -> ItemPage:
+        """Read a page."""
+        return self._run(self)
+
+
+class Query(Scan):
+    """Items of one partition that are to be read."""
+
+    def __init__(self, run: Callable[[Any], ItemPage], table: str) -> None:
+        super().__init__(run, table)
+        self._partition: Scalar | None = None
+        self.bound: SortBound | None = None
+        self.reversed = False
+
+    def partition_key(self, value: Scalar) -> Self:
+        """Which partition."""
+        self._partition = value
+        return self
+
+    def key(self, table: Table) -> dict[str, Any]:
+        """The partition key. Raises RefusedError when it was not said."""
+        if self._partition is None:
+            raise RefusedError("a query reads one partition; say partition_key(value)")
+        return {table.partition_key.name: self._partition}
+
+    def sort_key_eq(self, value: Scalar) -> Self:
+        """The sort key is this."""
+        return self._bound("eq", value)
+
+    def sort_key_lt(self, value: Scalar) -> Self:
+        """The sort key is less."""
+        return self._bound("lt", value)
+
+    def sort_key_le(self, value: Scalar) -> Self:
+        """The sort key is this or less."""
+        return self._bound("le", value)
+
+    def sort_key_gt(self, value: Scalar) -> Self:
+        """The sort key is more."""
+        return self._bound("gt", value)
+
+    def sort_key_ge(self, value: Scalar) -> Self:
+        """The sort key is this or more."""
+        return self._bound("ge", value)
+
+    def sort_key_between(self, low: Scalar, high: Scalar) -> Self:
+        """The sort key is one of these or between them."""
+        return self._bound("between", low, high)
+
+    def sort_key_begins_with(self, beginning: Scalar) -> Self:
+        """The sort key, a string or bytes, begins with this."""
+        return self._bound("begins_with", beginning)
+
+    def _bound(self, op: str, *values: Scalar) -> Self:
+        if self.bound is not None:
+            raise RefusedError("a query bounds the sort key once; use between for a range")
+        self.bound = SortBound(op, values)
+        return self
+
+    def scan_forward(self, forward: bool) -> Self:
+        """Ascending by sort key, or descending."""
+        self.reversed = not forward
+        return self
+
+
+class ReadRecords:
+    """A part of a table's stream that is to be read: from the oldest record unless it is said."""
+
+    def __init__(self, run: Callable[["ReadRecords"], Page], table: str) -> None:
+        self._run = run
+        self.table = table
+        self.begin: str | int = "trim_horizon"
+        """"trim_horizon", "latest", a sequence to go on after, or the text of a position."""
+        self.inclusive = False
+        self.limit_ = RECORDS_MAX
+        self.bytes_max = BYTES_MAX
+        self.wait_seconds = 0.0
+
+    def trim_horizon(self) -> Self:
+        """From the oldest record that is left."""
+        return self._begin("trim_horizon")
+
+    def latest(self) -> Self:
+        """Only what is written from now on."""
+        return self._begin("latest")
+
+    def after(self, position: str) -> Self:
+        """After a record's or page's `position`, which is checked against the stream (F10)."""
+        return self._begin(position)
+
+    def after_sequence(self, sequence: int) -> Self:
+        """After a sequence. It does not say of which stream: `after` is safer."""
+        return self._begin(sequence)
+
+    def at_sequence(self, sequence: int) -> Self:
+        """From a sequence on, with it."""
+        return self._begin(sequence - 1)
+
+    def _begin(self, begin: str | int) -> Self:
+        self.begin = begin
+        return self
+
+    def limit(self, records: int) -> Self:
+        """No more records than this, 1000 at the most."""
+        if not 1 <= records <= RECORDS_MAX:
+            raise RefusedError(f"a page has 1 to {RECORDS_MAX} records, not {records}")
+        self.limit_ = records
+        return self
+
+    def max_bytes(self, size: int) -> Self:
+        """No more than this of images and keys, but for the first record."""
+        self.bytes_max = size
+        return self
+
+    def wait(self, seconds: float) -> Self:
+        """If there is nothing, wait this long for the next record."""
+        self.wait_seconds = seconds
+        return self
+
+    def execute(self) -> Page:
+        """Read a page. Raises TrimmedDataError, StreamChangedError and AheadOfStreamError."""
+        return self._run(self)

@@ -1,0 +1,227 @@
+"""Where everything of a store lies in its LMDB environment.
+
+    meta     "store" → State; "table:" name → Table; "stream:" number → Stream; "drop:" number → b""
+    items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
+    expiry   table ‖ second ‖ digest of the item's key → the item's key
+    records  stream ‖ sequence → record
+
+Numbers are big-endian. A table that has no stream never touches `records`, nor the state (F18); one
+without a TTL never touches `expiry`.
+"""
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+import xxhash
+from msgspec import Struct
+
+from penstock.kv import Env, Transaction
+from penstock.store.longkeys import LongKeys
+from penstock.store.schema import Stream, Table
+
+META: Final = b"meta"
+ITEMS: Final = b"items"
+EXPIRY: Final = b"expiry"
+RECORDS: Final = b"records"
+DATABASES: Final = (META, ITEMS, EXPIRY, RECORDS)
+FORMAT: Final = 1
+
+_STATE: Final = b"store"
+_TABLE: Final = b"table:"
+_STREAM: Final = b"stream:"
+_DROP: Final = b"drop:"
+_HEADER: Final = struct.Struct(">QIQ")
+_U64: Final = struct.Struct(">Q")
+_RECORD: Final = struct.Struct(">IQ")
+
+T = TypeVar("T")
+
+
+class State(Struct, frozen=True, kw_only=True):
+    """What a store counts."""
+
+    format: int = FORMAT
+    id: str
+    version_base: int = 0
+    """Added to the transaction's number in an item's version: a compacted copy counts anew."""
+    sequence: int = 0
+    """The newest record's, of all streams: dense, from 1. The store's position as a source."""
+    commit: int = 0
+    """The newest transaction that recorded anything: dense, from 1."""
+    tables: int = 0
+    streams: int = 0
+    nodes: int = 0
+
+
+class Current(NamedTuple):
+    """An item as it is stored."""
+
+    version: int
+    size: int
+    expires: int
+    """The second from which it is no longer there; 0: never."""
+    data: bytes
+
+    def visible(self, now_ms: int) -> bool:
+        """Whether it has not expired (F8)."""
+        return not self.expires or self.expires * 1000 > now_ms
+
+
+class Layout:
+    """The store's bytes, typed. It holds no state: every call says in which transaction."""
+
+    def __init__(self, env: Env) -> None:
+        self._meta = env[META]
+        self._expiry = env[EXPIRY]
+        self._records = env[RECORDS]
+        self.items = LongKeys(env[ITEMS])
+
+    # --- what the store counts, and its catalog --------------------------------------------------
+
+    def state(self, txn: Transaction) -> State | None:
+        """What the store counts; None in a new environment."""
+        data = txn.get(_STATE, db=self._meta)
+        return None if data is None else _states.decode(data)
+
+    def put_state(self, txn: Transaction, state: State) -> None:
+        """Write what the store counts."""
+        txn.put(_STATE, _encoder.encode(state), db=self._meta)
+
+    def table(self, txn: Transaction, name: str) -> Table | None:
+        """A table's schema; None when there is no such table."""
+        data = txn.get(_TABLE + name.encode(), db=self._meta)
+        return None if data is None else _tables.decode(data)
+
+    def put_table(self, txn: Transaction, table: Table) -> None:
+        """Write a table's schema."""
+        txn.put(_TABLE + table.name.encode(), _encoder.encode(table), db=self._meta)
+
+    def delete_table(self, txn: Transaction, table: Table) -> None:
+        """Forget a table, and remember that its items are to be removed."""
+        txn.delete(_TABLE + table.name.encode(), db=self._meta)
+        txn.put(_DROP + table.prefix, b"\x00", db=self._meta)
+
+    def tables(self, txn: Transaction) -> list[Table]:
+        """All tables, by name."""
+        return [_tables.decode(value) for _, value in self._prefixed(txn, _TABLE)]
+
+    def stream(self, txn: Transaction, number: int) -> Stream | None:
+        """A stream; None once nothing is left of it."""
+        data = txn.get(_STREAM + number.to_bytes(4, "big"), db=self._meta)
+        return None if data is None else _streams.decode(data)
+
+    def put_stream(self, txn: Transaction, stream: Stream) -> None:
+        """Write a stream's head."""
+        txn.put(_STREAM + stream.id.to_bytes(4, "big"), _encoder.encode(stream), db=self._meta)
+
+    def delete_stream(self, txn: Transaction, stream: Stream) -> None:
+        """Forget a stream, of which no record is left."""
+        txn.delete(_STREAM + stream.id.to_bytes(4, "big"), db=self._meta)
+
+    def streams(self, txn: Transaction) -> list[Stream]:
+        """All streams, in the order in which they were enabled."""
+        return [_streams.decode(value) for _, value in self._prefixed(txn, _STREAM)]
+
+    def dropped(self, txn: Transaction) -> list[bytes]:
+        """The prefixes of tables that were dropped, and whose items are not all removed yet."""
+        return [key[len(_DROP) :] for key, _ in self._prefixed(txn, _DROP)]
+
+    def forget_dropped(self, txn: Transaction, prefix: bytes) -> None:
+        """Nothing is left of a dropped table."""
+        txn.delete(_DROP + prefix, db=self._meta)
+
+    def _prefixed(self, txn: Transaction, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with txn.cursor(self._meta) as cursor:
+            more = cursor.set_range(prefix)
+            while more and cursor.key().startswith(prefix):
+                yield cursor.key(), cursor.value()
+                more = cursor.next()
+
+    # --- expiry ----------------------------------------------------------------------------------
+
+    def put_expiry(self, txn: Transaction, key: bytes, second: int) -> None:
+        """Remember when the item under `key` expires."""
+        txn.put(_expiry_key(key, second), key, db=self._expiry)
+
+    def delete_expiry(self, txn: Transaction, key: bytes, second: int) -> None:
+        """Forget when the item under `key` expires."""
+        txn.delete(_expiry_key(key, second), db=self._expiry)
+
+    def expired(self, txn: Transaction, prefix: bytes, *, second: int, limit: int) -> list[bytes]:
+        """The keys of at most `limit` items of a table that expired by `second`, oldest first."""
+        found = list[bytes]()
+        with txn.cursor(self._expiry) as cursor:
+            more = cursor.set_range(prefix)
+            while more and len(found) < limit:
+                key = cursor.key()
+                if not key.startswith(prefix) or _U64.unpack_from(key, 4)[0] > second:
+                    break
+                found.append(cursor.value())
+                more = cursor.next()
+        return found
+
+    def clear_expiry(self, txn: Transaction, prefix: bytes, *, limit: int) -> int:
+        """Forget at most `limit` expiries of a table; returns how many there were."""
+        removed = 0
+        with txn.cursor(self._expiry) as cursor:
+            more = cursor.set_range(prefix)
+            while more and removed < limit and cursor.key().startswith(prefix):
+                more = cursor.delete()
+                removed += 1
+        return removed
+
+    # --- records ---------------------------------------------------------------------------------
+
+    def put_record(self, txn: Transaction, stream: int, sequence: int, data: bytes) -> None:
+        """Append a record to a stream."""
+        txn.put(_RECORD.pack(stream, sequence), data, db=self._records)
+
+    def delete_record(self, txn: Transaction, stream: int, sequence: int) -> None:
+        """Remove a record from a stream."""
+        txn.delete(_RECORD.pack(stream, sequence), db=self._records)
+
+    def record(self, txn: Transaction, stream: int, sequence: int) -> bytes | None:
+        """A stream's record of exactly that sequence."""
+        return txn.get(_RECORD.pack(stream, sequence), db=self._records)
+
+    def records(self, txn: Transaction, stream: int, *, after: int) -> Iterator[tuple[int, bytes]]:
+        """A stream's records behind a sequence, in order. The stream must not change meanwhile."""
+        with txn.cursor(self._records) as cursor:
+            more = cursor.set_range(_RECORD.pack(stream, after + 1))
+            while more:
+                number, sequence = _RECORD.unpack(cursor.key())
+                if number != stream:
+                    return
+                yield sequence, cursor.value()
+                more = cursor.next()
+
+
+def pack_item(version: int, size: int, expires: int, data: bytes) -> bytes:
+    """An item's value in `items`."""
+    return _HEADER.pack(version, size, expires) + data
+
+
+def unpack_item(value: bytes) -> Current:
+    """What `pack_item` packed."""
+    version, size, expires = _HEADER.unpack_from(value)
+    return Current(version, size, expires, value[_HEADER.size :])
+
+
+def record_check(data: bytes) -> int:
+    """32 bits by which a position knows the record that it stands on."""
+    return xxhash.xxh3_64_intdigest(data) & 0xFFFF_FFFF
+
+
+RECORD_OVERHEAD_BYTES: Final = _RECORD.size
+
+
+def _expiry_key(key: bytes, second: int) -> bytes:
+    return key[:4] + _U64.pack(second) + xxhash.xxh3_128_digest(key)
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_states: Final = msgspec.msgpack.Decoder(State)
+_tables: Final = msgspec.msgpack.Decoder(Table)
+_streams: Final = msgspec.msgpack.Decoder(Stream)

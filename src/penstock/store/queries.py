@@ -1,0 +1,133 @@
+"""Reading items: one partition in the order of its sort keys, or a table from end to end."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.kv import Transaction
+from penstock.store.conditions import Condition, holds
+from penstock.store.errors import InvalidConditionError
+from penstock.store.keys import SORT_BYTES_MAX, after, beginning, encode_key
+from penstock.store.layout import Layout, unpack_item
+from penstock.store.projections import Projection, project
+from penstock.store.schema import Table
+from penstock.store.values import Item, Scalar, decode_item
+
+PAGE_BYTES_MAX: Final = 1 << 20
+"""Of items looked at for one page, as DynamoDB counts them."""
+
+
+class SortBound(NamedTuple):
+    """What a query asks of the sort key; made by the builders of `Query`."""
+
+    op: str
+    values: tuple[Scalar, ...]
+
+
+class Range(NamedTuple):
+    """The keys from `first` on that sort before `before`."""
+
+    first: bytes
+    before: bytes | None
+
+
+class ItemPage(NamedTuple):
+    """What a query or scan found."""
+
+    items: list[Item]
+    last_key: Item | None
+    """What to go on after (`exclusive_start_key`); None when this was all."""
+    evaluated: int
+    """How many items were looked at, which is what `limit` counts."""
+
+
+def partition_range(table: Table, key: dict[str, Any], bound: SortBound | None) -> Range:
+    """The keys of a partition whose sort key is as asked.
+
+    Raises what a key is refused with, and InvalidConditionError for a table without a sort key.
+    """
+    prefix = table.partition(key)
+    if bound is None:
+        return Range(prefix, after(prefix))
+    if table.sort_key is None:
+        raise InvalidConditionError(f"{table.name} has no sort key, so a query cannot bound it")
+    attribute = table.sort_key
+    if bound.op == "begins_with":
+        start = prefix + beginning(bound.values[0], attribute)
+        return Range(start, after(start))
+    low, high = (
+        prefix + encode_key(value, attribute, bytes_max=SORT_BYTES_MAX)
+        for value in (bound.values[0], bound.values[-1])
+    )
+    # Every key says where it ends, so all that begins with it is itself.
+    match bound.op:
+        case "eq" | "between":
+            return Range(low, after(high))
+        case "lt":
+            return Range(prefix, low)
+        case "le":
+            return Range(prefix, after(low))
+        case "gt":
+            return Range(after(low) or low, after(prefix))
+        case "ge":
+            return Range(low, after(prefix))
+        case _:
+            raise InvalidConditionError(f"{bound.op!r} is nothing to ask of a sort key")
+
+
+def table_range(table: Table) -> Range:
+    """The keys of all items of a table."""
+    return Range(table.prefix, after(table.prefix))
+
+
+def read_page(
+    layout: Layout,
+    txn: Transaction,
+    table: Table,
+    keys: Range,
+    *,
+    now_ms: int,
+    limit: int | None = None,
+    start: Item | None = None,
+    reverse: bool = False,
+    condition: Condition | None = None,
+    projection: Projection | None = None,
+) -> ItemPage:
+    """The items of a range, in order, from behind the key `start`.
+
+    `limit` counts the items that are looked at, before `condition` leaves some out. Items that have
+    expired are not there (F8).
+    """
+    first, before = keys
+    if start is not None:
+        place = table.key(start)
+        if reverse:
+            before = place if before is None else min(before, place)
+        else:
+            first = max(first, after(place) or place)
+    found, evaluated, size, last = list[Item](), 0, 0, None
+    for _, value in layout.items.items(txn, first=first, before=before, reverse=reverse):
+        current = unpack_item(value)
+        if not current.visible(now_ms):
+            continue
+        if evaluated == limit or (evaluated and size + current.size > PAGE_BYTES_MAX):
+            assert last is not None
+            return ItemPage(found, table.keys_of(last), evaluated)
+        last = decode_item(current.data)
+        evaluated += 1
+        size += current.size
+        if condition is None or holds(condition, last):
+            found.append(project(last, projection, keep=table.key_names) if projection else last)
+    return ItemPage(found, None, evaluated)
+
+
+def get_all(
+    layout: Layout, txn: Transaction, table: Table, keys: Sequence[Item], *, now_ms: int
+) -> list[Item | None]:
+    """The items of those keys, by their places; None for one that is not there."""
+    found = list[Item | None]()
+    for key in keys:
+        value = layout.items.get(txn, table.key(key))
+        current = None if value is None else unpack_item(value)
+        visible = current is not None and current.visible(now_ms)
+        found.append(decode_item(current.data) if current is not None and visible else None)
+    return found

@@ -1,0 +1,557 @@
+"""An embedded document database whose tables can have a change stream.
+
+    from penstock import store
+
+    with store.open("shop") as db:
+        db.create_table("orders").partition_key("id", KeyType.STRING) \\
+            .stream(StreamViewType.NEW_AND_OLD_IMAGES).execute()
+        db.put("orders", {"id": "o1", "total": 30})
+        for record in db.get_stream_records("orders").execute().records:
+            print(record.event_type, record.keys)
+
+One process writes a store; it and others read it. Writes are transactions, one at a time, durable
+when they return, and a change and its record are in the same one. Reads see one moment, and wait
+for nobody. All of it may be called from any thread.
+"""
+
+import fcntl
+import os
+import threading
+import uuid
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+from typing import Final, Self
+
+import msgspec
+
+from penstock import kv
+from penstock.clocks import Clock, SystemClock, Trust
+from penstock.kv import Transaction as Txn
+from penstock.store import admin, queries, streams
+from penstock.store.builders import CreateTable, Query, ReadRecords, Scan, UpdateItem
+from penstock.store.conditions import Condition
+from penstock.store.errors import (
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+    TableAlreadyExistsError,
+    TableNotFoundError,
+    TransactionError,
+)
+from penstock.store.layout import DATABASES, FORMAT, Layout, State, unpack_item
+from penstock.store.queries import ItemPage
+from penstock.store.retention import prune_until
+from penstock.store.schema import Retention, Stream, StreamViewType, Table
+from penstock.store.streams import Page, Position, StreamInfo
+from penstock.store.transaction import Transaction
+from penstock.store.values import Item, decode_item
+
+LOCK_NAME: Final = "store.lock"
+FREE_BYTES_MIN: Final = 64 << 20
+_SWEEP_ITEMS: Final = 100
+_PRUNE_RECORDS: Final = 1000
+_POLL_SECONDS: Final = 0.05
+"""How often a reader in another process than the writer's looks."""
+
+
+def open(  # noqa: A001 - read as `store.open`
+    path: str | Path,
+    *,
+    read_only: bool = False,
+    sweep_seconds: float | None = 60.0,
+    clock: Clock | None = None,
+) -> "Store":
+    """Open the store at `path`, a folder; make it if it is not there. `Store` is a context manager.
+
+    Every `sweep_seconds` a thread removes what has expired and what retention does not keep; None
+    leaves that to `sweep`. With `read_only`, another process may be the writer.
+
+    Raises StoreLockedError when another process writes it, and ConfigError on a network file
+    system.
+    """
+    return Store(Path(path), read_only=read_only, sweep_seconds=sweep_seconds, clock=clock)
+
+
+class Store:
+    """An open store. Made by `open`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool,
+        sweep_seconds: float | None,
+        clock: Clock | None,
+    ) -> None:
+        self.path = path
+        self._read_only = read_only
+        self._clock = clock or SystemClock()
+        self._turn = threading.Lock()
+        self._writer: int | None = None
+        """The thread whose transaction is open."""
+        self._wrote = threading.Condition()
+        self._writes = 0
+        self._closing = threading.Event()
+        with ExitStack() as stack:
+            if not read_only:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                stack.callback(os.close, _lock(path))
+            self._env = stack.enter_context(kv.open_env(path, create=not read_only))
+            self._layout = self._begin()
+            self._trust = Trust(self._clock, newest_ms=self._newest_ms())
+            self._open = stack.pop_all()
+        self._sweeper: threading.Thread | None = None
+        if sweep_seconds is not None and not read_only:
+            self._sweeper = threading.Thread(
+                target=self._sweep_on, args=(sweep_seconds,), name="store-sweeper", daemon=True
+            )
+            self._sweeper.start()
+
+    def _begin(self) -> Layout:
+        if not self._env.databases(DATABASES, create=not self._read_only):
+            raise StoreError(f"there is no store at {self.path}")
+        layout = Layout(self._env)
+        with self._env.read() as txn:
+            state = layout.state(txn)
+        if state is None:
+            state = State(id=uuid.uuid4().hex[:16])
+            with self._env.write() as txn:
+                layout.put_state(txn, state)
+        if state.format > FORMAT:
+            raise StoreError(
+                f"the store at {self.path} is of format {state.format}, and this Penstock reads up "
+                f"to {FORMAT}. Nothing was changed. Use the Penstock that wrote it, or a newer one."
+            )
+        return layout
+
+    def _newest_ms(self) -> int | None:
+        """When the newest record was written, as far as is known."""
+        with self._env.read() as txn:
+            return max((one.newest_ms for one in self._layout.streams(txn)), default=None)
+
+    def close(self) -> None:
+        """Wait for what is under way, and close. A second time does nothing."""
+        self._closing.set()
+        with self._wrote:
+            self._wrote.notify_all()
+        if self._sweeper is not None and self._sweeper is not threading.current_thread():
+            self._sweeper.join()
+        with self._turn:
+            self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    @contextmanager
+    def transact(self) -> Generator[Transaction]:
+        """A write transaction: kept, and durable, when the block ends; undone if it raises.
+
+        Other writers wait meanwhile, so let nothing slow happen inside. Raises TransactionError
+        inside another transaction of the same thread, and LogFullError when the disk is full.
+        """
+        with self._writing() as txn:
+            transaction = self._transaction(txn)
+            yield transaction
+            transaction.finish()
+
+    def _transaction(self, txn: Txn) -> Transaction:
+        return Transaction(
+            self._layout,
+            txn,
+            state=self._state(txn),
+            now_ms=self._clock.wall_ms(),
+            trusted=self._trust.trusted(),
+        )
+
+    def _state(self, txn: Txn) -> State:
+        state = self._layout.state(txn)
+        assert state is not None, "written when the store was made"
+        return state
+
+    @contextmanager
+    def _writing(self) -> Generator[Txn]:
+        if self._read_only:
+            raise TransactionError(
+                f"the store at {self.path} was opened for reading. Nothing was changed."
+            )
+        if self._writer == threading.get_ident():
+            raise TransactionError(
+                "a transaction of this thread is open, and a store has one at a time. Nothing was "
+                "changed. Use that one's own put, update and delete."
+            )
+        with self._turn:
+            self._check_open()
+            self._writer = threading.get_ident()
+            try:
+                self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
+                with self._env.write() as txn:
+                    yield txn
+            finally:
+                self._writer = None
+        with self._wrote:
+            self._writes += 1
+            self._wrote.notify_all()
+
+    @contextmanager
+    def _reading(self) -> Generator[Txn]:
+        self._check_open()
+        with self._env.read() as txn:
+            yield txn
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise StoreClosedError(f"the store at {self.path} is closed")
+
+    # --- tables ----------------------------------------------------------------------------------
+
+    def create_table(self, name: str) -> CreateTable:
+        """Describe a table, and make it with `execute`."""
+        return CreateTable(self._create_table, name)
+
+    def _create_table(self, described: CreateTable) -> None:
+        assert described.partition is not None
+        with self._writing() as txn:
+            if self._layout.table(txn, described.name) is not None:
+                raise TableAlreadyExistsError(described.name)
+            state = self._state(txn)
+            state = msgspec.structs.replace(state, tables=state.tables + 1)
+            self._layout.put_state(txn, state)
+            table = Table(
+                id=state.tables,
+                name=described.name,
+                partition_key=described.partition,
+                sort_key=described.sort,
+                ttl_attribute=described.ttl_attribute,
+                created_ms=self._clock.wall_ms(),
+            )
+            if described.view is not None:
+                table = self._enable(
+                    txn, table, described.view, described.stream_retention, described.unchanged
+                )
+            self._layout.put_table(txn, table)
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table. Its stream is closed, and stays readable for its retention (F19).
+
+        Its items are out of sight at once, and leave the disk a few at a time. Raises
+        TableNotFoundError.
+        """
+        with self._writing() as txn:
+            table = self._table(txn, name)
+            if table.stream is not None:
+                admin.disable_stream(self._layout, txn, table, now_ms=self._clock.wall_ms())
+            self._layout.delete_table(txn, table)
+
+    def list_tables(self) -> list[str]:
+        """The names of all tables, sorted."""
+        with self._reading() as txn:
+            return [table.name for table in self._layout.tables(txn)]
+
+    def describe_table(self, name: str) -> Table:
+        """A table's schema. Raises TableNotFoundError."""
+        with self._reading() as txn:
+            return self._table(txn, name)
+
+    def _table(self, txn: Txn, name: str) -> Table:
+        table = self._layout.table(txn, name)
+        if table is None:
+            raise TableNotFoundError(name)
+        return table
+
+    # --- items -----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        table: str,
+        item: Item,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Item | None:
+        """Write an item, whole; returns the one that it replaces. See `Transaction.put`."""
+        with self.transact() as transaction:
+            return transaction.put(
+                table, item, condition=condition, expected_version=expected_version
+            )
+
+    def update(self, table: str, key: Item) -> UpdateItem:
+        """Describe changes of an item, and make them with `execute`."""
+        return UpdateItem(self.transact, table, key)
+
+    def delete(
+        self,
+        table: str,
+        key: Item,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Item | None:
+        """Remove an item; returns it, or None when there was none. See `Transaction.delete`."""
+        with self.transact() as transaction:
+            return transaction.delete(
+                table, key, condition=condition, expected_version=expected_version
+            )
+
+    def write_batch(
+        self, *, puts: Iterable[tuple[str, Item]] = (), deletes: Iterable[tuple[str, Item]] = ()
+    ) -> None:
+        """Write and remove items, of any tables, all or none. Puts come first."""
+        with self.transact() as transaction:
+            for table, item in puts:
+                transaction.put(table, item)
+            for table, key in deletes:
+                transaction.delete(table, key)
+
+    def get(self, table: str, key: Item) -> Item | None:
+        """The item of that key; None when there is none. Raises as for any key."""
+        return self.batch_get(table, [key])[0]
+
+    def get_versioned(self, table: str, key: Item) -> tuple[Item, int] | None:
+        """The item of that key and its version, for `expected_version`; None when there is none."""
+        with self._reading() as txn:
+            value = self._layout.items.get(txn, self._table(txn, table).key(key))
+            current = None if value is None else unpack_item(value)
+            if current is None or not current.visible(self._clock.wall_ms()):
+                return None
+            return decode_item(current.data), current.version
+
+    def batch_get(self, table: str, keys: Sequence[Item]) -> list[Item | None]:
+        """The items of those keys as of one moment, by their places; None for one not there."""
+        with self._reading() as txn:
+            now_ms = self._clock.wall_ms()
+            return queries.get_all(self._layout, txn, self._table(txn, table), keys, now_ms=now_ms)
+
+    def query(self, table: str) -> Query:
+        """Describe items of one partition, and read them with `execute`, by sort key."""
+        return Query(self._query, table)
+
+    def _query(self, query: Query) -> ItemPage:
+        with self._reading() as txn:
+            table = self._table(txn, query.table)
+            return queries.read_page(
+                self._layout,
+                txn,
+                table,
+                queries.partition_range(table, query.key(table), query.bound),
+                now_ms=self._clock.wall_ms(),
+                limit=query.limit_,
+                start=query.start,
+                reverse=query.reversed,
+                condition=query.condition,
+                projection=query.projection,
+            )
+
+    def scan(self, table: str) -> Scan:
+        """Describe items of a table, and read them with `execute`, partition by partition."""
+        return Scan(self._scan, table)
+
+    def _scan(self, scan: Scan) -> ItemPage:
+        with self._reading() as txn:
+            table = self._table(txn, scan.table)
+            return queries.read_page(
+                self._layout,
+                txn,
+                table,
+                queries.table_range(table),
+                now_ms=self._clock.wall_ms(),
+                limit=scan.limit_,
+                start=scan.start,
+                condition=scan.condition,
+                projection=scan.projection,
+            )
+
+    # --- time to live ----------------------------------------------------------------------------
+
+    def set_ttl(self, table: str, attribute: str | None) -> None:
+        """Let items expire at the second that `attribute` says; None: never.
+
+        A number that is not integral or not above 0, anything else, and no attribute mean never.
+        Looks at every item, in one transaction.
+        """
+        with self._writing() as txn:
+            schema = self._table(txn, table)
+            self._layout.put_table(txn, admin.set_ttl(self._layout, txn, schema, attribute))
+
+    def sweep(self) -> int:
+        """Remove a bounded step of what expired, of what retention does not keep, and of dropped
+        tables; returns how much there was. 0: nothing is left to remove.
+
+        A clock that was set removes nothing until it is to be believed (`penstock.clocks.Trust`).
+        """
+        now_ms = self._clock.wall_ms() if self._trust.trusted() else None
+        with self._reading() as txn:
+            expired = (
+                []
+                if now_ms is None
+                else [
+                    (table, key)
+                    for table in self._layout.tables(txn)
+                    if table.ttl_attribute is not None
+                    for key in self._layout.expired(
+                        txn, table.prefix, second=now_ms // 1000, limit=_SWEEP_ITEMS
+                    )
+                ]
+            )
+            idle = not self._layout.dropped(txn) and not self._layout.streams(txn)
+        removed = 0
+        if expired:
+            with self.transact() as transaction:
+                # What was seen may have been written since: it is looked at again (F9).
+                removed += sum(transaction.expire(table.name, key) for table, key in expired)
+        if not idle:
+            with self._writing() as txn:
+                removed += admin.prune_streams(self._layout, txn, now_ms=now_ms)
+                removed += admin.remove_dropped(self._layout, txn, limit=_SWEEP_ITEMS)
+        return removed
+
+    def _sweep_on(self, seconds: float) -> None:
+        while not self._closing.wait(seconds):
+            with suppress(StoreClosedError):
+                while self.sweep() and not self._closing.is_set():
+                    pass
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    def _enable(
+        self, txn: Txn, table: Table, view: StreamViewType, retention: Retention, unchanged: bool
+    ) -> Table:
+        return admin.enable_stream(
+            self._layout,
+            txn,
+            table,
+            view=view,
+            retention=retention,
+            unchanged=unchanged,
+            now_ms=self._clock.wall_ms(),
+        )
+
+    def enable_stream(
+        self,
+        table: str,
+        view: StreamViewType,
+        *,
+        retention: Retention | None = None,
+        unchanged: bool = False,
+    ) -> None:
+        """Begin a stream of a table: it holds what is written from now on.
+
+        Raises StreamAlreadyEnabledError and TableNotFoundError.
+        """
+        with self._writing() as txn:
+            schema = self._table(txn, table)
+            schema = self._enable(txn, schema, view, retention or Retention(), unchanged)
+            self._layout.put_table(txn, schema)
+
+    def disable_stream(self, table: str) -> None:
+        """End a table's stream. What it holds stays readable, and its readers are told of the end.
+
+        Raises StreamNotEnabledError and TableNotFoundError.
+        """
+        with self._writing() as txn:
+            schema = self._table(txn, table)
+            schema = admin.disable_stream(self._layout, txn, schema, now_ms=self._clock.wall_ms())
+            self._layout.put_table(txn, schema)
+
+    def alter_table_stream_retention(self, table: str, retention: Retention) -> None:
+        """Keep more or less of a table's stream from now on."""
+        with self._writing() as txn:
+            stream = admin.stream_of(self._layout, txn, self._table(txn, table))
+            self._layout.put_stream(txn, msgspec.structs.replace(stream, retention=retention))
+
+    def prune_stream(self, table: str, *, until_sequence: int) -> int:
+        """Remove a table's records up to a sequence, with it; returns how many there were."""
+        removed = 0
+        while True:
+            with self._writing() as txn:
+                stream = self._stream(txn, table, None)
+                left = prune_until(
+                    self._layout, txn, stream, until=until_sequence, limit=_PRUNE_RECORDS
+                )
+                self._layout.put_stream(txn, left)
+            removed += stream.records - left.records
+            if stream.records - left.records < _PRUNE_RECORDS:
+                return removed
+
+    def get_stream_info(self, table: str) -> StreamInfo:
+        """A table's stream, or its last one. Raises StreamNotEnabledError if it never had one."""
+        with self._reading() as txn:
+            stream = self._stream(txn, table, None)
+            return streams.info(self._layout, txn, self._state(txn), stream)
+
+    def get_stream_records(self, table: str) -> ReadRecords:
+        """Describe a part of a table's stream, and read it with `execute`."""
+        return ReadRecords(self._read_records, table)
+
+    def _read_records(self, wanted: ReadRecords) -> Page:
+        deadline = monotonic() + wanted.wait_seconds
+        begin = wanted.begin
+        while True:
+            with self._wrote:
+                seen = self._writes
+            page = self._page(wanted, begin)
+            left = deadline - monotonic()
+            if page.records or page.closed or left <= 0:
+                return page
+            begin = page.position
+            with self._wrote:
+                if self._writes == seen:
+                    self._wrote.wait(min(left, _POLL_SECONDS))
+
+    def _page(self, wanted: ReadRecords, begin: str | int) -> Page:
+        with self._reading() as txn:
+            state = self._state(txn)
+            position = Position.parse(begin) if isinstance(begin, str) and ":" in begin else None
+            stream = self._stream(txn, wanted.table, position)
+            if begin == "trim_horizon":
+                position = streams.horizon(state, stream)
+            elif begin == "latest":
+                position = streams.latest(state, stream)
+            elif isinstance(begin, int):
+                position = Position(streams.stream_id(state, stream), begin)
+            elif position is None:
+                position = Position.parse(begin)
+            return streams.read(
+                self._layout,
+                txn,
+                state,
+                stream,
+                after=position,
+                limit=wanted.limit_,
+                bytes_max=wanted.bytes_max,
+            )
+
+    def _stream(self, txn: Txn, table: str, position: Position | None) -> Stream:
+        """The stream that a position is of, if it is one of the table's; else its newest."""
+        of_table = [one for one in self._layout.streams(txn) if one.table == table]
+        if position is not None:
+            state = self._state(txn)
+            for stream in of_table:
+                if streams.stream_id(state, stream) == position.stream_id:
+                    return stream
+        if of_table:
+            return of_table[-1]
+        return admin.stream_of(self._layout, txn, self._table(txn, table))
+
+
+def _lock(path: Path) -> int:
+    """The exclusive lock of a store's writer: a descriptor that holds it until it is closed."""
+    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise StoreLockedError(
+            f"process {owner} writes the store at {path}, and a store has one writer. Nothing was "
+            f"changed. Stop that process, open with read_only=True, or use its server."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
