@@ -8,6 +8,8 @@ from penstock import store
 from penstock.store import KeyType, Page, Store, StreamViewType
 
 BOTH = StreamViewType.NEW_AND_OLD_IMAGES
+FIRST = 3
+"""The sequence of the first record of a store's first table: the catalog tells of it before."""
 NOW_MS = 1_700_000_000_000
 
 

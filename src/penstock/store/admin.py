@@ -54,11 +54,13 @@ def enable_stream(
         partition_key=table.partition_key,
         sort_key=table.sort_key,
         created_ms=now_ms,
-        first=state.sequence,
+        first=state.sequence + 1,  # the note that it was enabled
         newest_ms=now_ms,
     )
     layout.put_stream(txn, stream)
-    return msgspec.structs.replace(table, stream=stream.id)
+    enabled = msgspec.structs.replace(table, stream=stream.id)
+    layout.note(txn, "enableStream", enabled, stream=stream.id, now_ms=now_ms)
+    return enabled
 
 
 def _label(now_ms: int) -> str:
@@ -83,10 +85,14 @@ def disable_stream(layout: Layout, txn: Transaction, table: Table, *, now_ms: in
     stream = stream_of(layout, txn, table)
     closed = msgspec.structs.replace(stream, closed_ms=max(stream.newest_ms, now_ms))
     layout.put_stream(txn, closed)
-    return msgspec.structs.replace(table, stream=None)
+    disabled = msgspec.structs.replace(table, stream=None)
+    layout.note(txn, "disableStream", disabled, stream=stream.id, now_ms=now_ms)
+    return disabled
 
 
-def set_ttl(layout: Layout, txn: Transaction, table: Table, attribute: str | None) -> Table:
+def set_ttl(
+    layout: Layout, txn: Transaction, table: Table, attribute: str | None, *, now_ms: int
+) -> Table:
     """Let items expire at the second that `attribute` says, or never; returns the table so.
 
     Every item is looked at, in this one transaction.
@@ -104,6 +110,7 @@ def set_ttl(layout: Layout, txn: Transaction, table: Table, attribute: str | Non
             layout.put_expiry(txn, key, expires)
     for key, value in moved:
         layout.items.put(txn, key, value, new_node=_no_node)
+    layout.note(txn, "setTtl", changed, now_ms=now_ms)
     return changed
 
 

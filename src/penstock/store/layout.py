@@ -3,7 +3,7 @@
     meta     "store" → State; "table:" name → Table; "stream:" number → Stream; "drop:" number → b""
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
     expiry   table ‖ second ‖ digest of the item's key → the item's key
-    records  stream ‖ sequence → record
+    records  stream ‖ sequence → record; stream 0 is the catalog's: what happened to tables
 
 Numbers are big-endian. A table that has no stream never touches `records`, nor the state (F18); one
 without a TTL never touches `expiry`.
@@ -11,7 +11,7 @@ without a TTL never touches `expiry`.
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 import xxhash
@@ -36,7 +36,20 @@ _HEADER: Final = struct.Struct(">QIQ")
 _U64: Final = struct.Struct(">Q")
 _RECORD: Final = struct.Struct(">IQ")
 
-T = TypeVar("T")
+CATALOG: Final = 0
+"""The number under which the catalog's own records lie."""
+
+
+class CatalogRecord(Struct, frozen=True, kw_only=True):
+    """What happened to a table or its stream, in its place among the changes of items (F19)."""
+
+    operation: Literal["createTable", "dropTable", "enableStream", "disableStream", "setTtl"]
+    table: Table
+    """As it is afterwards."""
+    stream: int | None
+    """The stream that began or ended."""
+    commit: int
+    time_ms: int
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -182,6 +195,27 @@ class Layout:
         """Remove a record from a stream."""
         txn.delete(_RECORD.pack(stream, sequence), db=self._records)
 
+    def note(
+        self,
+        txn: Transaction,
+        operation: Literal["createTable", "dropTable", "enableStream", "disableStream", "setTtl"],
+        table: Table,
+        *,
+        stream: int | None = None,
+        now_ms: int,
+    ) -> None:
+        """Tell of a table in the catalog's stream, as a commit of its own."""
+        state = self.state(txn)
+        assert state is not None, "written when the store was made"
+        state = msgspec.structs.replace(
+            state, sequence=state.sequence + 1, commit=state.commit + 1
+        )
+        record = CatalogRecord(
+            operation=operation, table=table, stream=stream, commit=state.commit, time_ms=now_ms
+        )
+        self.put_record(txn, CATALOG, state.sequence, _encoder.encode(record))
+        self.put_state(txn, state)
+
     def record(self, txn: Transaction, stream: int, sequence: int) -> bytes | None:
         """A stream's record of exactly that sequence."""
         return txn.get(_RECORD.pack(stream, sequence), db=self._records)
@@ -209,6 +243,11 @@ def unpack_item(value: bytes) -> Current:
     return Current(version, size, expires, value[_HEADER.size :])
 
 
+def decode_note(data: bytes) -> CatalogRecord:
+    """A record of the catalog."""
+    return _notes.decode(data)
+
+
 def record_check(data: bytes) -> int:
     """32 bits by which a position knows the record that it stands on."""
     return xxhash.xxh3_64_intdigest(data) & 0xFFFF_FFFF
@@ -223,5 +262,6 @@ def _expiry_key(key: bytes, second: int) -> bytes:
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _states: Final = msgspec.msgpack.Decoder(State)
+_notes: Final = msgspec.msgpack.Decoder(CatalogRecord)
 _tables: Final = msgspec.msgpack.Decoder(Table)
 _streams: Final = msgspec.msgpack.Decoder(Stream)

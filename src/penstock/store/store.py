@@ -231,6 +231,7 @@ class Store:
                 ttl_attribute=described.ttl_attribute,
                 created_ms=self._clock.wall_ms(),
             )
+            self._layout.note(txn, "createTable", table, now_ms=table.created_ms)
             if described.view is not None:
                 table = self._enable(
                     txn, table, described.view, described.stream_retention, described.unchanged
@@ -245,9 +246,11 @@ class Store:
         """
         with self._writing() as txn:
             table = self._table(txn, name)
+            now_ms = self._clock.wall_ms()
             if table.stream is not None:
-                admin.disable_stream(self._layout, txn, table, now_ms=self._clock.wall_ms())
+                table = admin.disable_stream(self._layout, txn, table, now_ms=now_ms)
             self._layout.delete_table(txn, table)
+            self._layout.note(txn, "dropTable", table, now_ms=now_ms)
 
     def list_tables(self) -> list[str]:
         """The names of all tables, sorted."""
@@ -377,7 +380,9 @@ class Store:
         """
         with self._writing() as txn:
             schema = self._table(txn, table)
-            self._layout.put_table(txn, admin.set_ttl(self._layout, txn, schema, attribute))
+            now_ms = self._clock.wall_ms()
+            schema = admin.set_ttl(self._layout, txn, schema, attribute, now_ms=now_ms)
+            self._layout.put_table(txn, schema)
 
     def sweep(self) -> int:
         """Remove a bounded step of what expired, of what retention does not keep, and of dropped
