@@ -44,9 +44,9 @@ from penstock.log.layout import (
     unpack_u64,
 )
 from penstock.log.reading import LmdbReads
-from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.log.writer import Writer, durable
 from penstock.ports import Above, Ancestor, Bounds, SourceState
+from penstock.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.wire import Block
 
 LOCK_NAME: Final = "writer.lock"

@@ -18,8 +18,8 @@ from penstock.log.intake import Intake
 from penstock.log.layout import State
 from penstock.log.retention import Holdings, Old, due, ends
 from penstock.log.view import Reads, View
-from penstock.log.wake import Bell
 from penstock.ports import Above, Ancestor, Bounds, SourceState
+from penstock.wake import Bell
 from penstock.wire import Block, EncodedCommits
 
 

@@ -26,9 +26,9 @@ from penstock.log.draft import Applied, Change, Draft, load
 from penstock.log.layout import State
 from penstock.log.retention import within_disk
 from penstock.log.trimming import Trimmer, newest_ms
-from penstock.log.wake import Bell
 from penstock.ports import SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
+from penstock.wake import Bell
 
 GROUP_BYTES_MAX: Final = 8 << 20
 """A group commit closes here, so that nobody waits long behind a large one."""
