@@ -14,46 +14,31 @@ when they return, and a change and its record are in the same one. Reads see one
 for nobody. All of it may be called from any thread.
 """
 
-import fcntl
-import os
 import threading
-import uuid
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
-from penstock import kv
-from penstock.clocks import Clock, SystemClock, Trust
+from penstock.clocks import Clock
 from penstock.kv import Transaction as Txn
 from penstock.store import admin, queries, streams
 from penstock.store.builders import CreateTable, Query, ReadRecords, Scan, UpdateItem
 from penstock.store.conditions import Condition
-from penstock.store.errors import (
-    StoreClosedError,
-    StoreError,
-    StoreLockedError,
-    TableAlreadyExistsError,
-    TableNotFoundError,
-    TransactionError,
-)
-from penstock.store.layout import DATABASES, FORMAT, Layout, State, unpack_item
+from penstock.store.engine import Engine
+from penstock.store.errors import StoreClosedError, TableAlreadyExistsError
+from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
 from penstock.store.retention import prune_until
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
 from penstock.store.streams import Page, Position, StreamInfo
-from penstock.store.transaction import Transaction
 from penstock.store.values import Item, decode_item
 
-LOCK_NAME: Final = "store.lock"
-FREE_BYTES_MIN: Final = 64 << 20
 _SWEEP_ITEMS: Final = 100
 _PRUNE_RECORDS: Final = 1000
-_POLL_SECONDS: Final = 0.05
-"""How often a reader in another process than the writer's looks."""
 
 
 def open(  # noqa: A001 - read as `store.open`
@@ -74,7 +59,7 @@ def open(  # noqa: A001 - read as `store.open`
     return Store(Path(path), read_only=read_only, sweep_seconds=sweep_seconds, clock=clock)
 
 
-class Store:
+class Store(Engine):
     """An open store. Made by `open`."""
 
     def __init__(
@@ -85,23 +70,7 @@ class Store:
         sweep_seconds: float | None,
         clock: Clock | None,
     ) -> None:
-        self.path = path
-        self._read_only = read_only
-        self._clock = clock or SystemClock()
-        self._turn = threading.Lock()
-        self._writer: int | None = None
-        """The thread whose transaction is open."""
-        self._wrote = threading.Condition()
-        self._writes = 0
-        self._closing = threading.Event()
-        with ExitStack() as stack:
-            if not read_only:
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                stack.callback(os.close, _lock(path))
-            self._env = stack.enter_context(kv.open_env(path, create=not read_only))
-            self._layout = self._begin()
-            self._trust = Trust(self._clock, newest_ms=self._newest_ms())
-            self._open = stack.pop_all()
+        super().__init__(path, read_only=read_only, clock=clock)
         self._sweeper: threading.Thread | None = None
         if sweep_seconds is not None and not read_only:
             self._sweeper = threading.Thread(
@@ -109,105 +78,12 @@ class Store:
             )
             self._sweeper.start()
 
-    def _begin(self) -> Layout:
-        if not self._env.databases(DATABASES, create=not self._read_only):
-            raise StoreError(f"there is no store at {self.path}")
-        layout = Layout(self._env)
-        with self._env.read() as txn:
-            state = layout.state(txn)
-        if state is None:
-            state = State(id=uuid.uuid4().hex[:16])
-            with self._env.write() as txn:
-                layout.put_state(txn, state)
-        if state.format > FORMAT:
-            raise StoreError(
-                f"the store at {self.path} is of format {state.format}, and this Penstock reads up "
-                f"to {FORMAT}. Nothing was changed. Use the Penstock that wrote it, or a newer one."
-            )
-        return layout
-
-    def _newest_ms(self) -> int | None:
-        """When the newest record was written, as far as is known."""
-        with self._env.read() as txn:
-            return max((one.newest_ms for one in self._layout.streams(txn)), default=None)
-
     def close(self) -> None:
         """Wait for what is under way, and close. A second time does nothing."""
         self._closing.set()
-        with self._wrote:
-            self._wrote.notify_all()
         if self._sweeper is not None and self._sweeper is not threading.current_thread():
             self._sweeper.join()
-        with self._turn:
-            self._open.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    # --- transactions ----------------------------------------------------------------------------
-
-    @contextmanager
-    def transact(self) -> Generator[Transaction]:
-        """A write transaction: kept, and durable, when the block ends; undone if it raises.
-
-        Other writers wait meanwhile, so let nothing slow happen inside. Raises TransactionError
-        inside another transaction of the same thread, and LogFullError when the disk is full.
-        """
-        with self._writing() as txn:
-            transaction = self._transaction(txn)
-            yield transaction
-            transaction.finish()
-
-    def _transaction(self, txn: Txn) -> Transaction:
-        return Transaction(
-            self._layout,
-            txn,
-            state=self._state(txn),
-            now_ms=self._clock.wall_ms(),
-            trusted=self._trust.trusted(),
-        )
-
-    def _state(self, txn: Txn) -> State:
-        state = self._layout.state(txn)
-        assert state is not None, "written when the store was made"
-        return state
-
-    @contextmanager
-    def _writing(self) -> Generator[Txn]:
-        if self._read_only:
-            raise TransactionError(
-                f"the store at {self.path} was opened for reading. Nothing was changed."
-            )
-        if self._writer == threading.get_ident():
-            raise TransactionError(
-                "a transaction of this thread is open, and a store has one at a time. Nothing was "
-                "changed. Use that one's own put, update and delete."
-            )
-        with self._turn:
-            self._check_open()
-            self._writer = threading.get_ident()
-            try:
-                self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
-                with self._env.write() as txn:
-                    yield txn
-            finally:
-                self._writer = None
-        with self._wrote:
-            self._writes += 1
-            self._wrote.notify_all()
-
-    @contextmanager
-    def _reading(self) -> Generator[Txn]:
-        self._check_open()
-        with self._env.read() as txn:
-            yield txn
-
-    def _check_open(self) -> None:
-        if self._closing.is_set():
-            raise StoreClosedError(f"the store at {self.path} is closed")
+        super().close()
 
     # --- tables ----------------------------------------------------------------------------------
 
@@ -261,12 +137,6 @@ class Store:
         """A table's schema. Raises TableNotFoundError."""
         with self._reading() as txn:
             return self._table(txn, name)
-
-    def _table(self, txn: Txn, name: str) -> Table:
-        table = self._layout.table(txn, name)
-        if table is None:
-            raise TableNotFoundError(name)
-        return table
 
     # --- items -----------------------------------------------------------------------------------
 
@@ -498,16 +368,13 @@ class Store:
         deadline = monotonic() + wanted.wait_seconds
         begin = wanted.begin
         while True:
-            with self._wrote:
-                seen = self._writes
+            rings = self.bell.rings
             page = self._page(wanted, begin)
             left = deadline - monotonic()
             if page.records or page.closed or left <= 0:
                 return page
             begin = page.position
-            with self._wrote:
-                if self._writes == seen:
-                    self._wrote.wait(min(left, _POLL_SECONDS))
+            self.wait(rings, left)
 
     def _page(self, wanted: ReadRecords, begin: str | int) -> Page:
         with self._reading() as txn:
@@ -543,20 +410,3 @@ class Store:
         if of_table:
             return of_table[-1]
         return admin.stream_of(self._layout, txn, self._table(txn, table))
-
-
-def _lock(path: Path) -> int:
-    """The exclusive lock of a store's writer: a descriptor that holds it until it is closed."""
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise StoreLockedError(
-            f"process {owner} writes the store at {path}, and a store has one writer. Nothing was "
-            f"changed. Stop that process, open with read_only=True, or use its server."
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
