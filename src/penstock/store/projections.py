@@ -6,7 +6,7 @@ the list's order; a map or list in which nothing was found is left out.
 """
 
 from collections.abc import Collection, Iterable
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from penstock.store.paths import ABSENT, Absent, Path, PathLike, parse_path, refuse_overlaps
 from penstock.store.values import Item, Value
@@ -37,22 +37,24 @@ def project(item: Item, paths: Iterable[Path], keep: Collection[str] = ()) -> It
         for element in path:
             branch = branch.setdefault(element, {})
     tree.update({name: {} for name in keep})
-    found = _chosen(item, tree)
-    return {} if isinstance(found, Absent) else cast("Item", found)
+    return _members(item, tree)
+
+
+def _members(mapping: Item, tree: _Tree) -> Item:
+    return {
+        name: found
+        for name, branch in tree.items()
+        if isinstance(name, str)
+        and name in mapping
+        and not isinstance(found := _chosen(mapping[name], branch), Absent)
+    }
 
 
 def _chosen(value: Value, tree: _Tree) -> Value | Absent:
     if not tree:
         return value
     if isinstance(value, dict):
-        mapping = {
-            name: found
-            for name, branch in tree.items()
-            if isinstance(name, str)
-            and name in value
-            and not isinstance(found := _chosen(value[name], branch), Absent)
-        }
-        return mapping or ABSENT
+        return _members(value, tree) or ABSENT
     if isinstance(value, list):
         elements = list[Value]()
         for index in sorted(element for element in tree if isinstance(element, int)):
