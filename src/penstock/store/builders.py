@@ -1,25 +1,31 @@
-"""What the store's fluent calls gather, until `execute`."""
+"""What the store's fluent calls gather, until `execute`.
+
+Each comes twice: with what `execute` returns left open, since an asynchronous client's is awaited,
+and as the store's own.
+"""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 from penstock.store.conditions import Condition
 from penstock.store.errors import RefusedError
 from penstock.store.keys import KeyAttribute, KeyType
+from penstock.store.paths import PathLike
 from penstock.store.projections import Projection, projection
 from penstock.store.queries import ItemPage, SortBound
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import BYTES_MAX, RECORDS_MAX, Page
-from penstock.store.transaction import Transaction, Updated
-from penstock.store.updates import Update
+from penstock.store.transaction import Updated
+from penstock.store.updates import SetValue, Update
 from penstock.store.values import Item, Scalar, Value
 
+Done = TypeVar("Done")
 
-class CreateTable:
+
+class CreateTableWith(Generic[Done]):
     """A table that is to be made."""
 
-    def __init__(self, make: Callable[["CreateTable"], None], name: str) -> None:
+    def __init__(self, make: Callable[[Any], Done], name: str) -> None:
         self._make = make
         self.name = name
         self.partition: KeyAttribute | None = None
@@ -55,7 +61,7 @@ class CreateTable:
         self.stream_retention = retention
         return self
 
-    def execute(self) -> None:
+    def execute(self) -> Done:
         """Make it. Raises TableAlreadyExistsError, and RefusedError for one without a key."""
         if not self.name or len(self.name.encode()) > 255:
             raise RefusedError("a table's name has between 1 and 255 bytes. Nothing was changed.")
@@ -69,71 +75,68 @@ class CreateTable:
                 f"table {self.name!r}: {self.sort.name!r} cannot be partition key and sort key. "
                 f"Nothing was changed."
             )
-        self._make(self)
+        return self._make(self)
 
 
-class UpdateItem:
+class CreateTable(CreateTableWith[None]):
+    """A table that is to be made."""
+
+
+class UpdateItemWith(Generic[Done]):
     """Changes of one item that are to be made together."""
 
-    def __init__(
-        self,
-        transact: Callable[[], AbstractContextManager[Transaction]],
-        table: str,
-        key: Item,
-    ) -> None:
-        self._transact = transact
-        self._table = table
-        self._key = key
-        self._update = Update()
-        self._condition: Condition | None = None
-        self._version: int | None = None
+    def __init__(self, make: Callable[[Any], Done], table: str, key: Item) -> None:
+        self._make = make
+        self.table = table
+        self.key = key
+        self.update = Update()
+        self.only_if: Condition | None = None
+        self.version: int | None = None
 
-    def set(self, path: str, value: Value) -> Self:
-        """Set what stands at a path."""
-        self._update = self._update.set(path, value)
+    def set(self, path: PathLike, value: SetValue | Value) -> Self:
+        """Set what stands at a path, to a value or to what is worked out from the item as it was:
+        `plus(attr("n"), 1)`, `if_not_exists`, `list_append`."""
+        self.update = self.update.set(path, value)
         return self
 
-    def remove(self, path: str) -> Self:
-        """Remove what stands at a path."""
-        self._update = self._update.remove(path)
+    def remove(self, *paths: PathLike) -> Self:
+        """Remove what stands at these paths."""
+        self.update = self.update.remove(*paths)
         return self
 
-    def add(self, path: str, value: Value) -> Self:
+    def add(self, path: PathLike, value: Value) -> Self:
         """Add a number to a number, or elements to a set; what is not there begins empty."""
-        self._update = self._update.add(path, value)
+        self.update = self.update.add(path, value)
         return self
 
-    def delete(self, path: str, elements: Value) -> Self:
+    def delete(self, path: PathLike, elements: Value) -> Self:
         """Remove elements from a set."""
-        self._update = self._update.delete(path, elements)
+        self.update = self.update.delete(path, elements)
         return self
 
     def condition(self, condition: Condition) -> Self:
         """Only if this holds for the item as it is."""
-        self._condition = condition
+        self.only_if = condition
         return self
 
     def expected_version(self, version: int) -> Self:
         """Only if the item is of this version; 0: only if there is none."""
-        self._version = version
+        self.version = version
         return self
 
-    def execute(self) -> Updated:
+    def execute(self) -> Done:
         """Make the changes; returns the item as it was and as it is."""
-        with self._transact() as transaction:
-            return transaction.update(
-                self._table,
-                self._key,
-                self._update,
-                condition=self._condition,
-                expected_version=self._version,
-            )
+        return self._make(self)
 
 
-class Scan:
+class UpdateItem(UpdateItemWith[Updated]):
+    """Changes of one item that are to be made together."""
+
+
+class ScanWith(Generic[Done]):
     """A table that is to be read from end to end."""
 
-    def __init__(self, run: Callable[[Any], ItemPage], table: str) -> None:
+    def __init__(self, run: Callable[[Any], Done], table: str) -> None:
         self._run = run
         self.table = table
         self.limit_: int | None = None
@@ -158,35 +161,39 @@ class Scan:
         self.condition = condition
         return self
 
-    def project(self, *paths: str) -> Self:
+    def project(self, *paths: PathLike) -> Self:
         """Only these attributes of items, and their keys."""
         self.projection = projection(*paths)
         return self
 
-    def execute(self) -> ItemPage:
+    def execute(self) -> Done:
         """Read a page."""
         return self._run(self)
 
 
-class Query(Scan):
+class Scan(ScanWith[ItemPage]):
+    """A table that is to be read from end to end."""
+
+
+class QueryWith(ScanWith[Done]):
     """Items of one partition that are to be read."""
 
-    def __init__(self, run: Callable[[Any], ItemPage], table: str) -> None:
+    def __init__(self, run: Callable[[Any], Done], table: str) -> None:
         super().__init__(run, table)
-        self._partition: Scalar | None = None
+        self.partition: Scalar | None = None
         self.bound: SortBound | None = None
         self.reversed = False
 
     def partition_key(self, value: Scalar) -> Self:
         """Which partition."""
-        self._partition = value
+        self.partition = value
         return self
 
     def key(self, table: Table) -> dict[str, Any]:
         """The partition key. Raises RefusedError when it was not said."""
-        if self._partition is None:
+        if self.partition is None:
             raise RefusedError("a query reads one partition; say partition_key(value)")
-        return {table.partition_key.name: self._partition}
+        return {table.partition_key.name: self.partition}
 
     def sort_key_eq(self, value: Scalar) -> Self:
         """The sort key is this."""
@@ -228,10 +235,14 @@ class Query(Scan):
         return self
 
 
-class ReadRecords:
+class Query(QueryWith[ItemPage]):
+    """Items of one partition that are to be read."""
+
+
+class ReadRecordsWith(Generic[Done]):
     """A part of a table's stream that is to be read: from the oldest record unless it is said."""
 
-    def __init__(self, run: Callable[["ReadRecords"], Page], table: str) -> None:
+    def __init__(self, run: Callable[[Any], Done], table: str) -> None:
         self._run = run
         self.table = table
         self.begin: str | int = "trim_horizon"
@@ -282,6 +293,10 @@ class ReadRecords:
         self.wait_seconds = seconds
         return self
 
-    def execute(self) -> Page:
+    def execute(self) -> Done:
         """Read a page. Raises TrimmedDataError, StreamChangedError and AheadOfStreamError."""
         return self._run(self)
+
+
+class ReadRecords(ReadRecordsWith[Page]):
+    """A part of a table's stream that is to be read: from the oldest record unless it is said."""

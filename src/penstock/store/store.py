@@ -35,6 +35,7 @@ from penstock.store.queries import ItemPage
 from penstock.store.retention import prune_until
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
 from penstock.store.streams import Page, Position, StreamInfo
+from penstock.store.transaction import Updated
 from penstock.store.values import Item, decode_item
 
 _SWEEP_ITEMS: Final = 100
@@ -156,7 +157,17 @@ class Store(Engine):
 
     def update(self, table: str, key: Item) -> UpdateItem:
         """Describe changes of an item, and make them with `execute`."""
-        return UpdateItem(self.transact, table, key)
+        return UpdateItem(self._update, table, key)
+
+    def _update(self, described: UpdateItem) -> Updated:
+        with self.transact() as transaction:
+            return transaction.update(
+                described.table,
+                described.key,
+                described.update,
+                condition=described.only_if,
+                expected_version=described.version,
+            )
 
     def delete(
         self,
