@@ -3,10 +3,12 @@
 from penstock.store.conditions import Condition, attr
 from penstock.store.errors import (
     AheadOfStreamError,
+    ChangesMissingError,
     ConditionCheckFailedError,
     DocumentTooLargeError,
     KeyTooLargeError,
     KeyTypeMismatchError,
+    Missing,
     MissingKeyAttributeError,
     RefusedError,
     StoreClosedError,
@@ -25,6 +27,8 @@ from penstock.store.errors import (
     VersionMismatchError,
 )
 from penstock.store.keys import KeyAttribute, KeyType
+from penstock.store.layout import CatalogRecord
+from penstock.store.merged import Changes, Part, Recorded, View
 from penstock.store.queries import ItemPage
 from penstock.store.records import EventType, StreamRecord
 from penstock.store.schema import Retention, StreamViewType, Table
@@ -35,6 +39,9 @@ from penstock.store.values import Item, Value
 
 __all__ = [
     "AheadOfStreamError",
+    "CatalogRecord",
+    "Changes",
+    "ChangesMissingError",
     "Condition",
     "ConditionCheckFailedError",
     "DocumentTooLargeError",
@@ -45,8 +52,11 @@ __all__ = [
     "KeyTooLargeError",
     "KeyType",
     "KeyTypeMismatchError",
+    "Missing",
     "MissingKeyAttributeError",
     "Page",
+    "Part",
+    "Recorded",
     "RefusedError",
     "Retention",
     "Store",
@@ -71,6 +81,7 @@ __all__ = [
     "Value",
     "ValueRefusedError",
     "VersionMismatchError",
+    "View",
     "attr",
     "open",
 ]

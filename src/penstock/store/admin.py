@@ -58,8 +58,10 @@ def enable_stream(
         newest_ms=now_ms,
     )
     layout.put_stream(txn, stream)
-    enabled = msgspec.structs.replace(table, stream=stream.id)
-    layout.note(txn, "enableStream", enabled, stream=stream.id, now_ms=now_ms)
+    enabled = msgspec.structs.replace(table, stream=stream.id, streams=table.streams + 1)
+    prefix = table.prefix
+    empty = next(layout.items.items(txn, first=prefix, before=after(prefix)), None) is None
+    layout.note(txn, "enableStream", enabled, stream=stream.id, empty=empty, now_ms=now_ms)
     return enabled
 
 
@@ -82,12 +84,25 @@ def stream_of(layout: Layout, txn: Transaction, table: Table) -> Stream:
 
 def disable_stream(layout: Layout, txn: Transaction, table: Table, *, now_ms: int) -> Table:
     """End the table's stream, which stays readable; returns the table without it."""
-    stream = stream_of(layout, txn, table)
-    closed = msgspec.structs.replace(stream, closed_ms=max(stream.newest_ms, now_ms))
-    layout.put_stream(txn, closed)
+    stream = _close_stream(layout, txn, table, now_ms=now_ms)
     disabled = msgspec.structs.replace(table, stream=None)
     layout.note(txn, "disableStream", disabled, stream=stream.id, now_ms=now_ms)
     return disabled
+
+
+def drop_table(layout: Layout, txn: Transaction, table: Table, *, now_ms: int) -> None:
+    """Forget a table, and end its stream, which stays readable (F19)."""
+    if table.stream is not None:
+        _close_stream(layout, txn, table, now_ms=now_ms)
+    layout.delete_table(txn, table)
+    layout.note(txn, "dropTable", table, stream=table.stream, now_ms=now_ms)
+
+
+def _close_stream(layout: Layout, txn: Transaction, table: Table, *, now_ms: int) -> Stream:
+    stream = stream_of(layout, txn, table)
+    closed = msgspec.structs.replace(stream, closed_ms=max(stream.newest_ms, now_ms))
+    layout.put_stream(txn, closed)
+    return closed
 
 
 def set_ttl(
@@ -150,7 +165,16 @@ def prune_streams(layout: Layout, txn: Transaction, *, now_ms: int | None) -> in
             layout.delete_stream(txn, left)
         elif left is not stream:
             layout.put_stream(txn, left)
+    _forget_lives(layout, txn)
     return removed
+
+
+def _forget_lives(layout: Layout, txn: Transaction) -> None:
+    """Whoever stands before all that is left has lost more than the proof of where he stood."""
+    state = layout.state(txn)
+    assert state is not None
+    oldest = (stream.trimmed or stream.first for stream in layout.streams(txn))
+    layout.forget_lives(txn, until=min(oldest, default=state.forgotten), limit=_SWEEP_RECORDS)
 
 
 def _over(stream: Stream, now_ms: int | None) -> bool:

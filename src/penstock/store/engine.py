@@ -44,6 +44,9 @@ class Engine:
         self._turn = threading.Lock()
         self._writer: int | None = None
         """The thread whose transaction is open."""
+        self._life: int | None = None
+        """By how many starts of LMDB a life of ours was begun: after another one the last write
+        may be there or not, so what follows is another life's (`Layout.begin_life`)."""
         self._closing = threading.Event()
         self._wake: WakeServer | None = None
         self._woken: WakeClient | None = None
@@ -144,7 +147,11 @@ class Engine:
             try:
                 self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
                 with self._env.write() as txn:
+                    life = self._env.openings
+                    if self._life != life:
+                        self._layout.begin_life(txn, uuid.uuid4().hex[:8])
                     yield txn
+                self._life = life
             finally:
                 self._writer = None
         self.bell.ring()
@@ -156,6 +163,11 @@ class Engine:
         self._check_open()
         with self._env.read() as txn:
             yield txn
+
+    @property
+    def stale(self) -> bool:
+        """Whether other files stand at the path now, as after a restore: open it anew."""
+        return self._env.stale()
 
     def _check_open(self) -> None:
         if self._closing.is_set():

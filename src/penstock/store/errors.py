@@ -23,6 +23,7 @@
     │   ├── StreamAlreadyEnabledError
     │   ├── StreamChangedError     the position is of another stream than the table's
     │   ├── TrimmedDataError       retention removed what follows the position
+    │   ├── ChangesMissingError    as it, of a reader of all tables; it says of which
     │   ├── AheadOfStreamError     the position was never written
     │   └── StreamFullError        a stream that only `prune` shortens is at its limit
     └── StoreClosedError           it was closed
@@ -30,7 +31,7 @@
 `name` is what a server's clients read in `error`.
 """
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from penstock.errors import PenstockError
 
@@ -218,6 +219,35 @@ class TrimmedDataError(StreamError):
     def facts(self) -> dict[str, Any]:
         """The trim point."""
         return {"trimmed": self.trimmed}
+
+
+class Missing(NamedTuple):
+    """Changes of a table that retention removed before a reader of all tables came to them."""
+
+    table: str
+    stream: int
+    until: int
+    """What is missing was written up to this sequence."""
+
+
+class ChangesMissingError(StreamError):
+    """Retention removed what follows a place in the changes of all tables (F4)."""
+
+    code = "store.changes_missing"
+    name = "TrimmedDataAccess"
+
+    def __init__(self, missing: "list[Missing]", *, after: int) -> None:
+        self.missing = missing
+        tables = sorted({one.table for one in missing})
+        super().__init__(
+            f"{', '.join(tables[:10])}: changes after sequence {after} were removed by retention. "
+            f"What was read before is good, and so are the other tables. Copy these tables again, "
+            f"or accept the hole by naming it (known)."
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The tables, each with the sequence up to which changes of it are missing."""
+        return {"missing": {one.table: one.until for one in self.missing}}
 
 
 class AheadOfStreamError(StreamError):

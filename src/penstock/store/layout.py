@@ -1,6 +1,7 @@
 """Where everything of a store lies in its LMDB environment.
 
     meta     "store" → State; "table:" name → Table; "stream:" number → Stream; "drop:" number → b""
+             "life:" sequence → whose writing begins there
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
     expiry   table ‖ second ‖ digest of the item's key → the item's key
     records  stream ‖ sequence → record; stream 0 is the catalog's: what happened to tables
@@ -11,6 +12,7 @@ without a TTL never touches `expiry`.
 
 import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -32,6 +34,7 @@ _STATE: Final = b"store"
 _TABLE: Final = b"table:"
 _STREAM: Final = b"stream:"
 _DROP: Final = b"drop:"
+_LIFE: Final = b"life:"
 _HEADER: Final = struct.Struct(">QIQ")
 _U64: Final = struct.Struct(">Q")
 _RECORD: Final = struct.Struct(">IQ")
@@ -45,9 +48,11 @@ class CatalogRecord(Struct, frozen=True, kw_only=True):
 
     operation: Literal["createTable", "dropTable", "enableStream", "disableStream", "setTtl"]
     table: Table
-    """As it is afterwards."""
+    """As it is afterwards; of one that was dropped, as it was."""
     stream: int | None
-    """The stream that began or ended."""
+    """The stream that began, or ended: with a table that is dropped its stream ends too."""
+    empty: bool = False
+    """Whether the table held no item when its stream began."""
     commit: int
     time_ms: int
 
@@ -66,6 +71,8 @@ class State(Struct, frozen=True, kw_only=True):
     tables: int = 0
     streams: int = 0
     nodes: int = 0
+    forgotten: int = 0
+    """The newest sequence of any stream that was disabled, emptied by retention, and forgotten."""
 
 
 class Current(NamedTuple):
@@ -130,8 +137,12 @@ class Layout:
         txn.put(_STREAM + stream.id.to_bytes(4, "big"), _encoder.encode(stream), db=self._meta)
 
     def delete_stream(self, txn: Transaction, stream: Stream) -> None:
-        """Forget a stream, of which no record is left."""
+        """Forget a stream, of which no record is left, but for how far it went."""
         txn.delete(_STREAM + stream.id.to_bytes(4, "big"), db=self._meta)
+        state = self.state(txn)
+        assert state is not None, "written when the store was made"
+        if stream.trimmed > state.forgotten:
+            self.put_state(txn, msgspec.structs.replace(state, forgotten=stream.trimmed))
 
     def streams(self, txn: Transaction) -> list[Stream]:
         """All streams, in the order in which they were enabled."""
@@ -151,6 +162,47 @@ class Layout:
             while more and cursor.key().startswith(prefix):
                 yield cursor.key(), cursor.value()
                 more = cursor.next()
+
+    # --- who wrote it ----------------------------------------------------------------------------
+
+    def begin_life(self, txn: Transaction, life: str) -> None:
+        """From the next record on, the store is written by `life`: a process, since it opened it.
+
+        No two stores that were one once, as one and its restored backup, have the same lives: so
+        who knows a sequence and its life knows whether what stands there is what he read.
+        """
+        state = self.state(txn)
+        assert state is not None, "written when the store was made"
+        txn.put(_LIFE + _U64.pack(state.sequence + 1), life.encode(), db=self._meta)
+
+    def lives(self, txn: Transaction, sequence: int) -> list[tuple[int, str]]:
+        """The life that wrote `sequence` and all later ones, each with the sequence it begins at.
+
+        Without a first one that begins at or before `sequence`, it is not known any more, or
+        nothing was ever written there.
+        """
+        found = list[tuple[int, str]]()
+        with txn.cursor(self._meta) as cursor:
+            more = cursor.set_range(_LIFE + _U64.pack(sequence + 1))
+            back = cursor.prev() if more else cursor.last()
+            if back and cursor.key().startswith(_LIFE):
+                more = True
+            elif back:
+                more = cursor.next()
+            else:
+                more = cursor.first()
+            while more and cursor.key().startswith(_LIFE):
+                (first,) = _U64.unpack_from(cursor.key(), len(_LIFE))
+                found.append((first, cursor.value().decode()))
+                more = cursor.next()
+        return found
+
+    def forget_lives(self, txn: Transaction, *, until: int, limit: int) -> None:
+        """Forget at most `limit` lives that wrote nothing at `until` or behind it."""
+        lives = self.lives(txn, 0)[: limit + 1]
+        for (first, _), (following, _) in pairwise(lives):
+            if following <= until:
+                txn.delete(_LIFE + _U64.pack(first), db=self._meta)
 
     # --- expiry ----------------------------------------------------------------------------------
 
@@ -202,16 +254,20 @@ class Layout:
         table: Table,
         *,
         stream: int | None = None,
+        empty: bool = False,
         now_ms: int,
     ) -> None:
         """Tell of a table in the catalog's stream, as a commit of its own."""
         state = self.state(txn)
         assert state is not None, "written when the store was made"
-        state = msgspec.structs.replace(
-            state, sequence=state.sequence + 1, commit=state.commit + 1
-        )
+        state = msgspec.structs.replace(state, sequence=state.sequence + 1, commit=state.commit + 1)
         record = CatalogRecord(
-            operation=operation, table=table, stream=stream, commit=state.commit, time_ms=now_ms
+            operation=operation,
+            table=table,
+            stream=stream,
+            empty=empty,
+            commit=state.commit,
+            time_ms=now_ms,
         )
         self.put_record(txn, CATALOG, state.sequence, _encoder.encode(record))
         self.put_state(txn, state)

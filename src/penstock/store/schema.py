@@ -81,6 +81,8 @@ class Table(Struct, frozen=True, kw_only=True):
     ttl_attribute: str | None = None
     stream: int | None = None
     """The stream that takes its changes, if it is enabled."""
+    streams: int = 0
+    """How many streams it has had, that one too."""
     created_ms: int = 0
 
     @property

@@ -15,8 +15,8 @@ for nobody. All of it may be called from any thread.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -31,6 +31,7 @@ from penstock.store.conditions import Condition
 from penstock.store.engine import Engine
 from penstock.store.errors import StoreClosedError, TableAlreadyExistsError
 from penstock.store.layout import unpack_item
+from penstock.store.merged import View
 from penstock.store.queries import ItemPage
 from penstock.store.retention import prune_until
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
@@ -123,11 +124,7 @@ class Store(Engine):
         """
         with self._writing() as txn:
             table = self._table(txn, name)
-            now_ms = self._clock.wall_ms()
-            if table.stream is not None:
-                table = admin.disable_stream(self._layout, txn, table, now_ms=now_ms)
-            self._layout.delete_table(txn, table)
-            self._layout.note(txn, "dropTable", table, now_ms=now_ms)
+            admin.drop_table(self._layout, txn, table, now_ms=self._clock.wall_ms())
 
     def list_tables(self) -> list[str]:
         """The names of all tables, sorted."""
@@ -370,6 +367,15 @@ class Store(Engine):
         with self._reading() as txn:
             stream = self._stream(txn, table, None)
             return streams.info(self._layout, txn, self._state(txn), stream)
+
+    @contextmanager
+    def view(self) -> Generator[View]:
+        """The store as of one moment, for readers of all of it; of use only inside the block.
+
+        Keep it short: no page of the file that it sees is used again meanwhile.
+        """
+        with self._reading() as txn:
+            yield View(self._layout, txn, self._state(txn), now_ms=self._clock.wall_ms())
 
     def get_stream_records(self, table: str) -> ReadRecords:
         """Describe a part of a table's stream, and read it with `execute`."""
