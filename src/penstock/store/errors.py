@@ -9,6 +9,7 @@
     │   ├── KeyTooLargeError       a partition key over 2048 bytes, or a sort key over 1024
     │   ├── KeyTypeMismatchError   a key attribute of another type than the table's
     │   ├── MissingKeyAttributeError   an item or key without a key attribute
+    │   ├── ResponseTooLargeError  more was asked for than one answer may hold
     │   ├── KeyAttributeUpdateError    an update of a key attribute
     │   ├── UpdateTypeMismatchError    an update that does not fit the value it finds
     │   └── InvalidConditionError  a condition, filter, path or projection that means nothing
@@ -25,10 +26,13 @@
     │   ├── TrimmedDataError       retention removed what follows the position
     │   ├── ChangesMissingError    as it, of a reader of all tables; it says of which
     │   ├── AheadOfStreamError     the position was never written
-    │   └── StreamFullError        a stream that only `prune` shortens is at its limit
+    │   ├── StreamFullError        a stream that only `prune` shortens is at its limit
+    │   ├── StreamClosedError      the stream ended, and everything of it was read
+    │   └── CheckpointConflictError    somebody else consumes under the same name
     └── StoreClosedError           it was closed
 
-`name` is what a server's clients read in `error`.
+`name` is what a server's clients read in `error`. What can go wrong between a client and a server:
+`penstock.store.remote.errors`.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -77,6 +81,13 @@ class DocumentTooLargeError(RefusedError):
     def facts(self) -> dict[str, Any]:
         """The item's bytes, and how many it may have."""
         return {"size": self.size, "limit": self.limit}
+
+
+class ResponseTooLargeError(RefusedError):
+    """What was asked for at once is more than one answer may hold."""
+
+    code = "store.response_too_large"
+    name = "ResponseTooLarge"
 
 
 class KeyTooLargeError(RefusedError):
@@ -269,6 +280,46 @@ class StreamFullError(StreamError):
             f"shortens it. The write was refused and nothing was changed. Prune what every "
             f"consumer has read, or raise the limit."
         )
+
+
+class StreamClosedError(StreamError):
+    """The stream was disabled, or its table dropped, and everything of it was read (F19)."""
+
+    code = "store.stream_closed"
+    name = "StreamClosed"
+
+    def __init__(self, table: str, *, position: str) -> None:
+        self.position = position
+        """The stream's end."""
+        super().__init__(
+            f"{table}: the stream was disabled, or the table dropped, and everything of it was "
+            f"read. If the table has a stream again, changes may lie between the two: copy the "
+            f"table, and start with the new one."
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The stream's end."""
+        return {"position": self.position}
+
+
+class CheckpointConflictError(StreamError):
+    """A consumer's checkpoint is not where this consumer left it."""
+
+    code = "store.checkpoint_conflict"
+    name = "CheckpointConflict"
+
+    def __init__(self, table: str, name: str, *, expected: str | None, actual: str | None) -> None:
+        self.expected = expected
+        self.actual = actual
+        super().__init__(
+            f"{table}: the checkpoint of consumer {name!r} stands elsewhere than this consumer "
+            f"left it: another one runs under the same name, or somebody moved it. Nothing was "
+            f"changed. Give each consumer a name of its own."
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """Where it was thought to stand, and where it stands."""
+        return {"expected": self.expected, "actual": self.actual}
 
 
 class NumberRefusedError(ValueRefusedError):

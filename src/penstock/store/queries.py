@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.kv import Transaction
 from penstock.store.conditions import Condition, holds
-from penstock.store.errors import InvalidConditionError
+from penstock.store.errors import InvalidConditionError, ResponseTooLargeError
 from penstock.store.keys import SORT_BYTES_MAX, after, beginning, encode_key
 from penstock.store.layout import Layout, unpack_item
 from penstock.store.projections import Projection, project
@@ -121,13 +121,37 @@ def read_page(
 
 
 def get_all(
-    layout: Layout, txn: Transaction, table: Table, keys: Sequence[Item], *, now_ms: int
+    layout: Layout,
+    txn: Transaction,
+    table: Table,
+    keys: Sequence[Item],
+    *,
+    now_ms: int,
+    bytes_max: int | None = None,
 ) -> list[Item | None]:
-    """The items of those keys, by their places; None for one that is not there."""
-    found = list[Item | None]()
+    """The items of those keys, by their places; None for one that is not there.
+
+    Raises ResponseTooLargeError for more than `bytes_max` of items, as DynamoDB counts them.
+    """
+    found, size = list[Item | None](), 0
     for key in keys:
         value = layout.items.get(txn, table.key(key))
         current = None if value is None else unpack_item(value)
-        visible = current is not None and current.visible(now_ms)
-        found.append(decode_item(current.data) if current is not None and visible else None)
+        if current is None or not current.visible(now_ms):
+            found.append(None)
+            continue
+        size += current.size
+        if bytes_max is not None and size > bytes_max:
+            raise ResponseTooLargeError(
+                f"{table.name}: the items of these {len(keys)} keys have more than {bytes_max} "
+                f"bytes. Ask for fewer at once."
+            )
+        found.append(decode_item(current.data))
     return found
+
+
+def count(layout: Layout, txn: Transaction, table: Table, *, now_ms: int) -> int:
+    """How many items a table has; every one is looked at."""
+    keys = table_range(table)
+    items = layout.items.items(txn, first=keys.first, before=keys.before)
+    return sum(unpack_item(value).visible(now_ms) for _, value in items)

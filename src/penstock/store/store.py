@@ -203,11 +203,28 @@ class Store(Engine):
                 return None
             return decode_item(current.data), current.version
 
-    def batch_get(self, table: str, keys: Sequence[Item]) -> list[Item | None]:
-        """The items of those keys as of one moment, by their places; None for one not there."""
+    def batch_get(
+        self, table: str, keys: Sequence[Item], *, bytes_max: int | None = None
+    ) -> list[Item | None]:
+        """The items of those keys as of one moment, by their places; None for one not there.
+
+        Raises ResponseTooLargeError for more than `bytes_max` of items.
+        """
         with self._reading() as txn:
-            now_ms = self._clock.wall_ms()
-            return queries.get_all(self._layout, txn, self._table(txn, table), keys, now_ms=now_ms)
+            return queries.get_all(
+                self._layout,
+                txn,
+                self._table(txn, table),
+                keys,
+                now_ms=self._clock.wall_ms(),
+                bytes_max=bytes_max,
+            )
+
+    def count(self, table: str) -> int:
+        """How many items a table has, as of one moment. Looks at every one."""
+        with self._reading() as txn:
+            schema = self._table(txn, table)
+            return queries.count(self._layout, txn, schema, now_ms=self._clock.wall_ms())
 
     def query(self, table: str) -> Query:
         """Describe items of one partition, and read them with `execute`, by sort key."""
