@@ -1,7 +1,8 @@
 """Where everything of a store lies in its LMDB environment.
 
     meta     "store" → State; "table:" name → Table; "stream:" number → Stream; "drop:" number → b""
-             "life:" sequence → whose writing begins there
+             "life:" sequence → whose writing begins there;
+             "consumer:" table, name → Consumer
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
     expiry   table ‖ second ‖ digest of the item's key → the item's key
     records  stream ‖ sequence → record; stream 0 is the catalog's: what happened to tables
@@ -21,7 +22,7 @@ from msgspec import Struct
 
 from penstock.kv import Env, Transaction
 from penstock.store.longkeys import LongKeys
-from penstock.store.schema import Stream, Table
+from penstock.store.schema import Consumer, Stream, Table
 
 META: Final = b"meta"
 ITEMS: Final = b"items"
@@ -35,6 +36,7 @@ _TABLE: Final = b"table:"
 _STREAM: Final = b"stream:"
 _DROP: Final = b"drop:"
 _LIFE: Final = b"life:"
+_CONSUMER: Final = b"consumer:"
 _HEADER: Final = struct.Struct(">QIQ")
 _U64: Final = struct.Struct(">Q")
 _RECORD: Final = struct.Struct(">IQ")
@@ -73,6 +75,8 @@ class State(Struct, frozen=True, kw_only=True):
     nodes: int = 0
     forgotten: int = 0
     """The newest sequence of any stream that was disabled, emptied by retention, and forgotten."""
+    copied: bool = False
+    """Whether this is a copy that nobody has opened for writing yet (`Engine.backup`)."""
 
 
 class Current(NamedTuple):
@@ -204,6 +208,27 @@ class Layout:
             if following <= until:
                 txn.delete(_LIFE + _U64.pack(first), db=self._meta)
 
+    # --- consumers -------------------------------------------------------------------------------
+
+    def consumer(self, txn: Transaction, table: str, name: str) -> Consumer | None:
+        """A table's consumer; None when there is none of that name."""
+        data = txn.get(_consumer_key(table, name), db=self._meta)
+        return None if data is None else _consumers.decode(data)
+
+    def put_consumer(self, txn: Transaction, consumer: Consumer) -> None:
+        """Write where a consumer stands."""
+        key = _consumer_key(consumer.table, consumer.name)
+        txn.put(key, _encoder.encode(consumer), db=self._meta)
+
+    def delete_consumer(self, txn: Transaction, consumer: Consumer) -> None:
+        """Forget a consumer."""
+        txn.delete(_consumer_key(consumer.table, consumer.name), db=self._meta)
+
+    def consumers(self, txn: Transaction, table: str | None) -> list[Consumer]:
+        """A table's consumers by name; those of all tables without one."""
+        prefix = _CONSUMER if table is None else _consumer_key(table, "")
+        return [_consumers.decode(value) for _, value in self._prefixed(txn, prefix)]
+
     # --- expiry ----------------------------------------------------------------------------------
 
     def put_expiry(self, txn: Transaction, key: bytes, second: int) -> None:
@@ -312,6 +337,12 @@ def record_check(data: bytes) -> int:
 RECORD_OVERHEAD_BYTES: Final = _RECORD.size
 
 
+def _consumer_key(table: str, name: str) -> bytes:
+    text = table.encode()
+    # The length, since a table's name may have any character.
+    return _CONSUMER + len(text).to_bytes(1, "big") + text + name.encode()
+
+
 def _expiry_key(key: bytes, second: int) -> bytes:
     return key[:4] + _U64.pack(second) + xxhash.xxh3_128_digest(key)
 
@@ -321,3 +352,4 @@ _states: Final = msgspec.msgpack.Decoder(State)
 _notes: Final = msgspec.msgpack.Decoder(CatalogRecord)
 _tables: Final = msgspec.msgpack.Decoder(Table)
 _streams: Final = msgspec.msgpack.Decoder(Stream)
+_consumers: Final = msgspec.msgpack.Decoder(Consumer)

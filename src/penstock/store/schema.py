@@ -126,6 +126,31 @@ class Table(Struct, frozen=True, kw_only=True):
         return min(value, _SECOND_MAX)
 
 
+class Hold(Struct, frozen=True, kw_only=True):
+    """What a stream keeps for a consumer: what is behind `sequence`, while it has no more bytes."""
+
+    consumer: str
+    sequence: int
+    bytes_max: int
+    overrun: bool = False
+    """Whether retention went on all the same, over `bytes_max`."""
+
+
+class Consumer(Struct, frozen=True, kw_only=True):
+    """A named consumer of a table's stream (`penstock.store.consumers`)."""
+
+    name: str
+    table: str
+    position: str
+    stream: int
+    sequence: int
+    read: int
+    """How many records its stream has had up to there."""
+    hold_bytes_max: int | None = None
+    saved_ms: int
+    restored: bool = False
+
+
 class Stream(Struct, frozen=True, kw_only=True):
     """A stream, from its enabling on; a disabled one stays readable until retention empties it."""
 
@@ -156,3 +181,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     """The time of its newest record. Never falls, whatever the clock does (F11)."""
     records: int = 0
     bytes: int = 0
+    removed: int = 0
+    """How many records retention has removed, or `prune_stream`."""
+    held: tuple[Hold, ...] = ()
+    """What consumers ask to be kept."""

@@ -9,7 +9,8 @@ It is compared before anything is read, so a reader is never moved silently (F4,
 - beyond what was ever written: AheadOfStreamError.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.kv import Transaction
 from penstock.store.errors import (
@@ -21,6 +22,9 @@ from penstock.store.errors import (
 from penstock.store.layout import Layout, State, record_check
 from penstock.store.records import StreamRecord, decode_stored, record_of
 from penstock.store.schema import Stream, StreamViewType
+
+if TYPE_CHECKING:
+    from penstock.store.consumers import ConsumerInfo
 
 BYTES_MAX: Final = 1 << 20
 """Of items in an answer, as DynamoDB counts them; at the least one record comes (F13)."""
@@ -70,6 +74,8 @@ class StreamInfo(NamedTuple):
     bytes: int
     created_ms: int
     closed_ms: int | None
+    consumers: "Sequence[ConsumerInfo]" = ()
+    """Those that have a checkpoint, with how far behind each is (F12)."""
 
 
 class Page(NamedTuple):
@@ -162,7 +168,13 @@ def read(
     return Page(records, position, closed=stream.closed_ms is not None)
 
 
-def info(layout: Layout, txn: Transaction, state: State, stream: Stream) -> StreamInfo:
+def info(
+    layout: Layout,
+    txn: Transaction,
+    state: State,
+    stream: Stream,
+    consumers: "Sequence[ConsumerInfo]" = (),
+) -> StreamInfo:
     """The stream, as of the transaction."""
     after = max(stream.first, stream.trimmed)
     oldest = next(layout.records(txn, stream.id, after=after), None)
@@ -177,4 +189,5 @@ def info(layout: Layout, txn: Transaction, state: State, stream: Stream) -> Stre
         bytes=stream.bytes,
         created_ms=stream.created_ms,
         closed_ms=stream.closed_ms,
+        consumers=consumers,
     )
