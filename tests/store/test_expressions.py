@@ -456,6 +456,25 @@ def test_what_is_no_condition_is_refused_in_dynamodbs_words(text: str, said: str
             "SET a = :z",
             "An expression attribute value used in expression is not defined; attribute value: :z",
         ),
+        # Names before values, and the last action first.
+        (
+            "SET #z = :z, a = :y",
+            (
+                "An expression attribute name used in the document path is not defined; "
+                "attribute name: #z"
+            ),
+        ),
+        (
+            "SET a = #z, b = :z",
+            (
+                "An expression attribute name used in the document path is not defined; "
+                "attribute name: #z"
+            ),
+        ),
+        (
+            "SET a = :z, b = :y",
+            "An expression attribute value used in expression is not defined; attribute value: :y",
+        ),
         ("SET a = a + :s", f"{OPERAND}operator or function: +, operand type: S"),
         ("SET a = :l - a", f"{OPERAND}operator or function: -, operand type: L"),
         (

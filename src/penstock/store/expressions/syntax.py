@@ -272,7 +272,7 @@ class _Parser:
                 self._fail()
 
     def _first_operand(self, frames: list[_Frame]) -> OperandNode:
-        """What a comparison begins with; a parenthesis around it is not one around a condition."""
+        """What a comparison begins with, out of the parentheses that hold nothing else."""
         while self._is("NOT", "("):
             if self._take().kind == "NOT":
                 self._operators += 1
@@ -282,21 +282,12 @@ class _Parser:
         operand = self._operand()
         closed = 0
         while self._is(")") and len(frames) > 1 and _untouched(frames[-1]):
-            if isinstance(operand, CallNode) and not self._compared_behind():
-                break
             self._take()
             frames.pop()
             closed += 1
             if closed > 1:
                 _refuse_redundant()
         return operand
-
-    def _compared_behind(self) -> bool:
-        """Whether what follows the parentheses that close here compares what is in them."""
-        at = self._at
-        while self._tokens[at].kind == ")":
-            at += 1
-        return self._tokens[at].kind in _COMPARATORS or self._tokens[at].kind in {"BETWEEN", "IN"}
 
     def _comparison(self, operand: OperandNode) -> ConditionNode:
         if self._next.kind in _COMPARATORS:
