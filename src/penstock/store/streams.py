@@ -10,7 +10,7 @@ It is compared before anything is read, so a reader is never moved silently (F4,
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.kv import Transaction
 from penstock.store.errors import (
@@ -22,9 +22,6 @@ from penstock.store.errors import (
 from penstock.store.layout import Layout, State, record_check
 from penstock.store.records import StreamRecord, decode_stored, record_of
 from penstock.store.schema import Stream, StreamViewType
-
-if TYPE_CHECKING:
-    from penstock.store.consumers import ConsumerInfo
 
 BYTES_MAX: Final = 1 << 20
 """Of items in an answer, as DynamoDB counts them; at the least one record comes (F13)."""
@@ -59,6 +56,24 @@ class Position(NamedTuple):
             ) from None
 
 
+class ConsumerInfo(NamedTuple):
+    """A consumer of a stream, as of one moment."""
+
+    name: str
+    sequence: int
+    """What it has handled, up to here."""
+    lag_records: int
+    """How many records it has not handled; those too that retention has removed."""
+    lag_ms: int
+    """The age of the oldest record that it has not handled; 0 when there is none."""
+    saved_ms: int
+    hold_bytes_max: int | None
+    overrun: bool
+    """Whether retention removed records that it had not handled."""
+    current: bool
+    """Whether it reads this stream; False: an earlier one of the table."""
+
+
 class StreamInfo(NamedTuple):
     """A table's stream, as of one moment."""
 
@@ -74,7 +89,7 @@ class StreamInfo(NamedTuple):
     bytes: int
     created_ms: int
     closed_ms: int | None
-    consumers: "Sequence[ConsumerInfo]" = ()
+    consumers: Sequence[ConsumerInfo] = ()
     """Those that have a checkpoint, with how far behind each is (F12)."""
 
 
@@ -173,7 +188,7 @@ def info(
     txn: Transaction,
     state: State,
     stream: Stream,
-    consumers: "Sequence[ConsumerInfo]" = (),
+    consumers: Sequence[ConsumerInfo] = (),
 ) -> StreamInfo:
     """The stream, as of the transaction."""
     after = max(stream.first, stream.trimmed)
