@@ -16,6 +16,7 @@ from typing import Final, Self
 from penstock import kv
 from penstock.clocks import Clock, SystemClock, Trust
 from penstock.kv import Transaction as Txn
+from penstock.store import backups
 from penstock.store.errors import (
     StoreClosedError,
     StoreError,
@@ -78,12 +79,27 @@ class Engine:
                 f"the store at {self.path} is of format {state.format}, and this Penstock reads up "
                 f"to {FORMAT}. Nothing was changed. Use the Penstock that wrote it, or a newer one."
             )
+        if state.copied and not self._read_only:
+            with self._env.write() as txn:
+                backups.begin_copy(layout, txn, now_ms=self._clock.wall_ms())
         return layout
 
     def _newest_ms(self) -> int | None:
         """When the newest record was written, as far as is known."""
         with self._env.read() as txn:
             return max((one.newest_ms for one in self._layout.streams(txn)), default=None)
+
+    def backup(self, target: str | Path, *, compact: bool = True) -> None:
+        """Copy the store as of one moment to the new folder `target`, while it is written.
+
+        The folder appears whole or not at all. The copy is a store: versions of items that it
+        writes were never given before, positions of what the other store wrote later are refused
+        in it (StreamChangedError, AheadOfStreamError), and so are checkpoints of consumers, which
+        may have handled what is not in the copy. Raises ConfigError when `target` holds something,
+        and LogFullError when it does not fit.
+        """
+        self._check_open()
+        backups.backup(self._env, Path(target), compact=compact)
 
     def close(self) -> None:
         """Wait for what is under way, and close. A second time does nothing."""

@@ -14,8 +14,9 @@ when they return, and a change and its record are in the same one. Reads see one
 for nobody. All of it may be called from any thread.
 """
 
+import asyncio
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
@@ -25,14 +26,17 @@ import msgspec
 
 from penstock.clocks import Clock
 from penstock.kv import Transaction as Txn
-from penstock.store import admin, queries, streams
+from penstock.store import admin, consume, consumers, queries, streams
 from penstock.store.builders import CreateTable, Query, ReadRecords, Scan, UpdateItem
 from penstock.store.conditions import Condition
+from penstock.store.consume import Consumer
+from penstock.store.consumers import Checkpoint, Start
 from penstock.store.engine import Engine
-from penstock.store.errors import StoreClosedError, TableAlreadyExistsError
+from penstock.store.errors import StoreClosedError, StreamError, TableAlreadyExistsError
 from penstock.store.layout import unpack_item
 from penstock.store.merged import View
 from penstock.store.queries import ItemPage
+from penstock.store.records import StreamRecord
 from penstock.store.retention import prune_until
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
 from penstock.store.streams import Page, Position, StreamInfo
@@ -383,7 +387,9 @@ class Store(Engine):
         """A table's stream, or its last one. Raises StreamNotEnabledError if it never had one."""
         with self._reading() as txn:
             stream = self._stream(txn, table, None)
-            return streams.info(self._layout, txn, self._state(txn), stream)
+            now_ms = self._clock.wall_ms()
+            known = consumers.infos(self._layout, txn, stream, now_ms=now_ms)
+            return streams.info(self._layout, txn, self._state(txn), stream, known)
 
     @contextmanager
     def view(self) -> Generator[View]:
@@ -409,6 +415,123 @@ class Store(Engine):
                 return page
             begin = page.position
             self.wait(rings, left)
+
+    async def read_async(self, wanted: ReadRecords) -> Page:
+        """What `wanted.execute()` returns, without holding up the event loop."""
+        deadline, begin = monotonic() + wanted.wait_seconds, wanted.begin
+        while True:
+            rings = self.bell.rings
+            page = await asyncio.to_thread(self._page, wanted, begin)
+            left = deadline - monotonic()
+            if page.records or page.closed or left <= 0:
+                return page
+            begin = page.position
+            await self.wait_async(rings, left)
+
+    def follow(
+        self,
+        table: str,
+        *,
+        after: str | None = None,
+        start: Start = "trim_horizon",
+        idle_seconds: float | None = None,
+    ) -> Generator[StreamRecord]:
+        """A table's records as they commit, behind the position `after`, or from `start` on.
+
+        It ends once nothing has come for `idle_seconds`, without them never. Raises
+        StreamClosedError when the stream ended and everything of it was read, StoreClosedError when
+        the store is closed meanwhile, and what `get_stream_records` raises.
+        """
+        return consume.follow(self, table, after or start, idle_seconds=idle_seconds)
+
+    def follow_async(
+        self,
+        table: str,
+        *,
+        after: str | None = None,
+        start: Start = "trim_horizon",
+        idle_seconds: float | None = None,
+    ) -> AsyncGenerator[StreamRecord]:
+        """As `follow`, in an event loop."""
+        return consume.follow_async(self, table, after or start, idle_seconds=idle_seconds)
+
+    # --- consumers -------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        table: str,
+        name: str,
+        *,
+        start: Start = "trim_horizon",
+        resync: Callable[[StreamError], None] | None = None,
+        limit: int = 100,
+        hold_bytes_max: int | None = None,
+    ) -> Consumer:
+        """A consumer of a table's stream, whose checkpoint the store keeps under its name.
+
+        It begins at its checkpoint, or where `start` says when it has none, and handles at most
+        `limit` records at once: `run`. `resync` copies the table when the checkpoint cannot be read
+        on from; without it that is an error. With `hold_bytes_max`, retention keeps what it has not
+        handled while the stream has no more bytes (`penstock.store.consumers`).
+        """
+        return Consumer(
+            self,
+            table,
+            name,
+            start=start,
+            resync=resync,
+            limit=limit,
+            hold_bytes_max=hold_bytes_max,
+        )
+
+    def register_consumer(
+        self,
+        table: str,
+        name: str,
+        *,
+        start: Start = "trim_horizon",
+        hold_bytes_max: int | None = None,
+    ) -> Checkpoint:
+        """A consumer's checkpoint, made where `start` says if it has none.
+
+        Raises StreamNotEnabledError and TableNotFoundError.
+        """
+        with self._writing() as txn:
+            return consumers.register(
+                self._layout,
+                txn,
+                self._state(txn),
+                self._stream(txn, table, None),
+                name,
+                start=start,
+                hold_bytes_max=hold_bytes_max,
+                now_ms=self._clock.wall_ms(),
+            )
+
+    def save_checkpoint(
+        self, table: str, name: str, position: str, *, expected: str | None
+    ) -> None:
+        """Move a consumer's checkpoint from `expected` to `position`, durably.
+
+        Raises CheckpointConflictError when it is elsewhere: another consumer has the same name.
+        """
+        with self._writing() as txn:
+            consumers.save(
+                self._layout,
+                txn,
+                self._state(txn),
+                [one for one in self._layout.streams(txn) if one.table == table],
+                name,
+                table=table,
+                position=Position.parse(position),
+                expected=expected,
+                now_ms=self._clock.wall_ms(),
+            )
+
+    def forget_consumer(self, table: str, name: str) -> bool:
+        """Forget a consumer and what is held for it; False when there was none."""
+        with self._writing() as txn:
+            return consumers.forget(self._layout, txn, table, name)
 
     def _page(self, wanted: ReadRecords, begin: str | int) -> Page:
         with self._reading() as txn:
