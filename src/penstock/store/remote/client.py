@@ -1,0 +1,602 @@
+"""A store's client that waits: every operation of `penstock.store.Store`, over its server's socket.
+
+    with Client("shop.sock") as db:
+        db.put("orders", {"id": "o1", "total": 30})
+
+It may be used from any thread; what threads ask at once goes over connections of their own. A
+connection that was lost is made anew for the next call. Reads are asked again by themselves; a
+write that was sent and not answered raises OutcomeUnknownError, since it may have been done.
+"""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from penstock.errors import PenstockError
+from penstock.store.builders import CreateTable, Query, ReadRecords, Scan, UpdateItem
+from penstock.store.conditions import Condition
+from penstock.store.consume import Consumer, Start
+from penstock.store.consumers import Checkpoint
+from penstock.store.errors import StoreClosedError, StreamError, TransactionError
+from penstock.store.queries import ItemPage
+from penstock.store.records import StreamRecord
+from penstock.store.remote import calls
+from penstock.store.remote.calls import Answer, Call, answered, error_of
+from penstock.store.remote.errors import OutcomeUnknownError, ServerUnavailableError
+from penstock.store.remote.requests import (
+    AbortTransaction,
+    BeginTransaction,
+    CommitTransaction,
+    Request,
+    encode_line,
+)
+from penstock.store.schema import Retention, StreamViewType, Table
+from penstock.store.streams import Page, StreamInfo
+from penstock.store.transaction import Updated
+from penstock.store.updates import Update
+from penstock.store.values import Item
+
+_IDLE_MAX: Final = 8
+"""Connections that are kept though nobody uses them."""
+_PAUSE_SECONDS: Final = 0.2
+Result = TypeVar("Result")
+
+
+class _LostError(Exception):
+    """The connection broke."""
+
+    def __init__(self, cause: str, *, sent: bool) -> None:
+        super().__init__(cause)
+        self.sent = sent
+        """Whether the whole request had been handed over, so that it may have been done."""
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, address: Path, timeout_seconds: float) -> None:
+        self._timeout = timeout_seconds
+        self._received = bytearray()
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.settimeout(timeout_seconds)
+            self._socket.connect(str(address))
+        except OSError as error:
+            self._socket.close()
+            raise unavailable(address, error) from error
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def usable(self) -> bool:
+        """Whether the server has neither hung up nor said anything unasked."""
+        return not self._received and not select.select([self._socket], [], [], 0)[0]
+
+    def send(self, line: bytes) -> None:
+        """Hand a line over. Raises _LostError; then the server has not got all of it."""
+        try:
+            self._socket.sendall(line)
+        except OSError as error:
+            said = self._last_words()
+            if said is not None:
+                raise said from error
+            raise _LostError(str(error), sent=False) from error
+
+    def _last_words(self) -> PenstockError | None:
+        """Why the server hung up, if it said so."""
+        with suppress(_LostError):
+            return error_of(self.receive(1.0))
+        return None
+
+    def receive(self, seconds: float | None = None) -> bytes:
+        """The next line. Raises _LostError, also after so many seconds."""
+        line = self.receive_within(seconds)
+        if line is None:
+            raise _LostError("no answer came in time", sent=True)
+        return line
+
+    def receive_within(self, seconds: float | None) -> bytes | None:
+        """The next line; None when none has come after so many seconds."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        looked = 0
+        while (end := self._received.find(b"\n", looked)) < 0:
+            looked = len(self._received)
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                self._socket.settimeout(None if left is None else max(left, 0.001))
+                data = self._socket.recv(1 << 18)
+            except TimeoutError:
+                return None
+            except OSError as error:
+                raise _LostError(str(error), sent=True) from error
+            finally:
+                with suppress(OSError):
+                    self._socket.settimeout(self._timeout)
+            if not data:
+                raise _LostError("the server hung up", sent=True)
+            self._received += data
+        line = bytes(self._received[: end + 1])
+        del self._received[: end + 1]
+        return line
+
+
+def unavailable(address: Path, error: OSError) -> ServerUnavailableError:
+    """Nobody answers there."""
+    return ServerUnavailableError(
+        f"no store's server answers at {address} ({error.strerror or error}). Nothing was done. "
+        f"Is `penstock store serve` running?"
+    )
+
+
+def unknown(address: Path, cause: object) -> OutcomeUnknownError:
+    """A write was sent, and its answer is missing."""
+    return OutcomeUnknownError(
+        f"the store's server at {address} broke off before it answered a write ({cause}), which "
+        f"may be kept or not. Read before writing again, or write with a condition or an expected "
+        f"version."
+    )
+
+
+class Client:
+    """A store behind its server's socket."""
+
+    def __init__(self, address: str | Path, *, timeout_seconds: float = 30.0) -> None:
+        """A call that is not answered after so many seconds is given up. Connects when first used.
+
+        Calls raise ServerUnavailableError when nobody answers: then nothing was done.
+        """
+        self.address = Path(address)
+        self._timeout = timeout_seconds
+        self._turn = threading.Lock()
+        self._idle = list[Link]()
+        self._closing = threading.Event()
+        self._mine = threading.local()
+
+    def close(self) -> None:
+        """Let go of the connections. A second time does nothing."""
+        with self._turn:
+            self._closing.set()
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- asking ----------------------------------------------------------------------------------
+
+    def _run(self, call: Call[Result]) -> Result:
+        if call.writes and getattr(self._mine, "open", False):
+            raise TransactionError(
+                "a transaction of this thread is open, and a store has one at a time. Nothing was "
+                "changed. Use that one's own put, update and delete."
+            )
+        line = encode_line(call.request)
+        for last in (False, True):
+            link = self._link(new=last)
+            try:
+                said = self._ask(link, line, call.wait_seconds)
+            except _LostError as lost:
+                if call.writes and lost.sent:
+                    raise unknown(self.address, lost) from lost
+                if last:
+                    raise ServerUnavailableError(
+                        f"the store's server at {self.address} broke off ({lost}). Nothing was "
+                        f"done. Try again."
+                    ) from lost
+                continue
+            return call.read(said)
+        raise AssertionError("the last try returns or raises")
+
+    def _ask(self, link: Link, line: bytes, wait_seconds: float = 0.0) -> Answer:
+        """Ask over a connection, and keep it unless it broke."""
+        kept = False
+        try:
+            link.send(line)
+            reply = link.receive(self._timeout + wait_seconds)
+            kept = True
+        finally:
+            if kept:
+                self._keep(link)
+            else:
+                link.close()
+        return answered(reply)
+
+    def _link(self, *, new: bool) -> Link:
+        while not new:
+            with self._turn:
+                self._check_open()
+                link = self._idle.pop() if self._idle else None
+            if link is None:
+                break
+            if link.usable():
+                return link
+            link.close()
+        self._check_open()
+        return Link(self.address, self._timeout)
+
+    def _keep(self, link: Link) -> None:
+        with self._turn:
+            if not self._closing.is_set() and len(self._idle) < _IDLE_MAX:
+                self._idle.append(link)
+                return
+        link.close()
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise StoreClosedError(f"the client of {self.address} is closed")
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    @contextmanager
+    def transact(self) -> Generator["ClientTransaction"]:
+        """A write transaction: kept, and durable, when the block ends; undone if it raises.
+
+        Other writers of the store wait meanwhile, and the server undoes one that takes longer than
+        its transaction_seconds_max: then TransactionError is raised.
+        """
+        if getattr(self._mine, "open", False):
+            raise TransactionError(
+                "a transaction of this thread is open, and a store has one at a time. Nothing was "
+                "changed. Use that one's own put, update and delete."
+            )
+        link = self._begin()
+        self._mine.open, ended = True, False
+        try:
+            yield ClientTransaction(link, self._timeout, self._undone)
+            self._end(link, CommitTransaction(), writes=True)
+            ended = True
+        except _LostError as lost:
+            raise self._undone(lost) from lost
+        except BaseException:
+            with suppress(_LostError, PenstockError):
+                self._end(link, AbortTransaction(), writes=False)
+                ended = True
+            raise
+        finally:
+            self._mine.open = False
+            if ended:
+                self._keep(link)
+            else:
+                link.close()
+
+    def _begin(self) -> Link:
+        """A connection with a transaction open on it."""
+        for last in (False, True):
+            link = self._link(new=last)
+            try:
+                link.send(encode_line(BeginTransaction()))
+                answered(link.receive())
+                return link
+            except _LostError as lost:
+                link.close()
+                if last:
+                    raise self._undone(lost) from lost
+            except BaseException:
+                link.close()
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def _end(self, link: Link, request: Request, *, writes: bool) -> None:
+        try:
+            link.send(encode_line(request))
+            reply = link.receive(self._timeout)
+        except _LostError as lost:
+            if writes and lost.sent:
+                raise unknown(self.address, lost) from lost
+            raise
+        answered(reply)
+
+    def _undone(self, lost: _LostError) -> ServerUnavailableError:
+        return ServerUnavailableError(
+            f"the store's server at {self.address} broke off inside a transaction ({lost}), which "
+            f"is undone. Nothing was changed. Try again."
+        )
+
+    # --- items -----------------------------------------------------------------------------------
+
+    def put(
+        self,
+        table: str,
+        item: Item,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Item | None:
+        """Write an item, whole; returns the one that it replaces. See `Transaction.put`."""
+        return self._run(calls.put(table, item, condition, expected_version))
+
+    def update(self, table: str, key: Item) -> UpdateItem:
+        """Describe changes of an item, and make them with `execute`."""
+        return UpdateItem(lambda it: self._run(calls.described_update(it)), table, key)
+
+    def delete(
+        self,
+        table: str,
+        key: Item,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Item | None:
+        """Remove an item; returns it, or None when there was none. See `Transaction.delete`."""
+        return self._run(calls.delete(table, key, condition, expected_version))
+
+    def write_batch(
+        self, *, puts: Iterable[tuple[str, Item]] = (), deletes: Iterable[tuple[str, Item]] = ()
+    ) -> None:
+        """Write and remove at most 25 items, of any tables, all or none. Puts come first."""
+        self._run(calls.write_batch(puts, deletes))
+
+    def get(self, table: str, key: Item) -> Item | None:
+        """The item of that key; None when there is none."""
+        return self._run(calls.get(table, key))
+
+    def get_versioned(self, table: str, key: Item) -> tuple[Item, int] | None:
+        """The item of that key and its version, for `expected_version`; None when there is none."""
+        return self._run(calls.get_versioned(table, key))
+
+    def batch_get(self, table: str, keys: Sequence[Item]) -> list[Item | None]:
+        """The items of at most 1000 keys as of one moment, by their places; None for one not there.
+
+        Raises ResponseTooLargeError for more than 16 MiB of items.
+        """
+        return self._run(calls.batch_get(table, keys))
+
+    def query(self, table: str) -> Query:
+        """Describe items of one partition, and read them with `execute`, by sort key."""
+        return Query(lambda it: self._run(calls.query(it)), table)
+
+    def scan(self, table: str) -> Scan:
+        """Describe items of a table, and read them with `execute`, partition by partition."""
+        return Scan(lambda it: self._run(calls.scan(it)), table)
+
+    def count(self, table: str) -> int:
+        """How many items a table has, as of one moment. Looks at every one."""
+        return self._run(calls.count(table))
+
+    # --- tables ----------------------------------------------------------------------------------
+
+    def create_table(self, name: str) -> CreateTable:
+        """Describe a table, and make it with `execute`."""
+        return CreateTable(lambda it: self._run(calls.create_table(it)), name)
+
+    def drop_table(self, name: str) -> None:
+        """Remove a table. Its stream is closed, and stays readable for its retention (F19)."""
+        self._run(calls.drop_table(name))
+
+    def list_tables(self) -> list[str]:
+        """The names of all tables, sorted."""
+        return self._run(calls.list_tables())
+
+    def describe_table(self, name: str) -> Table:
+        """A table's schema. Raises TableNotFoundError."""
+        return self._run(calls.describe_table(name))
+
+    def set_ttl(self, table: str, attribute: str | None) -> None:
+        """Let items expire at the second that `attribute` says; None: never."""
+        self._run(calls.set_ttl(table, attribute))
+
+    def sweep(self) -> int:
+        """Have the server remove a step of what `Store.sweep` removes; returns how much."""
+        return self._run(calls.sweep())
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    def enable_stream(
+        self,
+        table: str,
+        view: StreamViewType,
+        *,
+        retention: Retention | None = None,
+        unchanged: bool = False,
+    ) -> None:
+        """Begin a stream of a table: it holds what is written from now on."""
+        self._run(calls.enable_stream(table, view, retention, unchanged))
+
+    def disable_stream(self, table: str) -> None:
+        """End a table's stream. What it holds stays readable, and its readers are told."""
+        self._run(calls.disable_stream(table))
+
+    def alter_table_stream_retention(self, table: str, retention: Retention) -> None:
+        """Keep more or less of a table's stream from now on."""
+        self._run(calls.alter_retention(table, retention))
+
+    def prune_stream(self, table: str, *, until_sequence: int) -> int:
+        """Remove a table's records up to a sequence, with it; returns how many there were."""
+        return self._run(calls.prune_stream(table, until_sequence))
+
+    def get_stream_info(self, table: str) -> StreamInfo:
+        """A table's stream, or its last one. Raises StreamNotEnabledError if it never had one."""
+        return self._run(calls.get_stream_info(table))
+
+    def get_stream_records(self, table: str) -> ReadRecords:
+        """Describe a part of a table's stream, and read it with `execute`."""
+        return ReadRecords(self._read_records, table)
+
+    def _read_records(self, wanted: ReadRecords) -> Page:
+        deadline, begin = time.monotonic() + wanted.wait_seconds, wanted.begin
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            page = self._run(calls.get_stream_records(wanted, begin, wait_seconds=left))
+            if page.records or page.closed or time.monotonic() >= deadline:
+                return page
+            begin = page.position
+
+    def follow(
+        self,
+        table: str,
+        *,
+        after: str | None = None,
+        start: Start = "trim_horizon",
+        idle_seconds: float | None = None,
+    ) -> Generator[StreamRecord]:
+        """Records as they commit, pushed by the server; see `Store.follow`.
+
+        A connection that was lost is made anew, and goes on behind the last record. Raises
+        ServerUnavailableError once nobody has answered for `timeout_seconds`.
+        """
+        position, link, lost_at = after or start, None, None
+        try:
+            while True:
+                try:
+                    if link is None:
+                        link = self._subscribed(table, position)
+                    page = _pushed(link, idle_seconds)
+                except (_LostError, ServerUnavailableError) as lost:
+                    if link is None and lost_at is None:
+                        raise
+                    link, lost_at = None, self._lost(link, lost, lost_at)
+                    continue
+                if page is None:
+                    return
+                lost_at = None
+                for record in page.records:
+                    yield record
+                    position = record.position
+                position = page.position
+        finally:
+            if link is not None:
+                link.close()
+
+    def _subscribed(self, table: str, position: str) -> Link:
+        link = Link(self.address, self._timeout)
+        try:
+            link.send(encode_line(calls.subscribe(table, position)))
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _lost(
+        self, link: Link | None, cause: Exception, since: float | None
+    ) -> float:
+        """Wait a little before the next try; since when nobody answers."""
+        if link is not None:
+            link.close()
+        now = time.monotonic()
+        since = now if since is None else since
+        if now - since > self._timeout:
+            raise ServerUnavailableError(
+                f"no store's server has answered at {self.address} for {self._timeout:g} s "
+                f"({cause}). What was read is good. Go on after its last position."
+            ) from cause
+        self._closing.wait(_PAUSE_SECONDS)
+        self._check_open()
+        return since
+
+    # --- consumers -------------------------------------------------------------------------------
+
+    def consume(
+        self,
+        table: str,
+        name: str,
+        *,
+        start: Start = "trim_horizon",
+        resync: Callable[[StreamError], None] | None = None,
+        limit: int = 100,
+        hold_bytes_max: int | None = None,
+    ) -> Consumer:
+        """A consumer whose checkpoint the store keeps; see `Store.consume`."""
+        return Consumer(
+            self,
+            table,
+            name,
+            start=start,
+            resync=resync,
+            limit=limit,
+            hold_bytes_max=hold_bytes_max,
+        )
+
+    def register_consumer(
+        self,
+        table: str,
+        name: str,
+        *,
+        start: Start = "trim_horizon",
+        hold_bytes_max: int | None = None,
+    ) -> Checkpoint:
+        """A consumer's checkpoint, made where `start` says if it has none."""
+        return self._run(calls.register_consumer(table, name, start, hold_bytes_max))
+
+    def save_checkpoint(
+        self, table: str, name: str, position: str, *, expected: str | None
+    ) -> None:
+        """Move a consumer's checkpoint from `expected` to `position`."""
+        self._run(calls.save_checkpoint(table, name, position, expected))
+
+    def forget_consumer(self, table: str, name: str) -> bool:
+        """Forget a consumer and what is held for it; False when there was none."""
+        return self._run(calls.forget_consumer(table, name))
+
+
+def _pushed(link: Link, idle_seconds: float | None) -> Page | None:
+    """What is pushed next; None when nothing was for so long."""
+    line = link.receive_within(idle_seconds)
+    return None if line is None else calls.read_page(answered(line))
+
+
+class ClientTransaction:
+    """One write transaction over a client. Of use only inside its block."""
+
+    def __init__(self, link: Link, timeout_seconds: float, lost: Callable[[_LostError], PenstockError]) -> None:
+        self._link = link
+        self._timeout = timeout_seconds
+        self._lost = lost
+
+    def _run(self, call: Call[Result]) -> Result:
+        try:
+            self._link.send(encode_line(call.request))
+            reply = self._link.receive(self._timeout)
+        except _LostError as lost:
+            raise self._lost(lost) from lost
+        return call.read(answered(reply))
+
+    def get(self, table: str, key: Item) -> Item | None:
+        """The item of that key, as this transaction has left it; None when there is none."""
+        return self._run(calls.get(table, key))
+
+    def put(
+        self,
+        table: str,
+        item: Item,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Item | None:
+        """Write an item, whole; returns the one that it replaces."""
+        return self._run(calls.put(table, item, condition, expected_version))
+
+    def update(
+        self,
+        table: str,
+        key: Item,
+        update: Update,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Updated:
+        """Change an item in part, or make it of its key; returns what it was and is."""
+        return self._run(calls.update(table, key, update, condition, expected_version))
+
+    def delete(
+        self,
+        table: str,
+        key: Item,
+        *,
+        condition: Condition | None = None,
+        expected_version: int | None = None,
+    ) -> Item | None:
+        """Remove an item; returns it, or None when there was none, which is no change."""
+        return self._run(calls.delete(table, key, condition, expected_version))
+
+    def check(self, table: str, key: Item, condition: Condition) -> None:
+        """Raise ConditionCheckFailedError unless the condition holds for the item of that key."""
+        self._run(calls.check(table, key, condition))
