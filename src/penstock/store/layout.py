@@ -179,31 +179,23 @@ class Layout:
         assert state is not None, "written when the store was made"
         txn.put(_LIFE + _U64.pack(state.sequence + 1), life.encode(), db=self._meta)
 
-    def lives(self, txn: Transaction, sequence: int) -> list[tuple[int, str]]:
-        """The life that wrote `sequence` and all later ones, each with the sequence it begins at.
-
-        Without a first one that begins at or before `sequence`, it is not known any more, or
-        nothing was ever written there.
-        """
-        found = list[tuple[int, str]]()
+    def life(self, txn: Transaction, sequence: int) -> str:
+        """Who wrote the record of that sequence; empty when it is not known any more, or none."""
         with txn.cursor(self._meta) as cursor:
             more = cursor.set_range(_LIFE + _U64.pack(sequence + 1))
-            back = cursor.prev() if more else cursor.last()
-            if back and cursor.key().startswith(_LIFE):
-                more = True
-            elif back:
-                more = cursor.next()
-            else:
-                more = cursor.first()
-            while more and cursor.key().startswith(_LIFE):
-                (first,) = _U64.unpack_from(cursor.key(), len(_LIFE))
-                found.append((first, cursor.value().decode()))
-                more = cursor.next()
-        return found
+            found = cursor.prev() if more else cursor.last()
+            return cursor.value().decode() if found and cursor.key().startswith(_LIFE) else ""
+
+    def lives(self, txn: Transaction) -> list[tuple[int, str]]:
+        """All lives that are known, each with the sequence from which on it wrote."""
+        return [
+            (_U64.unpack_from(key, len(_LIFE))[0], value.decode())
+            for key, value in self._prefixed(txn, _LIFE)
+        ]
 
     def forget_lives(self, txn: Transaction, *, until: int, limit: int) -> None:
         """Forget at most `limit` lives that wrote nothing at `until` or behind it."""
-        lives = self.lives(txn, 0)[: limit + 1]
+        lives = self.lives(txn)[: limit + 1]
         for (first, _), (following, _) in pairwise(lives):
             if following <= until:
                 txn.delete(_LIFE + _U64.pack(first), db=self._meta)

@@ -116,9 +116,13 @@ class View:
         """All streams that are enabled, or of which something is left, in their order."""
         return self._streams
 
-    def lives(self, sequence: int) -> list[tuple[int, str]]:
-        """As `Layout.lives`: who wrote `sequence`, and who wrote from where on behind it."""
-        return self._layout.lives(self._txn, sequence)
+    def life(self, sequence: int) -> str:
+        """As `Layout.life`: who wrote the record of that sequence."""
+        return self._layout.life(self._txn, sequence)
+
+    def lives(self) -> list[tuple[int, str]]:
+        """As `Layout.lives`."""
+        return self._layout.lives(self._txn)
 
     # --- changes ---------------------------------------------------------------------------------
 
