@@ -27,6 +27,7 @@ from penstock.store import (
     VersionMismatchError,
     attr,
 )
+from penstock.store.builders import Query
 from tests.store.support import SetClock, all_records, opened, with_table
 
 
@@ -58,7 +59,7 @@ def test_an_update_changes_parts_and_says_what_it_found_and_left(tmp_path: Path)
     with opened(tmp_path) as db:
         with_table(db)
         made = db.update("t", {"id": "a"}).set("n", 1).add("tags", {"x", "y"}).execute()
-        assert made == (None, {"id": "a", "n": 1, "tags": {"x", "y"}})
+        assert (made.old, made.new) == (None, {"id": "a", "n": 1, "tags": {"x", "y"}})
         changed = db.update("t", {"id": "a"}).add("n", 2).delete("tags", {"x"}).execute()
         assert changed.new == {"id": "a", "n": 3, "tags": {"y"}}
         assert changed.old == made.new
@@ -187,10 +188,10 @@ def test_a_query_reads_a_partition_by_sort_key(tmp_path: Path) -> None:
             for number in (10, -3, Decimal("2.5"), 0):
                 db.put("orders", {"customer": customer, "number": number})
 
-        def numbers(query: store.store.Query) -> list[Any]:
+        def numbers(query: Query) -> list[Any]:
             return [item["number"] for item in query.execute().items]
 
-        def query() -> store.store.Query:
+        def query() -> Query:
             return db.query("orders").partition_key("a")
 
         assert numbers(query()) == [-3, 0, Decimal("2.5"), 10]

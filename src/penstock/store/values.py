@@ -26,15 +26,26 @@ from penstock.store.errors import DocumentTooLargeError, ValueRefusedError
 Number: TypeAlias = int | Decimal
 Scalar: TypeAlias = str | bytes | Number
 Value: TypeAlias = (
-    bool | Scalar | list["Value"] | dict[str, "Value"] | set[str] | set[bytes] | set[Number] | None
+    bool
+    | Scalar
+    | list["Value"]
+    | dict[str, "Value"]
+    | set[str]
+    | set[bytes]
+    | set[int]
+    | set[Decimal]
+    | set[Number]
+    | None
 )
-Item: TypeAlias = dict[str, Value]
+Item: TypeAlias = dict[str, Any]
+"""Attributes by name, each a `Value`; not typed so, that what is read needs no casts."""
 
 ITEM_BYTES_MAX: Final = 400 << 10
 DEPTH_MAX: Final = 32
 DIGITS_MAX: Final = 38
 _EXPONENT_MAX: Final = 125
 _EXPONENT_MIN: Final = -130
+_INTEGER_MAX: Final = 10 ** (_EXPONENT_MAX + 1)
 
 _NUMBER: Final = 1
 _STRINGS: Final = 2
@@ -60,6 +71,8 @@ def number(value: Number) -> Number:
     if isinstance(value, int):
         if -_INT64 <= value < _INT64:
             return value
+        if abs(value) >= _INTEGER_MAX:  # Python itself writes no more than some thousand digits
+            raise _magnitude(f"1E+{_EXPONENT_MAX + 1} or more")
         digits = str(abs(value))
         _check(value, len(digits.rstrip("0")), len(digits) - 1)
         return value
@@ -86,10 +99,14 @@ def _check(value: Number, digits: int, exponent: int) -> None:
             f"Nothing was written. Store it as a string, or round it."
         )
     if not _EXPONENT_MIN <= exponent <= _EXPONENT_MAX:
-        raise ValueRefusedError(
-            f"a number's magnitude must be between 1E{_EXPONENT_MIN} and 1E+{_EXPONENT_MAX + 1}, "
-            f"and this one's is about 1E{exponent:+}. Nothing was written. Store it as a string."
-        )
+        raise _magnitude(f"about 1E{exponent:+}")
+
+
+def _magnitude(told: str) -> ValueRefusedError:
+    return ValueRefusedError(
+        f"a number's magnitude must be between 1E{_EXPONENT_MIN} and 1E+{_EXPONENT_MAX + 1}, and "
+        f"this one's is {told}. Nothing was written. Store it as a string."
+    )
 
 
 @lru_cache(4096)
