@@ -94,7 +94,7 @@ def read(item: Item, path: Path) -> Value | Absent:
     """What the item has at a path; ABSENT if it has nothing there, which null is not."""
     if path[0] not in item:
         return ABSENT
-    value: Value = item[cast("str", path[0])]
+    value: Value = item[path[0]]
     for element in path[1:]:
         if isinstance(element, str):
             if not isinstance(value, dict) or element not in value:
