@@ -14,6 +14,7 @@ copy began, so what was written meanwhile comes too, and may be in the copy alre
 
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from time import monotonic
 from typing import Final, Protocol
 
 from penstock.store.builders import ReadRecords, ReadRecordsWith
@@ -105,15 +106,13 @@ class Consumer:
         missing callback was to handle, StreamClosedError when the stream ended and the table has no
         other, and CheckpointConflictError when somebody consumes under the same name.
         """
-        idle = 0.0
+        heard = monotonic()
         while not self._stopping.is_set():
             wait = _LOOK_SECONDS if idle_seconds is None else min(_LOOK_SECONDS, idle_seconds)
             if self.step(handle, wait_seconds=wait):
-                idle = 0.0
-            else:
-                idle += wait
-                if idle_seconds is not None and idle >= idle_seconds:
-                    return
+                heard = monotonic()
+            elif idle_seconds is not None and monotonic() - heard >= idle_seconds:
+                return
 
     def stop(self) -> None:
         """Have `run` return once what it does is done. From any thread."""
@@ -123,9 +122,8 @@ class Consumer:
         self, handle: Callable[[list[StreamRecord]], None], *, wait_seconds: float = 0.0
     ) -> int:
         """Handle what is there, `limit` records at the most; returns how many there were."""
-        if self._position is None:
-            return self._begin()
-        read = self._db.get_stream_records(self.table).after(self._position)
+        position = self._position or self._begin()
+        read = self._db.get_stream_records(self.table).after(position)
         try:
             page = read.limit(self._limit).wait(wait_seconds).execute()
         except LOST as error:
@@ -138,22 +136,23 @@ class Consumer:
             self._copy_again(StreamClosedError(self.table, position=page.position))
         return len(page.records)
 
-    def _begin(self) -> int:
+    def _begin(self) -> str:
         checkpoint = self._db.register_consumer(
             self.table, self.name, start=self._start, hold_bytes_max=self._hold_bytes_max
         )
         self._position = checkpoint.position
         if checkpoint.restored:
-            self._copy_again(restored(self.table, self.name))
-        return 0
+            return self._copy_again(restored(self.table, self.name))
+        return checkpoint.position
 
-    def _copy_again(self, error: StreamError) -> None:
+    def _copy_again(self, error: StreamError) -> str:
         ended = isinstance(error, StreamClosedError)
         if self._resync is None or (ended and not self._db.get_stream_info(self.table).enabled):
             raise error
         position = self._db.get_stream_records(self.table).latest().execute().position
         self._resync(error)
         self._save(position)
+        return position
 
     def _save(self, position: str) -> None:
         self._db.save_checkpoint(self.table, self.name, position, expected=self._position)
@@ -216,15 +215,13 @@ class AsyncConsumer:
         idle_seconds: float | None = None,
     ) -> None:
         """As `Consumer.run`; cancel it to stop."""
-        idle = 0.0
+        heard = monotonic()
         while True:
             wait = _LOOK_SECONDS if idle_seconds is None else min(_LOOK_SECONDS, idle_seconds)
             if await self.step(handle, wait_seconds=wait):
-                idle = 0.0
-            else:
-                idle += wait
-                if idle_seconds is not None and idle >= idle_seconds:
-                    return
+                heard = monotonic()
+            elif idle_seconds is not None and monotonic() - heard >= idle_seconds:
+                return
 
     async def step(
         self,
@@ -233,9 +230,8 @@ class AsyncConsumer:
         wait_seconds: float = 0.0,
     ) -> int:
         """As `Consumer.step`."""
-        if self._position is None:
-            return await self._begin()
-        read = self._db.get_stream_records(self.table).after(self._position)
+        position = self._position or await self._begin()
+        read = self._db.get_stream_records(self.table).after(position)
         try:
             page = await read.limit(self._limit).wait(wait_seconds).execute()
         except LOST as error:
@@ -248,16 +244,16 @@ class AsyncConsumer:
             await self._copy_again(StreamClosedError(self.table, position=page.position))
         return len(page.records)
 
-    async def _begin(self) -> int:
+    async def _begin(self) -> str:
         checkpoint = await self._db.register_consumer(
             self.table, self.name, start=self._start, hold_bytes_max=self._hold_bytes_max
         )
         self._position = checkpoint.position
         if checkpoint.restored:
-            await self._copy_again(restored(self.table, self.name))
-        return 0
+            return await self._copy_again(restored(self.table, self.name))
+        return checkpoint.position
 
-    async def _copy_again(self, error: StreamError) -> None:
+    async def _copy_again(self, error: StreamError) -> str:
         ended = isinstance(error, StreamClosedError)
         if self._resync is None:
             raise error
@@ -266,11 +262,10 @@ class AsyncConsumer:
         position = (await self._db.get_stream_records(self.table).latest().execute()).position
         await self._resync(error)
         await self._save(position)
+        return position
 
     async def _save(self, position: str) -> None:
-        await self._db.save_checkpoint(
-            self.table, self.name, position, expected=self._position
-        )
+        await self._db.save_checkpoint(self.table, self.name, position, expected=self._position)
         self._position = position
 
 

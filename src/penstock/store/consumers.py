@@ -139,9 +139,7 @@ def save(
     _hold(layout, txn, moved)
 
 
-def _read(
-    layout: Layout, txn: Transaction, stream: Stream, found: Consumer, sequence: int
-) -> int:
+def _read(layout: Layout, txn: Transaction, stream: Stream, found: Consumer, sequence: int) -> int:
     """How many records of the stream, from its first on, lie at or before a sequence."""
     if sequence >= (stream.latest or 0):
         return stream.removed + stream.records

@@ -27,9 +27,7 @@ def excess(stream: Stream, *, time_ms: int, now_ms: int | None) -> bool:
 
 def is_held(stream: Stream, sequence: int) -> bool:
     """Whether a record is kept for a consumer that has not read it."""
-    return any(
-        hold.sequence < sequence and stream.bytes <= hold.bytes_max for hold in stream.held
-    )
+    return any(hold.sequence < sequence and stream.bytes <= hold.bytes_max for hold in stream.held)
 
 
 def prune(
@@ -45,7 +43,9 @@ def prune(
         if oldest is None:
             break
         sequence, data = oldest
-        if is_held(stream, sequence) or not excess(stream, time_ms=decode_stored(data).time_ms, now_ms=now_ms):
+        if is_held(stream, sequence) or not excess(
+            stream, time_ms=decode_stored(data).time_ms, now_ms=now_ms
+        ):
             break
         stream = remove(layout, txn, stream, sequence, data)
         removed += 1

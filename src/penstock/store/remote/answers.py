@@ -30,9 +30,10 @@ from penstock.store.remote.forms import (
     write_info,
     write_item,
     write_record,
+    write_table,
 )
 from penstock.store.remote.requests import AnyRequest, Form
-from penstock.store.schema import Retention, Table
+from penstock.store.schema import Retention
 from penstock.store.store import Store
 from penstock.store.streams import BYTES_MAX, Page
 from penstock.store.transaction import Updated
@@ -314,7 +315,7 @@ def _manage(store: Store, request: AnyRequest) -> Answer:
         case ask.ListTables():
             return _said(tables=store.list_tables())
         case ask.DescribeTable():
-            return _said(table=table_json(store.describe_table(request.table)))
+            return _said(table=write_table(store.describe_table(request.table)))
         case ask.Count():
             return _said(count=store.count(request.table))
         case ask.SetTtl():
@@ -376,20 +377,6 @@ def _create(store: Store, request: ask.CreateTable) -> None:
         table.stream(request.stream.view, unchanged=request.stream.unchanged)
         table.retention(request.stream.retention or Retention())
     table.execute()
-
-
-def table_json(table: Table) -> dict[str, Any]:
-    """A table's schema, as `describe_table` answers it."""
-    sort = table.sort_key
-    return {
-        "name": table.name,
-        "id": table.id,
-        "partition_key": {"name": table.partition_key.name, "type": table.partition_key.type},
-        "sort_key": None if sort is None else {"name": sort.name, "type": sort.type},
-        "ttl_attribute": table.ttl_attribute,
-        "stream": table.stream,
-        "created_ms": table.created_ms,
-    }
 
 
 def read_records(store: Store, request: ask.GetStreamRecords) -> Page:

@@ -14,7 +14,7 @@ from penstock.store.builders import (
     ScanWith,
     UpdateItemWith,
 )
-from penstock.store.conditions import Condition
+from penstock.store.conditions import Condition, Literal
 from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import RefusedError
 from penstock.store.filters import condition_to_json
@@ -26,6 +26,7 @@ from penstock.store.remote.forms import (
     read_info,
     read_item,
     read_record,
+    read_table,
     write_expression,
     write_item,
     write_path,
@@ -39,7 +40,6 @@ from penstock.store.updates import (
     Action,
     AddAction,
     DeleteAction,
-    Literal,
     RemoveAction,
     SetAction,
     Update,
@@ -229,9 +229,7 @@ def _action(action: Action) -> ask.UpdateAction:
         case RemoveAction():
             return ask.UpdateAction(action="REMOVE", path=path)
         case AddAction(_, operand):
-            return ask.UpdateAction(
-                action="ADD", path=path, value=write_value(FORM, operand.value)
-            )
+            return ask.UpdateAction(action="ADD", path=path, value=write_value(FORM, operand.value))
         case DeleteAction(_, operand):
             return ask.UpdateAction(
                 action="DELETE", path=path, value=write_value(FORM, operand.value)
@@ -298,9 +296,7 @@ def create_table(described: CreateTableWith[Any]) -> Call[None]:
     sort, view = described.sort, described.view
     request = ask.CreateTable(
         table=described.name,
-        partition_key=ask.Key(
-            name=described.partition.name, type=described.partition.type.value
-        ),
+        partition_key=ask.Key(name=described.partition.name, type=described.partition.type.value),
         sort_key=None if sort is None else ask.Key(name=sort.name, type=sort.type.value),
         ttl_attribute=described.ttl_attribute,
         stream=None
@@ -326,7 +322,7 @@ def describe_table(table: str) -> Call[Table]:
     """A table's schema."""
     return Call(
         ask.DescribeTable(table=table),
-        lambda said: msgspec.convert(said["table"], Table),
+        lambda said: read_table(said["table"]),
         writes=False,
     )
 
@@ -434,4 +430,6 @@ def save_checkpoint(table: str, name: str, position: str, expected: str | None) 
 
 def forget_consumer(table: str, name: str) -> Call[bool]:
     """Forget a consumer."""
-    return Call(ask.ForgetConsumer(table=table, name=name), lambda said: said["forgot"], writes=True)
+    return Call(
+        ask.ForgetConsumer(table=table, name=name), lambda said: said["forgot"], writes=True
+    )

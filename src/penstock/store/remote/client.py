@@ -20,14 +20,13 @@ from typing import Final, Self, TypeVar
 from penstock.errors import PenstockError
 from penstock.store.builders import CreateTable, Query, ReadRecords, Scan, UpdateItem
 from penstock.store.conditions import Condition
-from penstock.store.consume import Consumer, Start
-from penstock.store.consumers import Checkpoint
+from penstock.store.consume import Consumer
+from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import StoreClosedError, StreamError, TransactionError
-from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
 from penstock.store.remote.calls import Answer, Call, answered, error_of
-from penstock.store.remote.errors import OutcomeUnknownError, ServerUnavailableError
+from penstock.store.remote.errors import ServerUnavailableError
 from penstock.store.remote.requests import (
     AbortTransaction,
     BeginTransaction,
@@ -35,6 +34,7 @@ from penstock.store.remote.requests import (
     Request,
     encode_line,
 )
+from penstock.store.remote.sentences import Lost, gone, unavailable, undone, unknown
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.transaction import Updated
@@ -45,15 +45,6 @@ _IDLE_MAX: Final = 8
 """Connections that are kept though nobody uses them."""
 _PAUSE_SECONDS: Final = 0.2
 Result = TypeVar("Result")
-
-
-class _LostError(Exception):
-    """The connection broke."""
-
-    def __init__(self, cause: str, *, sent: bool) -> None:
-        super().__init__(cause)
-        self.sent = sent
-        """Whether the whole request had been handed over, so that it may have been done."""
 
 
 class Link:
@@ -78,26 +69,26 @@ class Link:
         return not self._received and not select.select([self._socket], [], [], 0)[0]
 
     def send(self, line: bytes) -> None:
-        """Hand a line over. Raises _LostError; then the server has not got all of it."""
+        """Hand a line over. Raises Lost; then the server has not got all of it."""
         try:
             self._socket.sendall(line)
         except OSError as error:
             said = self._last_words()
             if said is not None:
                 raise said from error
-            raise _LostError(str(error), sent=False) from error
+            raise Lost(str(error), sent=False) from error
 
     def _last_words(self) -> PenstockError | None:
         """Why the server hung up, if it said so."""
-        with suppress(_LostError):
+        with suppress(Lost):
             return error_of(self.receive(1.0))
         return None
 
-    def receive(self, seconds: float | None = None) -> bytes:
-        """The next line. Raises _LostError, also after so many seconds."""
+    def receive(self, seconds: float | None) -> bytes:
+        """The next line. Raises Lost, also after so many seconds."""
         line = self.receive_within(seconds)
         if line is None:
-            raise _LostError("no answer came in time", sent=True)
+            raise Lost("no answer came in time", sent=True)
         return line
 
     def receive_within(self, seconds: float | None) -> bytes | None:
@@ -113,33 +104,16 @@ class Link:
             except TimeoutError:
                 return None
             except OSError as error:
-                raise _LostError(str(error), sent=True) from error
+                raise Lost(str(error), sent=True) from error
             finally:
                 with suppress(OSError):
                     self._socket.settimeout(self._timeout)
             if not data:
-                raise _LostError("the server hung up", sent=True)
+                raise Lost("the server hung up", sent=True)
             self._received += data
         line = bytes(self._received[: end + 1])
         del self._received[: end + 1]
         return line
-
-
-def unavailable(address: Path, error: OSError) -> ServerUnavailableError:
-    """Nobody answers there."""
-    return ServerUnavailableError(
-        f"no store's server answers at {address} ({error.strerror or error}). Nothing was done. "
-        f"Is `penstock store serve` running?"
-    )
-
-
-def unknown(address: Path, cause: object) -> OutcomeUnknownError:
-    """A write was sent, and its answer is missing."""
-    return OutcomeUnknownError(
-        f"the store's server at {address} broke off before it answered a write ({cause}), which "
-        f"may be kept or not. Read before writing again, or write with a condition or an expected "
-        f"version."
-    )
 
 
 class Client:
@@ -184,14 +158,11 @@ class Client:
             link = self._link(new=last)
             try:
                 said = self._ask(link, line, call.wait_seconds)
-            except _LostError as lost:
+            except Lost as lost:
                 if call.writes and lost.sent:
                     raise unknown(self.address, lost) from lost
                 if last:
-                    raise ServerUnavailableError(
-                        f"the store's server at {self.address} broke off ({lost}). Nothing was "
-                        f"done. Try again."
-                    ) from lost
+                    raise gone(self.address, lost) from lost
                 continue
             return call.read(said)
         raise AssertionError("the last try returns or raises")
@@ -251,13 +222,11 @@ class Client:
         link = self._begin()
         self._mine.open, ended = True, False
         try:
-            yield ClientTransaction(link, self._timeout, self._undone)
+            yield ClientTransaction(link, self.address, self._timeout)
             self._end(link, CommitTransaction(), writes=True)
             ended = True
-        except _LostError as lost:
-            raise self._undone(lost) from lost
         except BaseException:
-            with suppress(_LostError, PenstockError):
+            with suppress(PenstockError):
                 self._end(link, AbortTransaction(), writes=False)
                 ended = True
             raise
@@ -274,12 +243,12 @@ class Client:
             link = self._link(new=last)
             try:
                 link.send(encode_line(BeginTransaction()))
-                answered(link.receive())
+                answered(link.receive(self._timeout))
                 return link
-            except _LostError as lost:
+            except Lost as lost:
                 link.close()
                 if last:
-                    raise self._undone(lost) from lost
+                    raise undone(self.address, lost) from lost
             except BaseException:
                 link.close()
                 raise
@@ -289,17 +258,11 @@ class Client:
         try:
             link.send(encode_line(request))
             reply = link.receive(self._timeout)
-        except _LostError as lost:
+        except Lost as lost:
             if writes and lost.sent:
                 raise unknown(self.address, lost) from lost
-            raise
+            raise undone(self.address, lost) from lost
         answered(reply)
-
-    def _undone(self, lost: _LostError) -> ServerUnavailableError:
-        return ServerUnavailableError(
-            f"the store's server at {self.address} broke off inside a transaction ({lost}), which "
-            f"is undone. Nothing was changed. Try again."
-        )
 
     # --- items -----------------------------------------------------------------------------------
 
@@ -450,7 +413,7 @@ class Client:
                     if link is None:
                         link = self._subscribed(table, position)
                     page = _pushed(link, idle_seconds)
-                except (_LostError, ServerUnavailableError) as lost:
+                except (Lost, ServerUnavailableError) as lost:
                     if link is None and lost_at is None:
                         raise
                     link, lost_at = None, self._lost(link, lost, lost_at)
@@ -475,9 +438,7 @@ class Client:
             raise
         return link
 
-    def _lost(
-        self, link: Link | None, cause: Exception, since: float | None
-    ) -> float:
+    def _lost(self, link: Link | None, cause: Exception, since: float | None) -> float:
         """Wait a little before the next try; since when nobody answers."""
         if link is not None:
             link.close()
@@ -546,17 +507,17 @@ def _pushed(link: Link, idle_seconds: float | None) -> Page | None:
 class ClientTransaction:
     """One write transaction over a client. Of use only inside its block."""
 
-    def __init__(self, link: Link, timeout_seconds: float, lost: Callable[[_LostError], PenstockError]) -> None:
+    def __init__(self, link: Link, address: Path, timeout_seconds: float) -> None:
         self._link = link
+        self._address = address
         self._timeout = timeout_seconds
-        self._lost = lost
 
     def _run(self, call: Call[Result]) -> Result:
         try:
             self._link.send(encode_line(call.request))
             reply = self._link.receive(self._timeout)
-        except _LostError as lost:
-            raise self._lost(lost) from lost
+        except Lost as lost:
+            raise undone(self._address, lost) from lost
         return call.read(answered(reply))
 
     def get(self, table: str, key: Item) -> Item | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+import msgspec
 import structlog
 
 from penstock.errors import LogCorruptError, LogFullError, PenstockError
@@ -13,7 +14,6 @@ from penstock.store.attributevalue import (
     encode_attributes,
 )
 from penstock.store.conditions import Attr, Literal
-from penstock.store.consumers import ConsumerInfo
 from penstock.store.documents import from_plain, to_plain
 from penstock.store.errors import (
     ConditionCheckFailedError,
@@ -21,12 +21,13 @@ from penstock.store.errors import (
     RefusedError,
     StoreError,
 )
+from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.paths import Path, PathLike, format_path, parse_path
 from penstock.store.records import EventType, StreamRecord
 from penstock.store.remote.errors import InternalServerError
 from penstock.store.remote.requests import Form
-from penstock.store.schema import StreamViewType
-from penstock.store.streams import StreamInfo
+from penstock.store.schema import StreamViewType, Table
+from penstock.store.streams import ConsumerInfo, StreamInfo
 from penstock.store.updates import (
     IfNotExists,
     ListAppend,
@@ -175,6 +176,26 @@ def read_record(form: Form, json: Mapping[str, Any]) -> StreamRecord:
     read["event_type"] = EventType(read["event_type"])
     read["view"] = StreamViewType(read["view"])
     return StreamRecord(**read)
+
+
+def write_table(table: Table) -> dict[str, Any]:
+    """A table's schema, as `describe_table` answers it."""
+    sort = table.sort_key
+    return {
+        **msgspec.structs.asdict(table),
+        "partition_key": table.partition_key._asdict(),
+        "sort_key": None if sort is None else sort._asdict(),
+    }
+
+
+def read_table(json: Mapping[str, Any]) -> Table:
+    """What `write_table` wrote."""
+    keys = {
+        name: KeyAttribute(json[name]["name"], KeyType(json[name]["type"]))
+        for name in ("partition_key", "sort_key")
+        if json[name] is not None
+    }
+    return Table(**{**json, **keys})
 
 
 def write_info(info: StreamInfo) -> dict[str, Any]:
