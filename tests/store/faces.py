@@ -117,6 +117,10 @@ class Waiting:
 
     @contextmanager
     def _entered(self, manager: Any) -> Generator[Any]:
+        if getattr(self._loop.within, "block", None) is not None:
+            # Inside another block, and so in its task.
+            self._loop.run(manager.__aenter__())
+            raise AssertionError("no block is entered inside another")
         with ExitStack() as stack:
             # One task for all of the block, as where it is written.
             yield Waiting(self._loop, stack.enter_context(_Block(self._loop, manager)))
