@@ -11,6 +11,7 @@ from penstock.store.keys import after
 from penstock.store.layout import Layout, pack_item, unpack_item
 from penstock.store.retention import prune
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
+from penstock.store.shards import forget
 from penstock.store.values import decode_item
 
 _SWEEP_RECORDS: Final = 200
@@ -161,6 +162,7 @@ def prune_streams(layout: Layout, txn: Transaction, *, now_ms: int | None) -> in
     for stream in layout.streams(txn):
         left = prune(layout, txn, stream, now_ms=now_ms, limit=_SWEEP_RECORDS)
         removed += stream.records - left.records
+        forget(layout, txn, left, limit=_SWEEP_RECORDS)
         if left.closed_ms is not None and not left.records and _over(left, now_ms):
             layout.delete_stream(txn, left)
         elif left is not stream:

@@ -26,6 +26,7 @@ from penstock.store.errors import (
 )
 from penstock.store.layout import DATABASES, FORMAT, Layout, State
 from penstock.store.schema import Table
+from penstock.store.shards import ShardLimits
 from penstock.store.transaction import Transaction
 from penstock.wake import Bell, WakeClient, WakeServer
 
@@ -36,8 +37,16 @@ FREE_BYTES_MIN: Final = 64 << 20
 class Engine:
     """What every operation of a store stands on."""
 
-    def __init__(self, path: Path, *, read_only: bool, clock: Clock | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool,
+        clock: Clock | None,
+        shards: ShardLimits | None = None,
+    ) -> None:
         self.path = path
+        self._shards = shards or ShardLimits()
         self.bell = Bell()
         """Rings after every write, of this process or, for a reader that waits, of another."""
         self._read_only = read_only
@@ -139,6 +148,7 @@ class Engine:
             state=self._state(txn),
             now_ms=self._clock.wall_ms(),
             trusted=self._trust.trusted(),
+            shards=self._shards,
         )
 
     def _state(self, txn: Txn) -> State:

@@ -3,6 +3,9 @@
     meta     "store" → State; "table:" name → Table; "stream:" number → Stream; "drop:" number → b""
              "life:" sequence → whose writing begins there;
              "consumer:" table, name → Consumer
+             "shard:" stream, number → SealedShard
+             "beside:" table → what a server keeps with the table
+             "token:" token → what it was used for; "spent:" millisecond, token → b""
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
     expiry   table ‖ second ‖ digest of the item's key → the item's key
     records  stream ‖ sequence → record; stream 0 is the catalog's: what happened to tables
@@ -13,7 +16,7 @@ without a TTL never touches `expiry`.
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -37,9 +40,14 @@ _STREAM: Final = b"stream:"
 _DROP: Final = b"drop:"
 _LIFE: Final = b"life:"
 _CONSUMER: Final = b"consumer:"
+_SHARD: Final = b"shard:"
+_BESIDE: Final = b"beside:"
+_TOKEN: Final = b"token:"
+_SPENT: Final = b"spent:"
 _HEADER: Final = struct.Struct(">QIQ")
 _U64: Final = struct.Struct(">Q")
 _RECORD: Final = struct.Struct(">IQ")
+_NUMBERED: Final = struct.Struct(">II")
 
 CATALOG: Final = 0
 """The number under which the catalog's own records lie."""
@@ -57,6 +65,14 @@ class CatalogRecord(Struct, frozen=True, kw_only=True):
     """Whether the table held no item when its stream began."""
     commit: int
     time_ms: int
+
+
+class SealedShard(Struct, frozen=True, array_like=True):
+    """A shard of a stream that takes no more records (`penstock.store.shards`)."""
+
+    first: int
+    last: int
+    begun_ms: int
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -126,6 +142,7 @@ class Layout:
         """Forget a table, and remember that its items are to be removed."""
         txn.delete(_TABLE + table.name.encode(), db=self._meta)
         txn.put(_DROP + table.prefix, b"\x00", db=self._meta)
+        txn.delete(_BESIDE + table.prefix, db=self._meta)
 
     def tables(self, txn: Transaction) -> list[Table]:
         """All tables, by name."""
@@ -143,6 +160,8 @@ class Layout:
     def delete_stream(self, txn: Transaction, stream: Stream) -> None:
         """Forget a stream, of which no record is left, but for how far it went."""
         txn.delete(_STREAM + stream.id.to_bytes(4, "big"), db=self._meta)
+        for number, _ in list(self.shards(txn, stream.id)):
+            self.delete_shard(txn, stream.id, number)
         state = self.state(txn)
         assert state is not None, "written when the store was made"
         if stream.trimmed > state.forgotten:
@@ -166,6 +185,65 @@ class Layout:
             while more and cursor.key().startswith(prefix):
                 yield cursor.key(), cursor.value()
                 more = cursor.next()
+
+    # --- shards ----------------------------------------------------------------------------------
+
+    def put_shard(self, txn: Transaction, stream: int, number: int, shard: SealedShard) -> None:
+        """Keep a shard that is sealed."""
+        txn.put(_SHARD + _NUMBERED.pack(stream, number), _encoder.encode(shard), db=self._meta)
+
+    def delete_shard(self, txn: Transaction, stream: int, number: int) -> None:
+        """Forget a sealed shard."""
+        txn.delete(_SHARD + _NUMBERED.pack(stream, number), db=self._meta)
+
+    def shards(
+        self, txn: Transaction, stream: int, *, limit: int | None = None
+    ) -> list[tuple[int, SealedShard]]:
+        """A stream's sealed shards that are kept, each with its number, oldest first."""
+        found = self._prefixed(txn, _SHARD + stream.to_bytes(4, "big"))
+        return [
+            (_NUMBERED.unpack_from(key, len(_SHARD))[1], _shards.decode(value))
+            for key, value in islice(found, limit)
+        ]
+
+    # --- what servers keep -----------------------------------------------------------------------
+
+    def beside(self, txn: Transaction, table: Table) -> bytes | None:
+        """What a server keeps with a table; None when it keeps nothing."""
+        return txn.get(_BESIDE + table.prefix, db=self._meta)
+
+    def put_beside(self, txn: Transaction, table: Table, data: bytes) -> None:
+        """Keep something with a table, of no meaning to the store, until it is dropped."""
+        txn.put(_BESIDE + table.prefix, data, db=self._meta)
+
+    def token(self, txn: Transaction, token: bytes) -> bytes | None:
+        """What was kept with a token; None once it was forgotten."""
+        return txn.get(_TOKEN + token, db=self._meta)
+
+    def put_token(self, txn: Transaction, token: bytes, data: bytes, *, until_ms: int) -> None:
+        """Remember a token until a time, with which `data` begins."""
+        txn.put(_TOKEN + token, data, db=self._meta)
+        txn.put(_SPENT + _U64.pack(until_ms) + token, b"\x00", db=self._meta)
+
+    def has_tokens(self, txn: Transaction) -> bool:
+        """Whether any token is remembered."""
+        return next(self._prefixed(txn, _SPENT), None) is not None
+
+    def forget_tokens(self, txn: Transaction, *, now_ms: int, limit: int) -> int:
+        """Forget at most `limit` tokens whose time is over; returns how many there were."""
+        over = list[bytes]()
+        for key, _ in self._prefixed(txn, _SPENT):
+            if len(over) == limit or _U64.unpack_from(key, len(_SPENT))[0] > now_ms:
+                break
+            over.append(key)
+        for key in over:
+            txn.delete(key, db=self._meta)
+            token = key[len(_SPENT) + _U64.size :]
+            kept = self.token(txn, token)
+            # It may have been used anew since.
+            if kept is not None and kept[: _U64.size] <= _U64.pack(now_ms):
+                txn.delete(_TOKEN + token, db=self._meta)
+        return len(over)
 
     # --- who wrote it ----------------------------------------------------------------------------
 
@@ -345,3 +423,4 @@ _notes: Final = msgspec.msgpack.Decoder(CatalogRecord)
 _tables: Final = msgspec.msgpack.Decoder(Table)
 _streams: Final = msgspec.msgpack.Decoder(Stream)
 _consumers: Final = msgspec.msgpack.Decoder(Consumer)
+_shards: Final = msgspec.msgpack.Decoder(SealedShard)

@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from penstock.kv import Transaction
+from penstock.store.conditions import Condition
 from penstock.store.errors import AheadOfStreamError, ChangesMissingError, Missing
 from penstock.store.keys import after as behind
 from penstock.store.layout import (
@@ -25,9 +26,11 @@ from penstock.store.layout import (
     record_check,
     unpack_item,
 )
+from penstock.store.queries import ItemPage, Range, get_all, read_page
 from penstock.store.records import StreamRecord, decode_stored, record_of
 from penstock.store.schema import Stream, Table
-from penstock.store.streams import Position, stream_id
+from penstock.store.shards import Shard, shards
+from penstock.store.streams import Page, Position, horizon, latest, read, stream_id
 from penstock.store.values import Item, decode_item
 
 RECORDS_MAX: Final = 1000
@@ -248,7 +251,82 @@ class View:
         stored = next(self._layout.records(self._txn, stream, after=after), None)
         return None if stored is None else decode_stored(stored[1]).time_ms
 
+    # --- one stream ------------------------------------------------------------------------------
+
+    def shards(self, stream: Stream) -> list[Shard]:
+        """A stream's shards, oldest first (`penstock.store.shards`)."""
+        return shards(self._layout, self._txn, stream)
+
+    def horizon(self, stream: Stream) -> Position:
+        """Where the oldest record that is left of a stream follows."""
+        return horizon(self._state, stream)
+
+    def latest(self, stream: Stream) -> Position:
+        """Where only what is yet to be written into a stream follows."""
+        return latest(self._state, stream)
+
+    def read(
+        self, stream: Stream, *, after: Position, until: int | None, limit: int, bytes_max: int
+    ) -> Page:
+        """At most `limit` records of a stream behind `after`, up to the sequence `until`.
+
+        Raises as `Store.get_stream_records`.
+        """
+        return read(
+            self._layout,
+            self._txn,
+            self._state,
+            stream,
+            after=after,
+            until=until,
+            limit=limit,
+            bytes_max=bytes_max,
+        )
+
+    def before_time(self, stream: Stream, time_ms: int) -> int:
+        """The sequence behind which the stream's records of `time_ms` or later follow."""
+        low, high = max(stream.first, stream.trimmed), stream.latest or stream.first
+        while low < high:
+            middle = (low + high) // 2
+            found = next(self._layout.records(self._txn, stream.id, after=middle), None)
+            if found is None or decode_stored(found[1]).time_ms >= time_ms:
+                high = middle
+            else:
+                low = found[0]
+        return low
+
     # --- items -----------------------------------------------------------------------------------
+
+    def get(self, table: Table, key: Item) -> Item | None:
+        """The item of a key; None when there is none. Raises what a key is refused with."""
+        return get_all(self._layout, self._txn, table, [key], now_ms=self._now_ms)[0]
+
+    def page(
+        self,
+        table: Table,
+        keys: Range,
+        *,
+        limit: int | None = None,
+        start: Item | None = None,
+        reverse: bool = False,
+        condition: Condition | None = None,
+    ) -> ItemPage:
+        """The items of a range of keys (`queries.read_page`)."""
+        return read_page(
+            self._layout,
+            self._txn,
+            table,
+            keys,
+            now_ms=self._now_ms,
+            limit=limit,
+            start=start,
+            reverse=reverse,
+            condition=condition,
+        )
+
+    def beside(self, table: Table) -> bytes | None:
+        """What a server keeps with a table; None when it keeps nothing."""
+        return self._layout.beside(self._txn, table)
 
     def items(self, table: Table, *, after: bytes | None, limit: int, bytes_max: int) -> Chunk:
         """At most `limit` items of a table whose keys follow `after`, and at the least one.

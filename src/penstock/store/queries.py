@@ -38,6 +38,8 @@ class ItemPage(NamedTuple):
     """What to go on after (`exclusive_start_key`); None when this was all."""
     evaluated: int
     """How many items were looked at, which is what `limit` counts."""
+    size: int = 0
+    """DynamoDB's bytes of the items that were looked at."""
 
 
 def partition_range(table: Table, key: dict[str, Any], bound: SortBound | None) -> Range:
@@ -79,6 +81,19 @@ def table_range(table: Table) -> Range:
     return Range(table.prefix, after(table.prefix))
 
 
+def segment_range(table: Table, segment: int, segments: int) -> Range:
+    """One of `segments` parts of a table, counted from 0; each partition is in exactly one.
+
+    They are cut by the first two bytes of partition keys, so they are of one size only if those
+    are spread.
+    """
+    whole = table_range(table)
+    cuts = [(part * 0x10000 // segments).to_bytes(2, "big") for part in range(segments)]
+    first = table.prefix + cuts[segment] if segment else whole.first
+    last = segment == segments - 1
+    return Range(first, whole.before if last else table.prefix + cuts[segment + 1])
+
+
 def read_page(
     layout: Layout,
     txn: Transaction,
@@ -111,13 +126,13 @@ def read_page(
             continue
         if evaluated == limit or (evaluated and size + current.size > PAGE_BYTES_MAX):
             assert last is not None
-            return ItemPage(found, table.keys_of(last), evaluated)
+            return ItemPage(found, table.keys_of(last), evaluated, size)
         last = decode_item(current.data)
         evaluated += 1
         size += current.size
         if condition is None or holds(condition, last):
             found.append(project(last, projection, keep=table.key_names) if projection else last)
-    return ItemPage(found, None, evaluated)
+    return ItemPage(found, None, evaluated, size)
 
 
 def get_all(

@@ -185,3 +185,11 @@ class Stream(Struct, frozen=True, kw_only=True):
     """How many records retention has removed, or `prune_stream`."""
     held: tuple[Hold, ...] = ()
     """What consumers ask to be kept."""
+    shard: int = 1
+    """The number of the open shard (`penstock.store.shards`)."""
+    shard_first: int = 0
+    """Where it begins; 0: where the stream does."""
+    shard_ms: int = 0
+    """When it began; 0: when the stream did."""
+    shard_bytes: int = 0
+    """What was written into it."""

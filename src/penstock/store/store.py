@@ -39,6 +39,7 @@ from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.retention import prune_until
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
+from penstock.store.shards import ShardLimits
 from penstock.store.streams import Page, Position, StreamInfo
 from penstock.store.transaction import Updated
 from penstock.store.values import Item, decode_item
@@ -53,16 +54,20 @@ def open(  # noqa: A001 - read as `store.open`
     read_only: bool = False,
     sweep_seconds: float | None = 60.0,
     clock: Clock | None = None,
+    shards: ShardLimits | None = None,
 ) -> "Store":
     """Open the store at `path`, a folder; make it if it is not there. `Store` is a context manager.
 
     Every `sweep_seconds` a thread removes what has expired and what retention does not keep; None
-    leaves that to `sweep`. With `read_only`, another process may be the writer.
+    leaves that to `sweep`. With `read_only`, another process may be the writer. `shards` says when
+    a stream's shard is sealed, which matters to readers over DynamoDB's protocol alone.
 
     Raises StoreLockedError when another process writes it, and ConfigError on a network file
     system.
     """
-    return Store(Path(path), read_only=read_only, sweep_seconds=sweep_seconds, clock=clock)
+    return Store(
+        Path(path), read_only=read_only, sweep_seconds=sweep_seconds, clock=clock, shards=shards
+    )
 
 
 class Store(Engine):
@@ -75,8 +80,9 @@ class Store(Engine):
         read_only: bool,
         sweep_seconds: float | None,
         clock: Clock | None,
+        shards: ShardLimits | None = None,
     ) -> None:
-        super().__init__(path, read_only=read_only, clock=clock)
+        super().__init__(path, read_only=read_only, clock=clock, shards=shards)
         self._sweeper: threading.Thread | None = None
         if sweep_seconds is not None and not read_only:
             self._sweeper = threading.Thread(
@@ -303,7 +309,11 @@ class Store(Engine):
                     )
                 ]
             )
-            idle = not self._layout.dropped(txn) and not self._layout.streams(txn)
+            idle = not (
+                self._layout.dropped(txn)
+                or self._layout.streams(txn)
+                or self._layout.has_tokens(txn)
+            )
         removed = 0
         if expired:
             with self.transact() as transaction:
@@ -313,6 +323,8 @@ class Store(Engine):
             with self._writing() as txn:
                 removed += admin.prune_streams(self._layout, txn, now_ms=now_ms)
                 removed += admin.remove_dropped(self._layout, txn, limit=_SWEEP_ITEMS)
+                if now_ms is not None:
+                    removed += self._layout.forget_tokens(txn, now_ms=now_ms, limit=_PRUNE_RECORDS)
         return removed
 
     def _sweep_on(self, seconds: float) -> None:

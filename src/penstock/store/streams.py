@@ -164,8 +164,11 @@ def read(
     after: Position,
     limit: int,
     bytes_max: int,
+    until: int | None = None,
 ) -> Page:
     """At most `limit` records behind `after`, and no more than `bytes_max` but for the first.
+
+    None behind the sequence `until`.
 
     Raises StreamChangedError, TrimmedDataError and AheadOfStreamError.
     """
@@ -173,6 +176,8 @@ def read(
     name, records, size = stream_id(state, stream), list[StreamRecord](), 0
     position = str(after)
     for sequence, data in layout.records(txn, stream.id, after=after.sequence):
+        if until is not None and sequence > until:
+            return Page(records, position, closed=False)
         size += decode_stored(data).size
         if len(records) == limit or (records and size > bytes_max):
             return Page(records, position, closed=False)

@@ -30,6 +30,7 @@ from penstock.store.layout import (
 from penstock.store.records import EventType, Stored, encode_record, event_number, raw_image
 from penstock.store.retention import prune
 from penstock.store.schema import Stream, Table
+from penstock.store.shards import ShardLimits, is_due, seal
 from penstock.store.updates import Update, apply
 from penstock.store.values import Encoded, Item, decode_item, encode_item
 
@@ -67,7 +68,14 @@ class Transaction:
     """One write transaction. Made by `Store.transact`, and of use only inside its block."""
 
     def __init__(
-        self, layout: Layout, txn: Txn, *, state: State, now_ms: int, trusted: bool
+        self,
+        layout: Layout,
+        txn: Txn,
+        *,
+        state: State,
+        now_ms: int,
+        trusted: bool,
+        shards: ShardLimits,
     ) -> None:
         self._layout = layout
         self._txn = txn
@@ -75,6 +83,7 @@ class Transaction:
         self._now_ms = now_ms
         self._trusted = trusted
         """Whether age may remove records: not while the clock is not to be believed."""
+        self._shards = shards
         self._version = state.version_base + txn.id()
         self._nodes = state.nodes
         self._tables = dict[str, Table]()
@@ -177,6 +186,28 @@ class Transaction:
         """Raise ConditionCheckFailedError unless the condition holds for the item of that key."""
         schema = self.table(table)
         self._checked(schema, self._current(schema.key(key)), condition, None)
+
+    def beside(self, table: str) -> bytes | None:
+        """What a server keeps with a table; None when it keeps nothing."""
+        return self._layout.beside(self._txn, self.table(table))
+
+    def put_beside(self, table: str, data: bytes) -> None:
+        """Keep something with a table until it is dropped. It means nothing to the store."""
+        self._layout.put_beside(self._txn, self.table(table), data)
+
+    def use_token(self, token: bytes, data: bytes, *, seconds: float) -> bytes | None:
+        """Remember what a token, of at most 400 bytes, was used for; kept with this transaction.
+
+        Returns what it was used for before, if that is not longer ago than `seconds`, and then
+        changes nothing.
+        """
+        found = self._layout.token(self._txn, token)
+        if found is not None and int.from_bytes(found[:8], "big") > self._now_ms:
+            return found[8:]
+        until_ms = self._now_ms + round(seconds * 1000)
+        value = until_ms.to_bytes(8, "big") + data
+        self._layout.put_token(self._txn, token, value, until_ms=until_ms)
+        return None
 
     def expire(self, table: str, key: bytes) -> bool:
         """Remove the item under `key` if it has expired by now (F9); returns whether it had."""
@@ -301,8 +332,12 @@ class Transaction:
         state = self._state
         if self._pending:
             commit, total = state.commit + 1, len(self._pending)
+            due = self._shards_due()
             for ordinal, (number, change) in enumerate(self._pending):
                 sequence = state.sequence + 1 + ordinal
+                if number in due:
+                    due.remove(number)
+                    self._seal_shard(number, first=sequence)
                 self._write_record(number, change, sequence, (commit, ordinal, total))
             state = msgspec.structs.replace(
                 state, sequence=state.sequence + total, commit=commit, nodes=self._nodes
@@ -320,6 +355,20 @@ class Transaction:
         elif self._nodes != state.nodes:
             state = msgspec.structs.replace(state, nodes=self._nodes)
             self._layout.put_state(self._txn, state)
+
+    def _shards_due(self) -> set[int]:
+        """The streams whose records of this transaction begin a new shard."""
+        return {
+            number
+            for number in {number for number, _ in self._pending}
+            if is_due(self._streams[number], self._shards, time_ms=self._now_ms)
+        }
+
+    def _seal_shard(self, number: int, *, first: int) -> None:
+        stream = self._streams[number]
+        time_ms = max(stream.newest_ms, self._now_ms)
+        sealed = seal(self._layout, self._txn, stream, first=first, time_ms=time_ms)
+        self._streams[number] = sealed
 
     def _write_record(
         self, number: int, change: _Pending, sequence: int, place: tuple[int, int, int]
@@ -346,6 +395,7 @@ class Transaction:
             newest_ms=time_ms,
             records=stream.records + 1,
             bytes=stream.bytes + len(data) + RECORD_OVERHEAD_BYTES,
+            shard_bytes=stream.shard_bytes + len(data) + RECORD_OVERHEAD_BYTES,
         )
 
 
