@@ -1,4 +1,4 @@
-"""`penstock store`: serve | tables | create | get | put | delete | scan | import | export | backup."""
+"""The store: `penstock store serve`, and `tables`, `get`, `put`, `import`, `backup` and others."""
 
 import asyncio
 import os

@@ -31,8 +31,9 @@ from penstock.store.errors import StoreClosedError, StreamError, TransactionErro
 from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
-from penstock.store.remote.calls import Answer, Call, answered, error_of
+from penstock.store.remote.calls import Answer, Call, answered
 from penstock.store.remote.errors import ServerUnavailableError
+from penstock.store.remote.links import AsyncLink, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
     AbortTransaction,
     BeginTransaction,
@@ -40,7 +41,7 @@ from penstock.store.remote.requests import (
     Request,
     encode_line,
 )
-from penstock.store.remote.sentences import Lost, gone, unavailable, undone, unknown
+from penstock.store.remote.sentences import Lost, gone, undone, unknown
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.transaction import Updated
@@ -49,68 +50,7 @@ from penstock.store.values import Item
 
 _IDLE_MAX: Final = 8
 _PAUSE_SECONDS: Final = 0.2
-_LINE_BYTES_MAX: Final = 256 << 20
-"""Beyond any answer: a page has 1 MiB of items, a batch 16 MiB, as DynamoDB counts them."""
 Result = TypeVar("Result")
-
-
-class _Link:
-    """One connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, address: Path, timeout_seconds: float) -> Self:
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                opened = await asyncio.open_unix_connection(address, limit=_LINE_BYTES_MAX)
-        except OSError as error:
-            raise unavailable(address, error) from error
-        return cls(*opened)
-
-    def close(self) -> None:
-        self._writer.transport.abort()
-
-    def usable(self) -> bool:
-        """Whether the server has not hung up. What it said meanwhile is heard by the next call."""
-        return not self._reader.at_eof() and not self._writer.is_closing()
-
-    async def send(self, line: bytes) -> None:
-        """Hand a line over. Raises Lost; then the server has not got all of it."""
-        try:
-            self._writer.write(line)
-            await self._writer.drain()
-        except OSError as error:
-            said = await self._last_words()
-            if said is not None:
-                raise said from error
-            raise Lost(str(error), sent=False) from error
-
-    async def _last_words(self) -> PenstockError | None:
-        with suppress(Lost):
-            return error_of(await self.receive(1.0))
-        return None
-
-    async def receive(self, seconds: float | None) -> bytes:
-        """The next line. Raises Lost, also after so many seconds."""
-        line = await self.receive_within(seconds)
-        if line is None:
-            raise Lost("no answer came in time", sent=True)
-        return line
-
-    async def receive_within(self, seconds: float | None) -> bytes | None:
-        """The next line; None when none has come after so many seconds."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._reader.readuntil(b"\n")
-        except TimeoutError:
-            return None
-        except asyncio.IncompleteReadError as error:
-            raise Lost("the server hung up", sent=True) from error
-        except OSError as error:
-            raise Lost(str(error), sent=True) from error
 
 
 class AsyncClient:
@@ -120,7 +60,7 @@ class AsyncClient:
         """As `Client`. Connects when first used."""
         self.address = Path(address)
         self._timeout = timeout_seconds
-        self._idle = list[_Link]()
+        self._idle = list[AsyncLink]()
         self._closed = False
         self._in_transaction = set[asyncio.Task[object]]()
 
@@ -155,7 +95,7 @@ class AsyncClient:
             return call.read(said)
         raise AssertionError("the last try returns or raises")
 
-    async def _ask(self, link: _Link, line: bytes, seconds: float) -> Answer:
+    async def _ask(self, link: AsyncLink, line: bytes, seconds: float) -> Answer:
         """Ask over a connection, and keep it unless it broke."""
         kept = False
         try:
@@ -169,16 +109,16 @@ class AsyncClient:
                 link.close()
         return answered(reply)
 
-    async def _link(self, *, new: bool) -> _Link:
+    async def _link(self, *, new: bool) -> AsyncLink:
         self._check_open()
         while self._idle and not new:
             link = self._idle.pop()
             if link.usable():
                 return link
             link.close()
-        return await _Link.open(self.address, self._timeout)
+        return await AsyncLink.open(self.address, self._timeout)
 
-    def _keep(self, link: _Link) -> None:
+    def _keep(self, link: AsyncLink) -> None:
         if self._closed or len(self._idle) >= _IDLE_MAX:
             link.close()
         else:
@@ -221,7 +161,7 @@ class AsyncClient:
             else:
                 link.close()
 
-    async def _begin(self) -> _Link:
+    async def _begin(self) -> AsyncLink:
         """A connection with a transaction open on it."""
         for last in (False, True):
             link = await self._link(new=last)
@@ -238,7 +178,7 @@ class AsyncClient:
                 raise
         raise AssertionError("the last try returns or raises")
 
-    async def _end(self, link: _Link, request: Request, *, writes: bool) -> None:
+    async def _end(self, link: AsyncLink, request: Request, *, writes: bool) -> None:
         try:
             await link.send(encode_line(request))
             reply = await link.receive(self._timeout)
@@ -388,7 +328,7 @@ class AsyncClient:
     ) -> AsyncGenerator[StreamRecord]:
         """Records as they commit, pushed by the server; see `Client.follow`."""
         position, lost_at = after or start, None
-        link: _Link | None = None
+        link: AsyncLink | None = None
         try:
             while True:
                 try:
@@ -413,9 +353,9 @@ class AsyncClient:
             if link is not None:
                 link.close()
 
-    async def _subscribed(self, table: str, position: str) -> _Link:
+    async def _subscribed(self, table: str, position: str) -> AsyncLink:
         self._check_open()
-        link = await _Link.open(self.address, self._timeout)
+        link = await AsyncLink.open(self.address, self._timeout)
         try:
             await link.send(encode_line(calls.subscribe(table, position)))
         except BaseException:
@@ -423,7 +363,7 @@ class AsyncClient:
             raise
         return link
 
-    async def _wait(self, link: _Link | None, cause: Exception, since: float | None) -> float:
+    async def _wait(self, link: AsyncLink | None, cause: Exception, since: float | None) -> float:
         """Wait a little before the next try; since when nobody answers."""
         if link is not None:
             link.close()
@@ -485,7 +425,7 @@ class AsyncClient:
 class AsyncTransaction:
     """One write transaction over an asynchronous client. Of use only inside its block."""
 
-    def __init__(self, link: _Link, address: Path, timeout_seconds: float) -> None:
+    def __init__(self, link: AsyncLink, address: Path, timeout_seconds: float) -> None:
         self._link = link
         self._address = address
         self._timeout = timeout_seconds

@@ -8,8 +8,6 @@ connection that was lost is made anew for the next call. Reads are asked again b
 write that was sent and not answered raises OutcomeUnknownError, since it may have been done.
 """
 
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -25,8 +23,9 @@ from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import StoreClosedError, StreamError, TransactionError
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
-from penstock.store.remote.calls import Answer, Call, answered, error_of
+from penstock.store.remote.calls import Answer, Call, answered
 from penstock.store.remote.errors import ServerUnavailableError
+from penstock.store.remote.links import Link, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
     AbortTransaction,
     BeginTransaction,
@@ -34,7 +33,7 @@ from penstock.store.remote.requests import (
     Request,
     encode_line,
 )
-from penstock.store.remote.sentences import Lost, gone, unavailable, undone, unknown
+from penstock.store.remote.sentences import Lost, gone, undone, unknown
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.transaction import Updated
@@ -45,75 +44,6 @@ _IDLE_MAX: Final = 8
 """Connections that are kept though nobody uses them."""
 _PAUSE_SECONDS: Final = 0.2
 Result = TypeVar("Result")
-
-
-class Link:
-    """One connection."""
-
-    def __init__(self, address: Path, timeout_seconds: float) -> None:
-        self._timeout = timeout_seconds
-        self._received = bytearray()
-        self._socket = socket.socket(socket.AF_UNIX)
-        try:
-            self._socket.settimeout(timeout_seconds)
-            self._socket.connect(str(address))
-        except OSError as error:
-            self._socket.close()
-            raise unavailable(address, error) from error
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def usable(self) -> bool:
-        """Whether the server has neither hung up nor said anything unasked."""
-        return not self._received and not select.select([self._socket], [], [], 0)[0]
-
-    def send(self, line: bytes) -> None:
-        """Hand a line over. Raises Lost; then the server has not got all of it."""
-        try:
-            self._socket.sendall(line)
-        except OSError as error:
-            said = self._last_words()
-            if said is not None:
-                raise said from error
-            raise Lost(str(error), sent=False) from error
-
-    def _last_words(self) -> PenstockError | None:
-        """Why the server hung up, if it said so."""
-        with suppress(Lost):
-            return error_of(self.receive(1.0))
-        return None
-
-    def receive(self, seconds: float | None) -> bytes:
-        """The next line. Raises Lost, also after so many seconds."""
-        line = self.receive_within(seconds)
-        if line is None:
-            raise Lost("no answer came in time", sent=True)
-        return line
-
-    def receive_within(self, seconds: float | None) -> bytes | None:
-        """The next line; None when none has come after so many seconds."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        looked = 0
-        while (end := self._received.find(b"\n", looked)) < 0:
-            looked = len(self._received)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                self._socket.settimeout(None if left is None else max(left, 0.001))
-                data = self._socket.recv(1 << 18)
-            except TimeoutError:
-                return None
-            except OSError as error:
-                raise Lost(str(error), sent=True) from error
-            finally:
-                with suppress(OSError):
-                    self._socket.settimeout(self._timeout)
-            if not data:
-                raise Lost("the server hung up", sent=True)
-            self._received += data
-        line = bytes(self._received[: end + 1])
-        del self._received[: end + 1]
-        return line
 
 
 class Client:
