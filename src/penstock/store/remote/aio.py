@@ -41,7 +41,6 @@ from penstock.store.remote.requests import (
     Request,
     encode_line,
 )
-from penstock.store.remote.sentences import Lost, gone, undone, unknown
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.transaction import Updated
