@@ -36,6 +36,7 @@ from penstock.store.transaction import Updated
 from penstock.store.values import Item, decode_item
 
 _SWEEP_ITEMS: Final = 100
+_SWEEP_TOKENS: Final = 1000
 
 
 def open(  # noqa: A001 - read as `store.open`
@@ -314,7 +315,7 @@ class Store(Streams):
                 removed += admin.prune_streams(self._layout, txn, now_ms=now_ms)
                 removed += admin.remove_dropped(self._layout, txn, limit=_SWEEP_ITEMS)
                 if now_ms is not None:
-                    removed += self._layout.forget_tokens(txn, now_ms=now_ms, limit=_PRUNE_RECORDS)
+                    removed += self._layout.forget_tokens(txn, now_ms=now_ms, limit=_SWEEP_TOKENS)
         return removed
 
     def _sweep_on(self, seconds: float) -> None:
