@@ -109,6 +109,33 @@ async def test_snapshot_copies_the_table_that_lost_changes_and_no_other(tmp_path
         assert later.rows(story.rows()) == contents(db, *TABLES)
 
 
+@pytest.mark.parametrize("mode", ["snapshot", "gap"])
+async def test_a_loss_while_tables_are_copied_begins_the_copy_anew(
+    tmp_path: Path, mode: str
+) -> None:
+    """What was copied before it is no proof of what is there now."""
+    with opened(tmp_path) as db:
+        make(db, *TABLES)
+        for number in range(6):
+            db.put("a", {"id": number})
+        source = source_of(
+            tmp_path, start="snapshot", on_position_lost=mode, snapshot_chunk_documents=2
+        )
+        story = await follow(source, Story(), lambda story: len(story.changes) == 4)
+        db.delete("a", {"id": 0})
+        db.put("a", {"id": 1, "n": 1})
+        with db.view() as view:
+            db.prune_stream("a", until_sequence=view.sequence)
+        await caught_up(db, source, story)
+        assert [table for _, table, _ in gaps(story)] == ["a"]
+        begun = [one for one in story.said if one[0] == "snapshot_started"]
+        assert len(begun) == 2
+        told = {bytes(event.key) for event in story.changes[4:]}
+        assert len(told) == 5, "every row that is there, and so the one that is not is gone"
+        known, _ = complete(story.events)
+        assert "a" not in known, "until the row that is gone is told as deleted"
+
+
 async def test_a_start_from_the_beginning_takes_what_each_stream_still_holds_for_no_loss(
     tmp_path: Path,
 ) -> None:
@@ -208,7 +235,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     steps=steps,
     start=st.sampled_from(["now", "beginning", "snapshot"]),

@@ -54,9 +54,11 @@ class StoreSource:
         db = await self._opened()
         session = Session(self.name, self.config, db)
         try:
-            for item in await self._looked(partial(session.begin, known)):
+            first = await self._looked(partial(session.begin, known))
+            self._capturing = True
+            for item in first:
                 yield item
-            self._capturing, heard = True, clock()
+            heard = clock()
             while True:
                 rings, asked = db.bell.rings, self._desk.asked
                 step = await self._looked(partial(session.step, asked))
