@@ -258,7 +258,8 @@ class WakeClient:
     """A reader's end: a thread that hears the writer, and looks by itself when there is none."""
 
     def __init__(self, folder: Path, heard: Callable[[], None]) -> None:
-        """`heard` is called after each wake, and every POLL_SECONDS without one."""
+        """`heard` is called once the writer is heard, after each wake, and every POLL_SECONDS
+        without one."""
         self._folder = folder
         self._heard = heard
         self._stop, self._stopped = socket.socketpair()
@@ -283,6 +284,7 @@ class WakeClient:
                         writer = self._connect()
                         if writer is not None:
                             selector.register(writer, selectors.EVENT_READ)
+                            self._heard()  # what was written before we listened
                     hung_up = False
                     ready = {key.fileobj for key, _ in selector.select(POLL_SECONDS)}
                     if self._stopped in ready:
