@@ -81,6 +81,13 @@ class CreateTableWith(Generic[Done]):
 class CreateTable(CreateTableWith[None]):
     """A table that is to be made."""
 
+    kept: bytes | None = None
+
+    def beside(self, data: bytes) -> Self:
+        """What a server keeps with the table until it is dropped (`Transaction.put_beside`)."""
+        self.kept = data
+        return self
+
 
 class UpdateItemWith(Generic[Done]):
     """Changes of one item that are to be made together."""

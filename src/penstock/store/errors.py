@@ -128,6 +128,7 @@ class TableAlreadyExistsError(StoreError):
     name = "TableAlreadyExists"
 
     def __init__(self, table: str) -> None:
+        self.table = table
         super().__init__(f"there is a table {table!r} already. Nothing was changed.")
 
 

@@ -116,6 +116,8 @@ class Store(Streams):
                     txn, table, described.view, described.stream_retention, described.unchanged
                 )
             self._layout.put_table(txn, table)
+            if described.kept is not None:
+                self._layout.put_beside(txn, table, described.kept)
 
     def drop_table(self, name: str) -> None:
         """Remove a table. Its stream is closed, and stays readable for its retention (F19).
