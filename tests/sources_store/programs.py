@@ -11,11 +11,10 @@ import sys
 from pathlib import Path
 
 from penstock import store
-from penstock.capture.pump import pump
+from penstock.capture.pump import PumpProgress, pump
 from penstock.log import LmdbLog
 from penstock.log.config import LogConfig
 from penstock.store import KeyType, Retention, Store
-from penstock.telemetry import EVENTS_APPENDED
 from tests.sources_store.support import source_of
 from tests.store.support import BOTH
 
@@ -54,16 +53,14 @@ def write(path: Path, rng: random.Random) -> None:
 
 
 async def capture(path: Path, log_path: Path) -> None:
-    """Capture for ever; says how many events are durable whenever that has changed."""
+    """Capture for ever; says how much is durable whenever that has changed."""
     log = LmdbLog(LogConfig(path=log_path, free_bytes_min=0))
-    source = source_of(path, **OPTIONS)
-    pumping = asyncio.ensure_future(pump(source, log))
-    counter, told = EVENTS_APPENDED.labels("db"), -1.0
+    progress, told = PumpProgress(), 0
+    pumping = asyncio.ensure_future(pump(source_of(path, **OPTIONS), log, progress=progress))
     while not pumping.done():
-        durable = counter._value.get()
-        if durable != told:
-            say(int(durable))
-            told = durable
+        if progress.appended != told:
+            told = progress.appended
+            say(told)
         await asyncio.wait({pumping}, timeout=0.005)
     pumping.result()
 

@@ -1,10 +1,10 @@
 """Stores as sources, in tests: what a source says, and the rows that it adds up to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -46,6 +46,12 @@ class Story:
     @property
     def changes(self) -> list[ChangeEvent]:
         return [event for event in self.events if isinstance(event, ChangeEvent)]
+
+    def position_at(self, index: int) -> str:
+        """The position of an item that is a commit."""
+        item = self.items[index]
+        assert isinstance(item, Commit)
+        return item.position
 
     @property
     def place(self) -> StorePosition:
@@ -92,8 +98,8 @@ async def follow(
     on_item: Callable[[Commit | Fragment], object] = lambda _: None,
 ) -> Story:
     """Have the source tell from where `story` stands, until `until` holds of it."""
-    changes: AsyncIterator[Commit | Fragment] = source.changes(position=story.position)
-    async with asyncio.timeout(60), aclosing(changes) as items:  # type: ignore[type-var]
+    changes = cast("AsyncGenerator[Commit | Fragment]", source.changes(position=story.position))
+    async with asyncio.timeout(60), aclosing(changes) as items:
         async for item in items:
             story.take(item)
             if isinstance(item, Commit):
@@ -130,10 +136,10 @@ def contents(db: Store, *tables: str) -> Rows:
     """What is in those tables, in the form of `Story.rows`. Plain numbers and texts only."""
     found: Rows = {}
     for name in tables:
-        page, items = None, list[Item]()
-        while page is None or page.last_key is not None:
-            start = None if page is None else page.last_key
-            page = db.scan(name).exclusive_start_key(start).execute()
+        page = db.scan(name).execute()
+        items = list[Item](page.items)
+        while page.last_key is not None:
+            page = db.scan(name).exclusive_start_key(page.last_key).execute()
             items += page.items
         if items:
             keys = db.describe_table(name).key_names

@@ -4,7 +4,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -59,7 +59,7 @@ class Child:
 
 
 @contextmanager
-def running(*arguments: object) -> Iterator[list[Child]]:
+def running(*arguments: object) -> Generator[list[Child]]:
     """One of it at a time, to be replaced by another."""
     children = [Child(*arguments)]
     try:

@@ -235,7 +235,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
     steps=steps,
     start=st.sampled_from(["now", "beginning", "snapshot"]),

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from penstock.errors import (
     UndecodableError,
 )
 from penstock.event import ChangeEvent, Commit, Fragment, Operation
-from penstock.store import Item, KeyType, StreamViewType
+from penstock.store import Item, KeyType, Store, StreamViewType
 from tests.sources_store.support import (
     Story,
     caught_up,
@@ -263,6 +264,36 @@ async def test_a_quiet_store_is_told_to_be_quiet_and_what_is_not_captured_moves_
         await source.close()
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_a_write_is_told_without_waiting_for_a_heartbeat(
+    tmp_path: Path, elsewhere: bool
+) -> None:
+    """Of a writer in this process, or in another one."""
+    with opened(tmp_path) as db:
+        make(db, "a")
+    source, story = source_of(tmp_path, heartbeat_seconds=600), Story()
+    begun = asyncio.Event()
+    reading = asyncio.ensure_future(
+        follow(source, story, lambda story: len(story.changes) == 3, on_item=lambda _: begun.set())
+    )
+    await begun.wait()
+    if elsewhere:
+        code = (
+            "import sys; from penstock import store\n"
+            "with store.open(sys.argv[1]) as db:\n"
+            "    for number in range(3): db.put('a', {'id': number})"
+        )
+        writer = await asyncio.create_subprocess_exec(sys.executable, "-c", code, str(tmp_path))
+        assert await writer.wait() == 0
+    else:
+        with opened(tmp_path) as db:
+            for number in range(3):
+                await asyncio.to_thread(db.put, "a", {"id": number})
+            await reading
+    await reading
+    await source.close()
+
+
 async def test_a_source_waits_for_a_store_that_is_not_there_yet(tmp_path: Path) -> None:
     source = source_of(tmp_path / "store")
     with pytest.raises(SourceUnavailableError, match="there is no store"):
@@ -362,7 +393,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(steps=steps, batch=st.integers(1, 9), chunk=st.integers(1, 4), data=st.data())
 def test_from_any_position_the_log_adds_up_to_the_store(
     tmp_path_factory: pytest.TempPathFactory,
@@ -417,11 +448,14 @@ def whole_transactions(story: Story) -> bool:
             if under_way & seen or len(under_way) > 1:
                 return False
             seen |= under_way
-            under_way = set()
+            under_way = set[str]()
     return not under_way
 
 
-def apply(db: Any, step: Any) -> None:
+Step = list[tuple[str, int, int | None]] | tuple[str, str]
+
+
+def apply(db: Store, step: Step) -> None:
     """One step of a random story."""
     if isinstance(step, list):
         with db.transact() as transaction:

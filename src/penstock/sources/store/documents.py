@@ -38,12 +38,12 @@ def identity(key: Item, names: tuple[str, ...]) -> tuple[str, Raw]:
     """
     ordered = {name: plain(key[name]) for name in names}
     extjson.refuse_mimic(ordered)
-    if len(names) > 1:
-        text = _encoder.encode(list(ordered.values())).decode()
+    first = key[names[0]]
+    if len(names) == 1 and isinstance(first, str | int):
+        text = str(first)
     else:
-        value = key[names[0]]
-        as_it_is = isinstance(value, str | int)
-        text = str(value) if as_it_is else _encoder.encode(ordered[names[0]]).decode()
+        values = list(ordered.values())
+        text = _encoder.encode(values if len(names) > 1 else values[0]).decode()
     return text, Raw(_encoder.encode(ordered))
 
 

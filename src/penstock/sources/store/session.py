@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 import structlog
 from msgspec import json, structs, to_builtins
 
-from penstock.capture.tenant import TenantRule
 from penstock.errors import (
-    ConfigError,
     PenstockError,
     PositionLostError,
     SourceChangedError,
@@ -24,11 +22,11 @@ from penstock.sources.store.config import StoreSourceConfig
 from penstock.sources.store.copying import (
     begun_anew,
     followed,
-    unfollowed,
     whole_copy,
     with_tables,
 )
 from penstock.sources.store.events import Teller
+from penstock.sources.store.fit import key_names, require_images, warn
 from penstock.sources.store.positions import Copying, Scope, StorePosition
 from penstock.store import (
     CatalogRecord,
@@ -95,8 +93,8 @@ class Session:
         with self._db.view() as view:
             if known is not None:
                 self._require_same(view, known)
-            self._require_images(view)
-            self._warn(view)
+            require_images(self._source, view, self._scope, self._config.tenant)
+            warn(self._source, view, self._scope)
             if known is None:
                 self._position = self._start(view)
                 self._reached = self._position.sequence
@@ -140,33 +138,6 @@ class Session:
                 expected=ours,
                 found="that store as it was before, restored from a backup, which has gone on in "
                 "another way",
-            )
-
-    def _require_images(self, view: View) -> None:
-        """Raise ConfigError for streams that hold too little to feed tables."""
-        rule = self._config.tenant
-        by_field = isinstance(rule, TenantRule) and rule.field is not None
-        for stream in view.streams():
-            if stream.table not in self._scope or stream.closed_ms is not None:
-                continue
-            lacks = "" if stream.view.has_new else "no item after a change, so no table can be fed"
-            if by_field and not stream.view.has_old:
-                lacks = lacks or "no item before a delete, so tenant.field cannot tell whose it was"
-            if lacks:
-                raise ConfigError(
-                    f"{self._source}: the stream of table {stream.table!r} is "
-                    f"{stream.view.value} and holds {lacks}. Nothing of it was captured. Run "
-                    f"disable_stream and enable_stream with NEW_AND_OLD_IMAGES, or leave the table "
-                    f"out: exclude = [{stream.table!r}]."
-                )
-
-    def _warn(self, view: View) -> None:
-        left_out = unfollowed(view, self._scope)
-        if left_out:
-            logger.warning(
-                "tables without a change stream are not captured; enable_stream begins one",
-                source=self._source,
-                tables=list(left_out),
             )
 
     # --- a change of scope -----------------------------------------------------------------------
@@ -225,7 +196,7 @@ class Session:
     def step(self, asked: Sequence[tuple[str, ...]] = ()) -> Step:
         """Look once; `asked` are copies that somebody waits for, each of tables (none: of all)."""
         with self._db.view() as view:
-            self._require_images(view)
+            require_images(self._source, view, self._scope, self._config.tenant)
             streams = {stream.id: stream for stream in view.streams()}
             if not self._proven:
                 self._proven = True
@@ -264,7 +235,7 @@ class Session:
         for recorded in part.records:
             change = recorded.change
             if isinstance(change, StreamRecord):
-                names = _names(streams[recorded.stream])
+                names = key_names(streams[recorded.stream])
                 events.append(self._teller.change(change, store_id=view.store_id, names=names))
             else:
                 events += self._noted(view, recorded, change, streams)
@@ -502,10 +473,3 @@ class Session:
         return self._teller.system(
             operation, identity, position=place, time_ms=view.time_ms, facts=facts
         )
-
-
-def _names(stream: Stream) -> tuple[str, ...]:
-    """The names of the key attributes, in order."""
-    if stream.sort_key is None:
-        return (stream.partition_key.name,)
-    return (stream.partition_key.name, stream.sort_key.name)
