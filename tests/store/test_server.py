@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import socket
 import stat
 import threading
@@ -436,7 +437,7 @@ def test_the_socket_of_a_dead_server_is_replaced_and_nothing_else_is(tmp_path: P
 def test_a_stop_answers_what_is_under_way_and_tells_who_waits(tmp_path: Path) -> None:
     with store.open(tmp_path / "store", sweep_seconds=None) as db:
         with_table(db)
-        with served(db, tmp_path / "s"):
+        with served(db, tmp_path / "s", ServerConfig(stop_seconds_max=3600)):
             idle, waits, subscribed = (Raw(tmp_path / "s") for _ in range(3))
             assert idle.ask("list_tables")["ok"]
             assert waits.ask("begin_transaction")["ok"]
@@ -453,6 +454,19 @@ def test_a_stop_answers_what_is_under_way_and_tells_who_waits(tmp_path: Path) ->
         for raw in (idle, waits, subscribed):
             assert raw.line() == b""
             raw.close()
+
+
+def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    config = ServerConfig(stop_seconds_max=0.1, outbox_bytes_max=1)
+    with table_served(tmp_path, config) as address:
+        with Client(address) as db:
+            db.put("t", {"id": "a", "data": "x" * 400_000})
+        raw = Raw(address, receive_bytes=4096)
+        raw.send(
+            json.dumps({"op": "batch_get_item", "table": "t", "keys": [{"id": "a"}] * 30}).encode()
+        )
+        until(lambda: bool(select.select([raw._socket], [], [], 0)[0]))
+    raw.close()
 
 
 def test_a_client_says_that_nobody_answers_and_goes_on_once_somebody_does(tmp_path: Path) -> None:
