@@ -109,7 +109,8 @@ class Consumer:
         heard = monotonic()
         while not self._stopping.is_set():
             wait = _LOOK_SECONDS if idle_seconds is None else min(_LOOK_SECONDS, idle_seconds)
-            if self.step(handle, wait_seconds=wait):
+            before = self._position
+            if self.step(handle, wait_seconds=wait) or self._position != before:
                 heard = monotonic()
             elif idle_seconds is not None and monotonic() - heard >= idle_seconds:
                 return
@@ -218,7 +219,8 @@ class AsyncConsumer:
         heard = monotonic()
         while True:
             wait = _LOOK_SECONDS if idle_seconds is None else min(_LOOK_SECONDS, idle_seconds)
-            if await self.step(handle, wait_seconds=wait):
+            before = self._position
+            if await self.step(handle, wait_seconds=wait) or self._position != before:
                 heard = monotonic()
             elif idle_seconds is not None and monotonic() - heard >= idle_seconds:
                 return

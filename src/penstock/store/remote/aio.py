@@ -332,9 +332,9 @@ class AsyncClient:
             while True:
                 try:
                     if link is None:
-                        link = await self._subscribed(table, position)
-                    line = await link.receive_within(idle_seconds)
-                    page = None if line is None else calls.read_page(answered(line))
+                        link, page = await self._subscribed(table, position)
+                    else:
+                        page = await _pushed(link, idle_seconds)
                 except (Lost, ServerUnavailableError) as lost:
                     if link is None and lost_at is None:
                         raise
@@ -352,15 +352,16 @@ class AsyncClient:
             if link is not None:
                 link.close()
 
-    async def _subscribed(self, table: str, position: str) -> AsyncLink:
+    async def _subscribed(self, table: str, position: str) -> tuple[AsyncLink, Page | None]:
+        """A subscription, and what was there already."""
         self._check_open()
         link = await AsyncLink.open(self.address, self._timeout)
         try:
             await link.send(encode_line(calls.subscribe(table, position)))
+            return link, calls.read_page(answered(await link.receive(self._timeout)))
         except BaseException:
             link.close()
             raise
-        return link
 
     async def _wait(self, link: AsyncLink | None, cause: Exception, since: float | None) -> float:
         """Wait a little before the next try; since when nobody answers."""
@@ -419,6 +420,12 @@ class AsyncClient:
     async def forget_consumer(self, table: str, name: str) -> bool:
         """Forget a consumer and what is held for it; False when there was none."""
         return await self._run(calls.forget_consumer(table, name))
+
+
+async def _pushed(link: AsyncLink, idle_seconds: float | None) -> Page | None:
+    """What is pushed next; None when nothing was for so long."""
+    line = await link.receive_within(idle_seconds)
+    return None if line is None else calls.read_page(answered(line))
 
 
 class AsyncTransaction:

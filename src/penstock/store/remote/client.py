@@ -340,8 +340,9 @@ class Client:
             while True:
                 try:
                     if link is None:
-                        link = self._subscribed(table, position)
-                    page = _pushed(link, idle_seconds)
+                        link, page = self._subscribed(table, position)
+                    else:
+                        page = _pushed(link, idle_seconds)
                 except (Lost, ServerUnavailableError) as lost:
                     if link is None and lost_at is None:
                         raise
@@ -358,14 +359,16 @@ class Client:
             if link is not None:
                 link.close()
 
-    def _subscribed(self, table: str, position: str) -> Link:
+    def _subscribed(self, table: str, position: str) -> tuple[Link, Page | None]:
+        """A subscription, and what was there already."""
+        self._check_open()
         link = Link(self.address, self._timeout)
         try:
             link.send(encode_line(calls.subscribe(table, position)))
+            return link, calls.read_page(answered(link.receive(self._timeout)))
         except BaseException:
             link.close()
             raise
-        return link
 
     def _lost(self, link: Link | None, cause: Exception, since: float | None) -> float:
         """Wait a little before the next try; since when nobody answers."""

@@ -584,9 +584,9 @@ class StoreContract:
             for name in ("a", "b", "c"):
                 db.put("t", {"id": name})
             first = next(db.follow("t", idle_seconds=5))
-            behind = db.follow("t", after=first.position, idle_seconds=0.3)
+            behind = db.follow("t", after=first.position, idle_seconds=0.05)
             assert [record.keys["id"] for record in behind] == ["b", "c"]
-            assert list(db.follow("t", start="latest", idle_seconds=0.2)) == []
+            assert list(db.follow("t", start="latest", idle_seconds=0.05)) == []
             db.prune_stream("t", until_sequence=first.sequence_number + 1)
             with pytest.raises(TrimmedDataError):
                 list(db.follow("t", after=first.position, idle_seconds=5))
@@ -607,11 +607,11 @@ class StoreContract:
 
             consumer = db.consume("t", "mailer", limit=2)
             with pytest.raises(OSError, match="mail server"):
-                consumer.run(handle, idle_seconds=0.1)
+                consumer.run(handle, idle_seconds=0)
             assert handled == ["0", "1", "2", "3"]
-            db.consume("t", "mailer", limit=2).run(handle, idle_seconds=0.1)
+            db.consume("t", "mailer", limit=2).run(handle, idle_seconds=0)
             assert handled == ["0", "1", "2", "3", "2", "3", "4"]
-            db.consume("t", "mailer", limit=2).run(handle, idle_seconds=0.1)
+            db.consume("t", "mailer", limit=2).run(handle, idle_seconds=0)
             assert len(handled) == 7
 
     def test_a_consumer_that_begins_with_the_latest_misses_nothing_from_its_beginning_on(
@@ -625,7 +625,7 @@ class StoreContract:
             handled = list[object]()
             again = db.consume("t", "c", start="latest")
             again.run(
-                lambda records: handled.extend(one.keys["id"] for one in records), idle_seconds=0.1
+                lambda records: handled.extend(one.keys["id"] for one in records), idle_seconds=0
             )
             assert handled == ["after"]
 
@@ -639,7 +639,7 @@ class StoreContract:
             last = db.get_stream_records("t").execute().records[-1]
             db.prune_stream("t", until_sequence=last.sequence_number)
             with pytest.raises(TrimmedDataError):
-                db.consume("t", "c").run(_never, idle_seconds=0.1)
+                db.consume("t", "c").run(_never, idle_seconds=0)
             copied, handled, why = list[Item](), list[object](), list[StreamError]()
 
             def copy(error: StreamError) -> None:
@@ -649,12 +649,12 @@ class StoreContract:
 
             consumer = db.consume("t", "c", resync=copy)
             consumer.run(
-                lambda records: handled.extend(one.keys["id"] for one in records), idle_seconds=0.1
+                lambda records: handled.extend(one.keys["id"] for one in records), idle_seconds=0
             )
             assert copied == [{"id": "a"}, {"id": "during"}]
             assert handled == ["during"]
             assert [type(error) for error in why] == [TrimmedDataError]
-            db.consume("t", "c").run(_never, idle_seconds=0.1)
+            db.consume("t", "c").run(_never, idle_seconds=0)
 
     def test_a_copy_that_failed_is_made_again(self) -> None:
         with self.store() as db:
@@ -670,8 +670,8 @@ class StoreContract:
                     raise OSError("no room")
 
             with pytest.raises(OSError, match="no room"):
-                db.consume("t", "c", resync=copy).run(_never, idle_seconds=0.1)
-            db.consume("t", "c", resync=copy).run(_never, idle_seconds=0.1)
+                db.consume("t", "c", resync=copy).run(_never, idle_seconds=0)
+            db.consume("t", "c", resync=copy).run(_never, idle_seconds=0)
             assert len(tries) == 2
 
     def test_a_consumer_hears_that_its_stream_ended_and_goes_over_to_the_next(self) -> None:
@@ -684,16 +684,16 @@ class StoreContract:
             def handle(records: list[StreamRecord]) -> None:
                 handled.extend(one.keys["id"] for one in records)
 
-            consumer.run(handle, idle_seconds=0.1)
+            consumer.run(handle, idle_seconds=0)
             db.disable_stream("t")
             with pytest.raises(StreamClosedError):
-                consumer.run(handle, idle_seconds=0.1)
+                consumer.run(handle, idle_seconds=0)
             assert why == []
             db.enable_stream("t", BOTH)
-            consumer.run(handle, idle_seconds=0.1)
+            consumer.run(handle, idle_seconds=0)
             assert [type(error) for error in why] == [StreamClosedError]
             db.put("t", {"id": "b"})
-            consumer.run(handle, idle_seconds=0.1)
+            consumer.run(handle, idle_seconds=0)
             assert handled == ["a", "b"]
 
     def test_two_consumers_of_one_name_are_told(self) -> None:
@@ -739,7 +739,7 @@ class StoreContract:
             assert (info.records, info.consumers[0].overrun) == (6, False)
             handled = list[object]()
             consumer.run(
-                lambda records: handled.extend(one.keys["id"] for one in records), idle_seconds=0.1
+                lambda records: handled.extend(one.keys["id"] for one in records), idle_seconds=0
             )
             assert handled == [str(number) for number in range(6)]
             db.put("t", {"id": "read"})
@@ -752,7 +752,7 @@ class StoreContract:
             assert info.consumers[0].overrun
             assert info.consumers[0].lag_records == 31
             with pytest.raises(TrimmedDataError):
-                consumer.run(_never, idle_seconds=0.1)
+                consumer.run(_never, idle_seconds=0)
 
     # --- the end ---------------------------------------------------------------------------------
 
