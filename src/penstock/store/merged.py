@@ -85,11 +85,10 @@ class Chunk(NamedTuple):
 class View:
     """A store as of one moment. Made by `Store.view`."""
 
-    def __init__(self, layout: Layout, txn: Transaction, state: State, *, now_ms: int) -> None:
+    def __init__(self, layout: Layout, txn: Transaction, state: State) -> None:
         self._layout = layout
         self._txn = txn
         self._state = state
-        self._now_ms = now_ms
         self._streams = layout.streams(txn)
 
     @property
@@ -297,15 +296,16 @@ class View:
 
     # --- items -----------------------------------------------------------------------------------
 
-    def get(self, table: Table, key: Item) -> Item | None:
+    def get(self, table: Table, key: Item, *, now_ms: int) -> Item | None:
         """The item of a key; None when there is none. Raises what a key is refused with."""
-        return get_all(self._layout, self._txn, table, [key], now_ms=self._now_ms)[0]
+        return get_all(self._layout, self._txn, table, [key], now_ms=now_ms)[0]
 
     def page(
         self,
         table: Table,
         keys: Range,
         *,
+        now_ms: int,
         limit: int | None = None,
         start: Item | None = None,
         reverse: bool = False,
@@ -317,7 +317,7 @@ class View:
             self._txn,
             table,
             keys,
-            now_ms=self._now_ms,
+            now_ms=now_ms,
             limit=limit,
             start=start,
             reverse=reverse,
@@ -331,20 +331,20 @@ class View:
     def items(self, table: Table, *, after: bytes | None, limit: int, bytes_max: int) -> Chunk:
         """At most `limit` items of a table whose keys follow `after`, and at the least one.
 
-        Items that have expired are looked at, and left out (F8).
+        Those that have expired and are not removed yet come too: as long as their removal is not a
+        record, they are there to whoever reads the streams, and a clock that is wrong may hide what
+        is not too old at all (F8, F11).
         """
         prefix = table.prefix
         if after is None or not after.startswith(prefix):
             after = None  # of another table, which had the name before
         first = prefix if after is None else behind(after) or after
-        found, looked, size = list[Item](), 0, 0
+        found, size = list[Item](), 0
         for key, value in self._layout.items.items(self._txn, first=first, before=behind(prefix)):
-            if looked == limit or (looked and size + len(value) > bytes_max):
+            if len(found) == limit or (found and size + len(value) > bytes_max):
                 return Chunk(found, after, last=False)
-            current = unpack_item(value)
-            looked, size, after = looked + 1, size + len(value), key
-            if current.visible(self._now_ms):
-                found.append(decode_item(current.data))
+            found.append(decode_item(unpack_item(value).data))
+            size, after = size + len(value), key
         return Chunk(found, after, last=True)
 
 

@@ -107,7 +107,7 @@ class Streams(Engine):
         Keep it short: no page of the file that it sees is used again meanwhile.
         """
         with self._reading() as txn:
-            yield View(self._layout, txn, self._state(txn), now_ms=self._clock.wall_ms())
+            yield View(self._layout, txn, self._state(txn))
 
     def get_stream_records(self, table: str) -> ReadRecords:
         """Describe a part of a table's stream, and read it with `execute`."""

@@ -68,7 +68,7 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
     keys = {given: [decode_attributes(key) for key in one["Keys"]] for given, one in asked.items()}
     found: dict[str, list[dict[str, Any]]] = {}
     left: dict[str, Any] = {}
-    units, size = defaultdict[str, float](float), 0
+    units, size, now_ms = defaultdict[str, float](float), 0, endpoint.now_ms
     with endpoint.store.view() as view:
         for given, name, expressions, one in wanted:
             table, seen = endpoint.table(view, name), set[bytes]()
@@ -80,7 +80,9 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
             expressions.refuse_keys(table.key_names)
             items = found.setdefault(name, [])
             for key, written in zip(keys[given], one["Keys"], strict=True):
-                item = view.get(table, key) if size < ANSWER_BYTES_MAX else None
+                item = None
+                if size < ANSWER_BYTES_MAX:
+                    item = view.get(table, key, now_ms=now_ms)
                 size += item_size(item)
                 if size >= ANSWER_BYTES_MAX and any(found.values()):
                     # Nothing more fits, this one neither.

@@ -96,7 +96,7 @@ def get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         table = endpoint.table(view, name)
         check_key(table, key)
         asked.refuse_keys(table.key_names)
-        found = view.get(table, key)
+        found = view.get(table, key, now_ms=endpoint.now_ms)
     consistent = request.get("ConsistentRead", False)
     units = read_units(item_size(found), consistent=consistent)
     told = consumed(request, name, units)

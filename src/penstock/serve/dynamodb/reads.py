@@ -7,7 +7,7 @@ from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.items import projected
 from penstock.serve.dynamodb.keys import check_key
-from penstock.store import Item, ItemPage, Table, View
+from penstock.store import Item, ItemPage, Table
 from penstock.store.attributevalue import decode_attributes, encode_attributes
 from penstock.store.expressions.keys import key_condition
 from penstock.store.expressions.request import RequestExpressions, read_request
@@ -42,6 +42,7 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         page = view.page(
             table,
             partition_range(table, partition, bound),
+            now_ms=endpoint.now_ms,
             limit=request.get("Limit"),
             start=start,
             reverse=not request.get("ScanIndexForward", True),
@@ -61,25 +62,20 @@ def scan(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         table = endpoint.table(view, name)
         _refuse_index(request)
         asked.refuse_keys(table.key_names)
-        page = _scanned(view, table, request, asked, start)
+        keys = table_range(table)
+        if "Segment" in request:
+            keys = segment_range(table, request["Segment"], request["TotalSegments"])
+        if start is not None:
+            _refuse_start(table, start, keys)
+        page = view.page(
+            table,
+            keys,
+            now_ms=endpoint.now_ms,
+            limit=request.get("Limit"),
+            start=start,
+            condition=asked.condition,
+        )
     return _answer(request, name, asked, page)
-
-
-def _scanned(
-    view: View,
-    table: Table,
-    request: dict[str, Any],
-    asked: RequestExpressions,
-    start: Item | None,
-) -> ItemPage:
-    keys = table_range(table)
-    if "Segment" in request:
-        keys = segment_range(table, request["Segment"], request["TotalSegments"])
-    if start is not None:
-        _refuse_start(table, start, keys)
-    return view.page(
-        table, keys, limit=request.get("Limit"), start=start, condition=asked.condition
-    )
 
 
 def _answer(

@@ -55,14 +55,14 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
     gets = [one["Get"] for one in request["TransactItems"]]
     asked = [(read_request(get, "GetItem"), decode_attributes(get["Key"])) for get in gets]
     answers, units = list[dict[str, Any]](), defaultdict[str, float](float)
-    seen = set[bytes]()
+    seen, now_ms = set[bytes](), endpoint.now_ms
     with endpoint.store.view() as view:
         for get, (expressions, key) in zip(gets, asked, strict=True):
             table = endpoint.table(view, endpoint.name(get))
             check_key(table, key)
             expressions.refuse_keys(table.key_names)
             seen.add(table.key(key))
-            found = view.get(table, key)
+            found = view.get(table, key, now_ms=now_ms)
             answers.append({} if found is None else {"Item": projected(expressions, found)})
             units[table.name] += 2 * read_units(item_size(found), consistent=True)
     if len(seen) < len(gets):
