@@ -58,9 +58,15 @@ def serve(
     request_bytes_max: Annotated[
         str, typer.Option(help="The largest request, as 16MiB.")
     ] = "16MiB",
+    outbox_bytes_max: Annotated[
+        str, typer.Option(help="What may wait to be read by one client, as 1MiB.")
+    ] = "1MiB",
     transaction_seconds_max: Annotated[
         float, typer.Option(help="How long a client may hold a transaction open.")
     ] = 5.0,
+    stop_seconds_max: Annotated[
+        float, typer.Option(help="How long a stop waits for answers and transactions.")
+    ] = 10.0,
     as_json: output.JsonOption = False,
 ) -> None:
     """Serve a store to any number of processes, and be its only writer, until SIGTERM.
@@ -76,7 +82,9 @@ def serve(
         config = ServerConfig(
             connections_max=connections_max,
             request_bytes_max=parse_size(request_bytes_max),
+            outbox_bytes_max=parse_size(outbox_bytes_max),
             transaction_seconds_max=transaction_seconds_max,
+            stop_seconds_max=stop_seconds_max,
         )
     except ValueError as error:
         raise ConfigError(f"the server's options: {error}. Nothing was started.") from error
@@ -303,9 +311,7 @@ def export(
     count = 0
     with ExitStack() as stack:
         db = stack.enter_context(_opened(path))
-        target = (
-            nullcontext(sys.stdout.buffer) if file is None else file.open("wb")
-        )
+        target = nullcontext(sys.stdout.buffer) if file is None else file.open("wb")
         lines = stack.enter_context(target)
         for item in _items(db, table, None):
             _write(lines, msgspec.json.encode({"Item": encode_attributes(item)}))

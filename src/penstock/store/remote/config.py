@@ -38,4 +38,3 @@ class ServerConfig(Config):
         le=3600,
         description="How long a stop waits for answers under way and open transactions.",
     )
-    reader_threads: int = Field(4, gt=0, le=256, description="Threads that read the store.")

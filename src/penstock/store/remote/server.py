@@ -40,6 +40,7 @@ _PATH_BYTES_MAX: Final = 107
 _LOOK_SECONDS: Final = 1.0
 """How soon a client that hung up while it waited is noticed."""
 _PUSH_RECORDS: Final = 1000
+_READER_THREADS: Final = 4
 _READS: Final = (
     ask.GetItem,
     ask.GetItemVersioned,
@@ -63,7 +64,7 @@ class StoreServer:
         self.store = store
         self.config = config
         self._writer = ThreadPoolExecutor(1, "store-writes")
-        self._readers = ThreadPoolExecutor(config.reader_threads, "store-reads")
+        self._readers = ThreadPoolExecutor(_READER_THREADS, "store-reads")
         self._connections = dict[asyncio.Task[None], Connection]()
         self._stopping = False
 
