@@ -126,7 +126,7 @@ def tables(path: PathArgument, as_json: output.JsonOption = False) -> None:
     for column in ("table", "partition key", "sort key", "ttl", "stream", "records", "consumers"):
         listed.add_column(column, no_wrap=True)
     for fact in facts:
-        stream = fact["stream"] or {}
+        stream: dict[str, Any] = fact["stream"] or {}
         listed.add_row(
             fact["table"],
             fact["partitionKey"],
@@ -362,8 +362,8 @@ def _imported(line: bytes) -> "Item":
 
     from penstock.store.attributevalue import decode_attributes
 
-    decoded = msgspec.json.decode(line)
-    if not isinstance(decoded, dict) or list(decoded) != ["Item"]:
+    decoded = msgspec.json.decode(line, type=dict[str, Any])
+    if list(decoded) != ["Item"]:
         raise RequestError('not an object of {"Item": ...}')
     return decode_attributes(decoded["Item"])
 

@@ -2,6 +2,7 @@
 is awaited."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -90,6 +91,22 @@ def _form(said: Answer) -> Form:
 
 def _nothing(_: Answer) -> None:
     return None
+
+
+def _fact(name: str) -> Callable[[Answer], Any]:
+    return itemgetter(name)
+
+
+def _table(said: Answer) -> Table:
+    return read_table(said["table"])
+
+
+def _info(said: Answer) -> StreamInfo:
+    return read_info(said["info"])
+
+
+def _checkpoint(said: Answer) -> Checkpoint:
+    return msgspec.convert(said["checkpoint"], Checkpoint)
 
 
 def _item(name: str) -> Callable[[Answer], Item | None]:
@@ -284,7 +301,7 @@ def _bound(bound: SortBound) -> ask.SortKeyCondition:
 
 def count(table: str) -> Call[int]:
     """How many items a table has."""
-    return Call(ask.Count(table=table), lambda said: said["count"], writes=False)
+    return Call(ask.Count(table=table), _fact("count"), writes=False)
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -315,14 +332,14 @@ def drop_table(table: str) -> Call[None]:
 
 def list_tables() -> Call[list[str]]:
     """The names of all tables."""
-    return Call(ask.ListTables(), lambda said: said["tables"], writes=False)
+    return Call(ask.ListTables(), _fact("tables"), writes=False)
 
 
 def describe_table(table: str) -> Call[Table]:
     """A table's schema."""
     return Call(
         ask.DescribeTable(table=table),
-        lambda said: read_table(said["table"]),
+        _table,
         writes=False,
     )
 
@@ -339,7 +356,7 @@ def set_ttl(table: str, attribute: str | None) -> Call[None]:
 
 def sweep() -> Call[int]:
     """A step of the sweep."""
-    return Call(ask.SweepExpiredTtl(), lambda said: said["removed"], writes=True)
+    return Call(ask.SweepExpiredTtl(), _fact("removed"), writes=True)
 
 
 # --- streams --------------------------------------------------------------------------------------
@@ -366,12 +383,12 @@ def alter_retention(table: str, retention: Retention) -> Call[None]:
 def prune_stream(table: str, until_sequence: int) -> Call[int]:
     """Remove the oldest of a stream."""
     request = ask.PruneStream(table=table, until_sequence=until_sequence)
-    return Call(request, lambda said: said["removed"], writes=True)
+    return Call(request, _fact("removed"), writes=True)
 
 
 def get_stream_info(table: str) -> Call[StreamInfo]:
     """A stream, as of one moment."""
-    return Call(ask.GetStreamInfo(table=table), lambda said: read_info(said["info"]), writes=False)
+    return Call(ask.GetStreamInfo(table=table), _info, writes=False)
 
 
 def read_page(said: Answer) -> Page:
@@ -419,7 +436,7 @@ def register_consumer(
     request = ask.RegisterConsumer(
         table=table, name=name, start=start, hold_bytes_max=hold_bytes_max
     )
-    return Call(request, lambda said: msgspec.convert(said["checkpoint"], Checkpoint), writes=True)
+    return Call(request, _checkpoint, writes=True)
 
 
 def save_checkpoint(table: str, name: str, position: str, expected: str | None) -> Call[None]:
@@ -430,6 +447,4 @@ def save_checkpoint(table: str, name: str, position: str, expected: str | None) 
 
 def forget_consumer(table: str, name: str) -> Call[bool]:
     """Forget a consumer."""
-    return Call(
-        ask.ForgetConsumer(table=table, name=name), lambda said: said["forgot"], writes=True
-    )
+    return Call(ask.ForgetConsumer(table=table, name=name), _fact("forgot"), writes=True)

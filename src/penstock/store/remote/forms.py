@@ -169,7 +169,7 @@ def write_record(form: Form, record: StreamRecord) -> dict[str, Any]:
 
 def read_record(form: Form, json: Mapping[str, Any]) -> StreamRecord:
     """What `write_record` wrote."""
-    read = dict(json)
+    read: dict[str, Any] = dict(json)
     for name in ("keys", "old_image", "new_image"):
         if name in read:
             read[name] = read_item(form, read[name])
@@ -190,12 +190,11 @@ def write_table(table: Table) -> dict[str, Any]:
 
 def read_table(json: Mapping[str, Any]) -> Table:
     """What `write_table` wrote."""
-    keys = {
-        name: KeyAttribute(json[name]["name"], KeyType(json[name]["type"]))
-        for name in ("partition_key", "sort_key")
-        if json[name] is not None
-    }
-    return Table(**{**json, **keys})
+    read: dict[str, Any] = dict(json)
+    for name in ("partition_key", "sort_key"):
+        if read[name] is not None:
+            read[name] = KeyAttribute(read[name]["name"], KeyType(read[name]["type"]))
+    return Table(**read)
 
 
 def write_info(info: StreamInfo) -> dict[str, Any]:
@@ -205,9 +204,10 @@ def write_info(info: StreamInfo) -> dict[str, Any]:
 
 def read_info(json: Mapping[str, Any]) -> StreamInfo:
     """What `write_info` wrote."""
-    view = StreamViewType(json["view_type"])
-    consumers = [ConsumerInfo(**one) for one in json["consumers"]]
-    return StreamInfo(**{**json, "view_type": view, "consumers": consumers})
+    read: dict[str, Any] = dict(json)
+    read["view_type"] = StreamViewType(read["view_type"])
+    read["consumers"] = [ConsumerInfo(**one) for one in read["consumers"]]
+    return StreamInfo(**read)
 
 
 # --- errors ---------------------------------------------------------------------------------------

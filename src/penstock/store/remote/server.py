@@ -68,6 +68,11 @@ class StoreServer:
         self._connections = dict[asyncio.Task[None], Connection]()
         self._stopping = False
 
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits to be read by all clients together."""
+        return sum(connection.outbox_bytes for connection in self._connections.values())
+
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a connection to its end."""
         connection = Connection(self, reader, writer)
@@ -120,6 +125,11 @@ class Connection:
         self._interruptible = False
         """Nothing is under way that a stop would have to wait for."""
         self._stopping = False
+
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits to be read by the client."""
+        return self._writer.transport.get_write_buffer_size()
 
     def stop(self, task: "asyncio.Task[None]") -> None:
         """End once what is under way is answered."""
