@@ -66,19 +66,25 @@ def enough(stop: int) -> Callable[[Story], bool]:
     return lambda story: len(story.items) >= stop
 
 
-async def test_what_has_expired_is_not_copied(tmp_path: Path) -> None:
-    """F8."""
-    clock = SetClock(4_000_000_000_000)
+async def test_a_wrong_clock_hides_nothing_from_a_copy_and_what_expires_is_deleted_once(
+    tmp_path: Path,
+) -> None:
+    """F8, F11: an item is there until its removal is told, in the copy as in the stream."""
+    clock = SetClock()
     with opened(tmp_path, clock) as db:
         table = db.create_table("a").partition_key("id", KeyType.NUMBER).ttl("until")
         table.stream(BOTH).execute()
-        db.put("a", {"id": 1, "until": 1_000_000_000})
-        db.put("a", {"id": 2, "until": 9_000_000_000})
+        # Long expired by the clock of the source, which is the machine's.
+        db.put("a", {"id": 1, "until": clock.now_ms // 1000 + 10})
+        db.put("a", {"id": 2, "until": clock.now_ms // 1000 + 20})
+        db.put("a", {"id": 3})
         story = await caught_up(db, source_of(tmp_path, start="snapshot"))
-        assert [event.document_id for event in story.changes] == ["2"]
+        assert story.rows() == contents(db, "a")
+        clock.pass_(15)
         while db.sweep():
             pass
         await caught_up(db, source_of(tmp_path), story)
+        assert [e.document_id for e in story.changes if e.full_document is None] == ["1"]
         assert story.rows() == contents(db, "a")
 
 

@@ -156,6 +156,29 @@ async def test_a_start_from_the_beginning_takes_what_each_stream_still_holds_for
         assert [table for _, table, _ in gaps(begun)] == ["b"]
 
 
+@pytest.mark.parametrize("start", ["beginning", "now"])
+async def test_a_table_that_was_made_anew_and_lost_changes_is_not_called_empty(
+    tmp_path: Path, start: str
+) -> None:
+    """The drop of the one before it is told, behind which all of the name would be known."""
+    with opened(tmp_path) as db:
+        make(db, "a")
+        story = Story()
+        if start == "now":
+            await caught_up(db, source_of(tmp_path, start="beginning"), story)
+        db.drop_table("a")
+        make(db, "a")
+        for number in range(3):
+            db.put("a", {"id": number})
+        with db.view() as view:
+            db.prune_stream("a", until_sequence=view.sequence - 1)
+        source = source_of(tmp_path, start="beginning", on_position_lost="gap")
+        await caught_up(db, source, story)
+        known, rows = complete(story.events)
+        assert len(rows["a"]) == 1
+        assert "a" not in known
+
+
 async def test_a_stream_that_was_disabled_emptied_and_forgotten_is_a_loss(tmp_path: Path) -> None:
     """F10, F19."""
     clock = SetClock()

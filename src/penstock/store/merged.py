@@ -245,6 +245,16 @@ class View:
         for sequence, data in self._layout.records(self._txn, CATALOG, after=after):
             yield sequence, CATALOG, data, None
 
+    def dropped(self, name: str, *, before: int) -> bool:
+        """Whether a table of that name was dropped before the sequence `before`."""
+        for sequence, data in self._layout.records(self._txn, CATALOG, after=0):
+            if sequence >= before:
+                break
+            note = decode_note(data)
+            if note.operation == "dropTable" and note.table.name == name:
+                return True
+        return False
+
     def time_of(self, *, stream: int, after: int) -> int | None:
         """When a stream's next record behind `after` was written; None when there is none."""
         stored = next(self._layout.records(self._txn, stream, after=after), None)

@@ -49,19 +49,20 @@ def identity(key: Item, names: tuple[str, ...]) -> tuple[str, Raw]:
 
 def plain(value: Value) -> Any:
     """What a JSON library writes for a value without losing anything of it."""
-    if value is None or isinstance(value, str | bool):
+    kind: type[object] = type(value)  # exactly one of these, as the store decodes it
+    if kind is str or value is None or kind is bool:
         return value
     if isinstance(value, int):
         return value if -_INT64 <= value < _INT64 else _decimal(value)
+    if isinstance(value, dict):
+        extjson.refuse_mimic(value)
+        return {name: plain(element) for name, element in value.items()}
+    if isinstance(value, list):
+        return [plain(element) for element in value]
     if isinstance(value, Decimal):
         return _decimal(value)
     if isinstance(value, bytes):
         return extjson.binary(value)
-    if isinstance(value, list):
-        return [plain(element) for element in value]
-    if isinstance(value, dict):
-        extjson.refuse_mimic(value)
-        return {name: plain(element) for name, element in value.items()}
     return [plain(element) for element in sorted(cast("set[Any]", value))]
 
 

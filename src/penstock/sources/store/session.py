@@ -282,8 +282,13 @@ class Session:
     ) -> list[AnyEvent]:
         """A stream began: of a table that is wholly in it, or that held something before."""
         table = note.table
-        if stream is None or self.position.known.get(stream.id, 0) > recorded.sequence:
-            return []  # what is missing of it was said, and no word of ours may call it whole
+        if stream is None:
+            return []  # it is forgotten, and what ended it follows
+        if self.position.known.get(stream.id, 0) > recorded.sequence:
+            # What is missing of it was said, or is no loss: no word of ours may call it whole. But
+            # a table of its name that was dropped since is known to be empty, and it is not.
+            again = view.dropped(table.name, before=recorded.sequence)
+            return [self._unknown(recorded, note, "trimmed")] if again else []
         if not stream.view.has_new:
             return [self._unknown(recorded, note, "no_new_image")]
         if note.empty and table.streams == 1:
