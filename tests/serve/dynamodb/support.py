@@ -7,6 +7,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from botocore.config import Config
 
 from penstock import store
 from penstock.clocks import Clock
+from penstock.errors import PenstockError
 from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.server import serving_dynamodb
 from penstock.store import Store
@@ -159,28 +161,31 @@ def served(
 @contextmanager
 def _running(db: Store, config: DynamoConfig, clock: Clock | None) -> Generator[str]:
     """The server in a thread of its own, with an event loop."""
-    started, found = threading.Event(), list[str]()
+    found: Future[str] = Future()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
 
     async def serve() -> None:
         try:
             async with serving_dynamodb(db, config, clock=clock) as address:
-                found.append(address)
-                started.set()
+                found.set_result(address)
                 await stop.wait()
-        finally:
-            started.set()
+        except PenstockError as error:
+            found.set_exception(error)
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        started.wait()
-        yield found[0]
+        yield found.result()
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
+
+
+def response_of(error: Any) -> Any:
+    """What a ClientError has of its answer."""
+    return error.response
 
 
 def name_of(error: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.serve.dynamodb.support import Served, name_of, served
+from tests.serve.dynamodb.support import Served, name_of, response_of, served
 from tests.store.support import SetClock
 
 
@@ -84,7 +84,7 @@ def test_a_false_condition_changes_nothing_and_gives_the_item_if_it_is_asked_for
         table.put_item(Item={"id": "k"}, ConditionExpression="attribute_not_exists(id)")
     assert name_of(caught.value) == "ConditionalCheckFailedException"
     assert str(caught.value).endswith("The conditional request failed")
-    assert "Item" not in caught.value.response
+    assert "Item" not in response_of(caught.value)
     with pytest.raises(ClientError) as caught:
         table.delete_item(
             Key={"id": "k"},
@@ -92,7 +92,7 @@ def test_a_false_condition_changes_nothing_and_gives_the_item_if_it_is_asked_for
             ExpressionAttributeValues={":n": 1},
             ReturnValuesOnConditionCheckFailure="ALL_OLD",
         )
-    response: Any = caught.value.response
+    response = response_of(caught.value)
     assert response["Item"] == {"id": {"S": "k"}, "n": {"N": "1"}}
     assert table.get_item(Key={"id": "k"})["Item"] == {"id": "k", "n": 1}
 
@@ -333,7 +333,7 @@ def test_a_transaction_is_done_whole_or_not_at_all_and_says_why(shared: Served, 
                 },
             ]
         )
-    response: Any = caught.value.response
+    response = response_of(caught.value)
     assert name_of(caught.value) == "TransactionCanceledException"
     assert response["Error"]["Message"] == (
         "Transaction cancelled, please refer cancellation reasons for specific reasons [None, "

@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
-from boto3.dynamodb.conditions import Attr, Key
+from boto3.dynamodb import conditions
 
 from tests.serve.dynamodb.support import Served
+
+Attr: Any = conditions.Attr
+Key: Any = conditions.Key
 
 
 @pytest.fixture(scope="module")

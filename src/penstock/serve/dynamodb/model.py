@@ -186,6 +186,7 @@ DATA: Final = {
         {},
     ),
     "DescribeTimeToLive": Shape({"TableName": _TABLE}, {}),
+    "DescribeContinuousBackups": Shape({"TableName": _TABLE}, {}),
     "PutItem": Shape({"TableName": _TABLE, "Item": _KEY}, _WRITING),
     "DeleteItem": Shape({"TableName": _TABLE, "Key": _KEY}, _WRITING),
     "UpdateItem": Shape(

@@ -58,6 +58,9 @@ OPERATIONS: Final = {
     f"{_DATA}.DescribeTimeToLive": _reading(
         DATA["DescribeTimeToLive"], tables.describe_time_to_live
     ),
+    f"{_DATA}.DescribeContinuousBackups": _reading(
+        DATA["DescribeContinuousBackups"], tables.describe_continuous_backups
+    ),
     f"{_DATA}.PutItem": _writing(DATA["PutItem"], items.put_item),
     f"{_DATA}.DeleteItem": _writing(DATA["DeleteItem"], items.delete_item),
     f"{_DATA}.UpdateItem": _writing(DATA["UpdateItem"], items.update_item),

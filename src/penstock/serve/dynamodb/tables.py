@@ -230,6 +230,18 @@ def describe_time_to_live(endpoint: Endpoint, request: dict[str, Any]) -> dict[s
     return {"TimeToLiveDescription": told}
 
 
+def describe_continuous_backups(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """That there are none: clients ask before they look at a table any further."""
+    with endpoint.store.view() as inside:
+        endpoint.table(inside, endpoint.name(request), named=True)
+    return {
+        "ContinuousBackupsDescription": {
+            "ContinuousBackupsStatus": "DISABLED",
+            "PointInTimeRecoveryDescription": {"PointInTimeRecoveryStatus": "DISABLED"},
+        }
+    }
+
+
 # --- what a request says of a table ---------------------------------------------------------------
 
 
