@@ -1,8 +1,5 @@
 """The store: `penstock store serve`, and `tables`, `get`, `put`, `import`, `backup` and others."""
 
-import asyncio
-import os
-import signal
 import stat
 import sys
 from collections.abc import Generator, Iterator
@@ -13,8 +10,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from penstock.cli import output
-from penstock.errors import ConfigError, RequestError
+from penstock.cli import output, store_serve
+from penstock.errors import RequestError
 
 if TYPE_CHECKING:
     from penstock.store import AnyStore, Item
@@ -46,71 +43,7 @@ FormOption = Annotated[
 _IMPORT_ITEMS = 25
 
 
-@app.command("serve")
-def serve(
-    path: FolderArgument,
-    socket: Annotated[
-        Path, typer.Option(help="The Unix socket to listen at; only this user may open it.")
-    ],
-    connections_max: Annotated[
-        int, typer.Option(help="Clients at once; one more is refused.")
-    ] = 64,
-    request_bytes_max: Annotated[
-        str, typer.Option(help="The largest request, as 16MiB.")
-    ] = "16MiB",
-    outbox_bytes_max: Annotated[
-        str, typer.Option(help="What may wait to be read by one client, as 1MiB.")
-    ] = "1MiB",
-    transaction_seconds_max: Annotated[
-        float, typer.Option(help="How long a client may hold a transaction open.")
-    ] = 5.0,
-    stop_seconds_max: Annotated[
-        float, typer.Option(help="How long a stop waits for answers and transactions.")
-    ] = 10.0,
-    as_json: output.JsonOption = False,
-) -> None:
-    """Serve a store to any number of processes, and be its only writer, until SIGTERM.
-
-    What clients may ask is in docs/reference/store-protocol.md; `penstock.store.Client` asks it.
-    """
-    from penstock.cli import logs
-    from penstock.config import parse_size
-    from penstock.store.remote.config import ServerConfig
-
-    logs.configure(as_json=as_json, process="store")
-    try:
-        config = ServerConfig(
-            connections_max=connections_max,
-            request_bytes_max=parse_size(request_bytes_max),
-            outbox_bytes_max=parse_size(outbox_bytes_max),
-            transaction_seconds_max=transaction_seconds_max,
-            stop_seconds_max=stop_seconds_max,
-        )
-    except ValueError as error:
-        raise ConfigError(f"the server's options: {error}. Nothing was started.") from error
-    asyncio.run(_serve(path, socket, config, as_json=as_json))
-
-
-async def _serve(path: Path, socket: Path, config: Any, *, as_json: bool) -> None:
-    from penstock import store
-    from penstock.store.remote.server import serving
-
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    handled = (signal.SIGTERM, signal.SIGINT)
-    for number in handled:
-        loop.add_signal_handler(number, stop.set)
-    db = await asyncio.to_thread(store.open, path)
-    try:
-        async with serving(db, socket, config):
-            if as_json:
-                output.emit({"store": str(path), "socket": str(socket), "pid": os.getpid()})
-            else:
-                _say(f"serving {path} at {socket}")
-            await stop.wait()
-    finally:
-        await asyncio.to_thread(db.close)
-        for number in handled:
-            loop.remove_signal_handler(number)
+app.command("serve")(store_serve.serve)
 
 
 @app.command("tables")
