@@ -197,6 +197,37 @@ async def test_a_stream_that_was_disabled_emptied_and_forgotten_is_a_loss(tmp_pa
             await follow(source_of(tmp_path), story, lambda _: False)
 
 
+@pytest.mark.parametrize("mode", ["halt", "gap", "snapshot"])
+async def test_where_it_cannot_be_told_whose_history_it_is_everything_is_a_gap(
+    tmp_path: Path, mode: str
+) -> None:
+    """Who wrote what we read is forgotten with what it wrote: the rest may be another history."""
+    with opened(tmp_path) as db:
+        make(db, *TABLES)
+        db.write_batch(puts=[(table, {"id": 0}) for table in TABLES])
+        story = await caught_up(db, source_of(tmp_path, start="beginning"))
+    for number in range(1, 4):
+        with opened(tmp_path) as db:
+            db.write_batch(puts=[(table, {"id": number}) for table in TABLES])
+    with opened(tmp_path) as db:
+        for table in TABLES:
+            db.alter_table_stream_retention(table, Retention(records_max=1))
+        while db.sweep():
+            pass
+        with db.view() as view:
+            assert view.life(story.place.sequence) == ""
+        source = source_of(tmp_path, on_position_lost=mode)
+        if mode == "halt":
+            with pytest.raises(PositionLostError):
+                await follow(source, story, lambda _: False)
+        else:
+            await caught_up(db, source, story)
+            known, rows = complete(story.events)
+            assert known == set(), "until what the copy did not find is told as deleted"
+            assert (rows == contents(db, *TABLES)) is (mode == "snapshot")
+        assert [table for _, table, _ in gaps(story)] == [""]
+
+
 async def test_a_loss_within_a_transaction_that_is_being_read_starts_over(tmp_path: Path) -> None:
     """A gap never ends a transaction of which only a part is staged."""
     with opened(tmp_path) as db:
@@ -258,7 +289,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     steps=steps,
     start=st.sampled_from(["now", "beginning", "snapshot"]),

@@ -21,7 +21,9 @@ from penstock.sources.store.positions import Copying, Scope
 from penstock.store import Table, View
 
 
-class _Request(Struct, eq=False):
+class Request(Struct, eq=False):
+    """A copy that somebody waits for."""
+
     tables: tuple[str, ...]
     """Empty: all."""
     durable: asyncio.Future[None]
@@ -31,14 +33,14 @@ class CopyDesk:
     """The requests of one source, from the handler that takes them to the session that copies."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Request] = []
-        self._begun: list[_Request] = []
+        self._waiting: list[Request] = []
+        self._begun: list[Request] = []
         self._positions: set[str] = set()
         """Those that were said since the copies began."""
 
     async def ask(self, tables: Sequence[str]) -> None:
         """Return once the copy of `tables` (none: of all) is sure to be made."""
-        request = _Request(tuple(tables), asyncio.get_running_loop().create_future())
+        request = Request(tuple(tables), asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         try:
             await request.durable
@@ -48,14 +50,15 @@ class CopyDesk:
                     requests.remove(request)
 
     @property
-    def asked(self) -> tuple[tuple[str, ...], ...]:
+    def asked(self) -> tuple[Request, ...]:
         """What is asked for and was not begun."""
-        return tuple(request.tables for request in self._waiting)
+        return tuple(self._waiting)
 
-    def begun(self, count: int) -> None:
-        """A session has begun the first `count` of them, and says so from here on."""
-        self._begun += self._waiting[:count]
-        self._waiting = self._waiting[count:]
+    def begun(self, requests: Sequence[Request]) -> None:
+        """A session has begun them, and says so from here on. Who gave up gets no answer."""
+        taken = [request for request in self._waiting if request in requests]
+        self._waiting = [request for request in self._waiting if request not in taken]
+        self._begun += taken
 
     def saying(self, item: Commit | Fragment) -> None:
         """The session hands out `item`."""

@@ -1,15 +1,35 @@
-"""Whether a store's tables can be captured as they are."""
+"""Whether a store is the one that was captured, and its tables can be captured as they are."""
 
 import structlog
 
 from penstock.capture.tenant import Tenant, TenantRule
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, SourceChangedError
 from penstock.sources.store.copying import unfollowed
-from penstock.sources.store.positions import Scope
+from penstock.sources.store.positions import Scope, StorePosition
 from penstock.store import View
 from penstock.store.schema import Stream
 
 logger = structlog.get_logger(__name__)
+
+
+def require_same(source: str, view: View, known: StorePosition) -> bool:
+    """Raise SourceChangedError for a position of another store, or of one that was restored since.
+
+    False where that cannot be told: who wrote the record is forgotten, with all that it wrote.
+    """
+    ours = f"the store {known.store}, and stands behind its record {known.sequence}"
+    if known.store != view.store_id:
+        raise SourceChangedError(source=source, expected=ours, found=f"the store {view.store_id}")
+    life = view.life(known.sequence)
+    proven = bool(life) or known.sequence == 0
+    if known.sequence > view.sequence or (proven and life != known.life):
+        raise SourceChangedError(
+            source=source,
+            expected=ours,
+            found="that store as it was before, restored from a backup, which has gone on in "
+            "another way",
+        )
+    return proven
 
 
 def require_images(source: str, view: View, scope: Scope, rule: Tenant) -> None:

@@ -13,7 +13,6 @@ from msgspec import json, structs, to_builtins
 from penstock.errors import (
     PenstockError,
     PositionLostError,
-    SourceChangedError,
     SourceUnavailableError,
     UndecodableError,
 )
@@ -26,7 +25,7 @@ from penstock.sources.store.copying import (
     with_tables,
 )
 from penstock.sources.store.events import Teller
-from penstock.sources.store.fit import key_names, require_images, warn
+from penstock.sources.store.fit import key_names, require_images, require_same, warn
 from penstock.sources.store.positions import Copying, Scope, StorePosition
 from penstock.store import (
     CatalogRecord,
@@ -54,8 +53,8 @@ class Step(NamedTuple):
     items: list[Item]
     more: bool
     """Whether there is more to say at once; else the next look is due when something is written."""
-    begun: int = 0
-    """How many of the copies that were asked for are under way from here on."""
+    begun: bool = False
+    """Whether the copies that were asked for are under way from here on."""
     error: PenstockError | None = None
     """To be raised behind the items."""
 
@@ -92,7 +91,7 @@ class Session:
         """
         with self._db.view() as view:
             if known is not None:
-                self._require_same(view, known)
+                self._proven = require_same(self._source, view, known)
             require_images(self._source, view, self._scope, self._config.tenant)
             warn(self._source, view, self._scope)
             if known is None:
@@ -122,23 +121,6 @@ class Session:
         copying = whole_copy(view, self._scope) if begun == "snapshot" else None
         life = view.life(view.sequence)
         return structs.replace(here, sequence=view.sequence, life=life, copying=copying)
-
-    def _require_same(self, view: View, known: StorePosition) -> None:
-        ours = f"the store {known.store}, and stands behind its record {known.sequence}"
-        if known.store != view.store_id:
-            raise SourceChangedError(
-                source=self._source, expected=ours, found=f"the store {view.store_id}"
-            )
-        life = view.life(known.sequence)
-        # Without a life, what wrote the record is forgotten with all that it wrote.
-        self._proven = bool(life) or known.sequence == 0
-        if known.sequence > view.sequence or (self._proven and life != known.life):
-            raise SourceChangedError(
-                source=self._source,
-                expected=ours,
-                found="that store as it was before, restored from a backup, which has gone on in "
-                "another way",
-            )
 
     # --- a change of scope -----------------------------------------------------------------------
 
@@ -228,7 +210,7 @@ class Session:
                     items.append(self._copy(view, copying))
                 except UndecodableError as undecodable:
                     return Step(items, more=False, error=undecodable)
-        return Step(items, more=copying is not None, begun=len(asked))
+        return Step(items, more=copying is not None, begun=True)
 
     def _part(self, view: View, part: Part, streams: dict[int, Stream]) -> Iterable[Item]:
         events, copying = list[AnyEvent](), self.position.copying

@@ -61,8 +61,10 @@ class StoreSource:
             heard = clock()
             while True:
                 rings, asked = db.bell.rings, self._desk.asked
-                step = await self._looked(partial(session.step, asked))
-                self._desk.begun(step.begun)
+                tables = [request.tables for request in asked]
+                step = await self._looked(partial(session.step, tables))
+                if step.begun:
+                    self._desk.begun(asked)
                 for item in step.items:
                     self._desk.saying(item)
                     yield item
