@@ -12,7 +12,6 @@ import pytest
 from penstock import store
 from penstock.store import (
     Retention,
-    StoreClosedError,
     StreamClosedError,
     StreamRecord,
     TransactionError,
@@ -89,24 +88,6 @@ async def test_an_asynchronous_follower_gets_what_comes_and_hears_of_the_end(
         await asyncio.to_thread(db.disable_stream, "t")
         with pytest.raises(StreamClosedError):
             await anext(following)
-
-
-def test_who_waits_is_told_that_the_store_was_closed(tmp_path: Path) -> None:
-    with opened(tmp_path) as db:
-        with_table(db)
-        told = list[type[BaseException]]()
-
-        def wait() -> None:
-            try:
-                next(db.follow("t"))
-            except StoreClosedError as error:
-                told.append(type(error))
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        db.close()
-        thread.join()
-        assert told == [StoreClosedError]
 
 
 def test_a_consumer_stops_when_it_is_told_from_another_thread(tmp_path: Path) -> None:

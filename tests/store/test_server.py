@@ -157,14 +157,62 @@ def test_an_error_is_an_answer_and_the_connection_goes_on(tmp_path: Path) -> Non
         deep: dict[str, Any] = {"Attr": "a"}
         for _ in range(40):
             deep = {"Not": deep}
-        deepest = raw.ask("scan", table="t", filter=deep)
-        assert deepest["error"] == "InvalidCondition"
+        assert raw.ask("scan", table="t", filter=deep)["error"] == "InvalidCondition"
         raw.send(b"[" * 100_000)
+        assert json.loads(raw.line())["error"] == "ValidationError"
+        raw.send(
+            b'{"op": "put_item", "table": "t", "item": %s1%s}' % (b"[" * 90_000, b"]" * 90_000)
+        )
         assert json.loads(raw.line())["error"] == "ValidationError"
         raw.send(b"nonsense")
         assert json.loads(raw.line())["error"] == "ValidationError"
         assert raw.ask("commit_transaction")["code"] == "store.transaction"
         assert raw.ask("list_tables") == {"ok": True, "tables": ["t"]}
+
+
+def test_an_error_shows_the_item_whatever_its_values_are(tmp_path: Path) -> None:
+    """Plain JSON has no bytes: the item of a false condition comes as DynamoDB's."""
+    with table_served(tmp_path) as address, Raw(address) as raw:
+        item = {"id": {"S": "a"}, "raw": {"B": "AA=="}}
+        assert raw.ask("put_item", table="t", item=item, values="dynamodb")["ok"]
+        absent = {"AttributeNotExists": {"Attr": "id"}}
+        failed = raw.ask("put_item", table="t", item={"id": "a"}, condition=absent)
+        assert failed["error"] == "ConditionCheckFailed"
+        assert (failed["values"], failed["item"]) == ("dynamodb", item)
+
+
+def test_after_a_transaction_that_broke_the_connection_takes_nothing_more(tmp_path: Path) -> None:
+    """What its client sends next was meant for the transaction."""
+    config = ServerConfig(transaction_seconds_max=0.05)
+    with table_served(tmp_path, config) as address:
+        with Raw(address) as raw:
+            assert raw.ask("begin_transaction") == {"ok": True}
+            with Client(address) as other:
+                other.put("t", {"id": "b"})
+            raw.send(b'{"op": "put_item", "table": "t", "item": {"id": "a"}}')
+            raw.send(b'{"op": "put_item", "table": "t", "item": {"id": "c"}}')
+            assert "was undone" in json.loads(raw.line())["message"]
+            with suppress(ConnectionResetError):
+                assert raw.line() == b""
+        with Client(address) as db:
+            assert db.scan("t").execute().items == [{"id": "b"}]
+
+
+def test_a_defect_is_told_without_what_it_was_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not to the log: its error may show a document."""
+
+    def defect(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(Store, "list_tables", defect)
+    with opened_and_served(tmp_path) as address, Raw(address) as raw:
+        assert raw.ask("list_tables")["error"] == "InternalError"
+        assert raw.ask("sweep_expired_ttl")["ok"]
+    said = "".join(capsys.readouterr())
+    assert "ZeroDivisionError" in said
+    assert "secret" not in said
 
 
 def test_a_list_of_actions_is_one_transaction(tmp_path: Path) -> None:

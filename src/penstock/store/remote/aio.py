@@ -32,7 +32,7 @@ from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
 from penstock.store.remote.calls import Answer, Call, answered
-from penstock.store.remote.errors import ServerUnavailableError
+from penstock.store.remote.errors import ServerStoppingError, ServerUnavailableError
 from penstock.store.remote.links import AsyncLink, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
     AbortTransaction,
@@ -41,10 +41,10 @@ from penstock.store.remote.requests import (
     Request,
     encode_line,
 )
+from penstock.store.remote.transactions import AsyncTransaction
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
 from penstock.store.transaction import Updated
-from penstock.store.updates import Update
 from penstock.store.values import Item
 
 _IDLE_MAX: Final = 8
@@ -60,14 +60,16 @@ class AsyncClient:
         self.address = Path(address)
         self._timeout = timeout_seconds
         self._idle = list[AsyncLink]()
+        self._busy = set[AsyncLink]()
         self._closed = False
         self._in_transaction = set[asyncio.Task[object]]()
 
     async def close(self) -> None:
         """Let go of the connections. A second time does nothing."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().close()
+        for link in [*self._idle, *self._busy]:
+            link.close()  # whoever waits on it is told
+        self._idle.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,6 +87,10 @@ class AsyncClient:
             link = await self._link(new=last)
             try:
                 said = await self._ask(link, line, self._timeout + call.wait_seconds)
+            except ServerStoppingError:
+                if last:
+                    raise
+                continue  # it was not done; perhaps another server has its place already
             except Lost as lost:
                 if call.writes and lost.sent:
                     raise unknown(self.address, lost) from lost
@@ -105,23 +111,35 @@ class AsyncClient:
             if kept:
                 self._keep(link)
             else:
-                link.close()
+                self._drop(link)
         return answered(reply)
 
     async def _link(self, *, new: bool) -> AsyncLink:
+        """A connection that is this task's until it is kept or dropped."""
         self._check_open()
         while self._idle and not new:
             link = self._idle.pop()
             if link.usable():
+                self._busy.add(link)
                 return link
             link.close()
-        return await AsyncLink.open(self.address, self._timeout)
+        link = await AsyncLink.open(self.address, self._timeout)
+        if self._closed:
+            link.close()
+            self._check_open()
+        self._busy.add(link)
+        return link
 
     def _keep(self, link: AsyncLink) -> None:
+        self._busy.discard(link)
         if self._closed or len(self._idle) >= _IDLE_MAX:
             link.close()
         else:
             self._idle.append(link)
+
+    def _drop(self, link: AsyncLink) -> None:
+        self._busy.discard(link)
+        link.close()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -137,7 +155,7 @@ class AsyncClient:
     # --- transactions ----------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def transact(self) -> AsyncGenerator["AsyncTransaction"]:
+    async def transact(self) -> AsyncGenerator[AsyncTransaction]:
         """A write transaction; see `Client.transact`."""
         self._refuse_nesting()
         task = asyncio.current_task()
@@ -158,7 +176,7 @@ class AsyncClient:
             if ended:
                 self._keep(link)
             else:
-                link.close()
+                self._drop(link)
 
     async def _begin(self) -> AsyncLink:
         """A connection with a transaction open on it."""
@@ -169,11 +187,15 @@ class AsyncClient:
                 answered(await link.receive(self._timeout))
                 return link
             except Lost as lost:
-                link.close()
+                self._drop(link)
                 if last:
                     raise undone(self.address, lost) from lost
+            except ServerStoppingError:
+                self._drop(link)
+                if last:
+                    raise
             except BaseException:
-                link.close()
+                self._drop(link)
                 raise
         raise AssertionError("the last try returns or raises")
 
@@ -350,23 +372,22 @@ class AsyncClient:
                 position = page.position
         finally:
             if link is not None:
-                link.close()
+                self._drop(link)
 
     async def _subscribed(self, table: str, position: str) -> tuple[AsyncLink, Page | None]:
         """A subscription, and what was there already."""
-        self._check_open()
-        link = await AsyncLink.open(self.address, self._timeout)
+        link = await self._link(new=True)
         try:
             await link.send(encode_line(calls.subscribe(table, position)))
             return link, calls.read_page(answered(await link.receive(self._timeout)))
         except BaseException:
-            link.close()
+            self._drop(link)
             raise
 
     async def _wait(self, link: AsyncLink | None, cause: Exception, since: float | None) -> float:
         """Wait a little before the next try; since when nobody answers."""
         if link is not None:
-            link.close()
+            self._drop(link)
         now = asyncio.get_running_loop().time()
         since = now if since is None else since
         if now - since > self._timeout:
@@ -426,62 +447,3 @@ async def _pushed(link: AsyncLink, idle_seconds: float | None) -> Page | None:
     """What is pushed next; None when nothing was for so long."""
     line = await link.receive_within(idle_seconds)
     return None if line is None else calls.read_page(answered(line))
-
-
-class AsyncTransaction:
-    """One write transaction over an asynchronous client. Of use only inside its block."""
-
-    def __init__(self, link: AsyncLink, address: Path, timeout_seconds: float) -> None:
-        self._link = link
-        self._address = address
-        self._timeout = timeout_seconds
-
-    async def _run(self, call: Call[Result]) -> Result:
-        try:
-            await self._link.send(encode_line(call.request))
-            reply = await self._link.receive(self._timeout)
-        except Lost as lost:
-            raise undone(self._address, lost) from lost
-        return call.read(answered(reply))
-
-    async def get(self, table: str, key: Item) -> Item | None:
-        """The item of that key, as this transaction has left it; None when there is none."""
-        return await self._run(calls.get(table, key))
-
-    async def put(
-        self,
-        table: str,
-        item: Item,
-        *,
-        condition: Condition | None = None,
-        expected_version: int | None = None,
-    ) -> Item | None:
-        """Write an item, whole; returns the one that it replaces."""
-        return await self._run(calls.put(table, item, condition, expected_version))
-
-    async def update(
-        self,
-        table: str,
-        key: Item,
-        update: Update,
-        *,
-        condition: Condition | None = None,
-        expected_version: int | None = None,
-    ) -> Updated:
-        """Change an item in part, or make it of its key; returns what it was and is."""
-        return await self._run(calls.update(table, key, update, condition, expected_version))
-
-    async def delete(
-        self,
-        table: str,
-        key: Item,
-        *,
-        condition: Condition | None = None,
-        expected_version: int | None = None,
-    ) -> Item | None:
-        """Remove an item; returns it, or None when there was none, which is no change."""
-        return await self._run(calls.delete(table, key, condition, expected_version))
-
-    async def check(self, table: str, key: Item, condition: Condition) -> None:
-        """Raise ConditionCheckFailedError unless the condition holds for the item of that key."""
-        await self._run(calls.check(table, key, condition))

@@ -24,7 +24,7 @@ from penstock.store.errors import StoreClosedError, StreamError, TransactionErro
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
 from penstock.store.remote.calls import Answer, Call, answered
-from penstock.store.remote.errors import ServerUnavailableError
+from penstock.store.remote.errors import ServerStoppingError, ServerUnavailableError
 from penstock.store.remote.links import Link, Lost, gone, undone, unknown
 from penstock.store.remote.requests import (
     AbortTransaction,
@@ -33,10 +33,9 @@ from penstock.store.remote.requests import (
     Request,
     encode_line,
 )
+from penstock.store.remote.transactions import ClientTransaction
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
-from penstock.store.transaction import Updated
-from penstock.store.updates import Update
 from penstock.store.values import Item
 
 _IDLE_MAX: Final = 8
@@ -57,6 +56,7 @@ class Client:
         self._timeout = timeout_seconds
         self._turn = threading.Lock()
         self._idle = list[Link]()
+        self._busy = set[Link]()
         self._closing = threading.Event()
         self._mine = threading.local()
 
@@ -65,6 +65,8 @@ class Client:
         with self._turn:
             self._closing.set()
             idle, self._idle = self._idle, []
+            for link in self._busy:
+                link.hang_up()  # whoever waits on it is told, and closes it
         for link in idle:
             link.close()
 
@@ -87,6 +89,10 @@ class Client:
             link = self._link(new=last)
             try:
                 said = self._ask(link, line, call.wait_seconds)
+            except ServerStoppingError:
+                if last:
+                    raise
+                continue  # it was not done; perhaps another server has its place already
             except Lost as lost:
                 if call.writes and lost.sent:
                     raise unknown(self.address, lost) from lost
@@ -107,10 +113,11 @@ class Client:
             if kept:
                 self._keep(link)
             else:
-                link.close()
+                self._drop(link)
         return answered(reply)
 
     def _link(self, *, new: bool) -> Link:
+        """A connection that is this thread's until it is kept or dropped."""
         while not new:
             with self._turn:
                 self._check_open()
@@ -118,16 +125,31 @@ class Client:
             if link is None:
                 break
             if link.usable():
-                return link
+                return self._taken(link)
             link.close()
         self._check_open()
-        return Link(self.address, self._timeout)
+        return self._taken(Link(self.address, self._timeout))
+
+    def _taken(self, link: Link) -> Link:
+        with self._turn:
+            if not self._closing.is_set():
+                self._busy.add(link)
+                return link
+        link.close()
+        self._check_open()
+        raise AssertionError("it is closed")
 
     def _keep(self, link: Link) -> None:
         with self._turn:
+            self._busy.discard(link)
             if not self._closing.is_set() and len(self._idle) < _IDLE_MAX:
                 self._idle.append(link)
                 return
+        link.close()
+
+    def _drop(self, link: Link) -> None:
+        with self._turn:
+            self._busy.discard(link)
         link.close()
 
     def _check_open(self) -> None:
@@ -137,7 +159,7 @@ class Client:
     # --- transactions ----------------------------------------------------------------------------
 
     @contextmanager
-    def transact(self) -> Generator["ClientTransaction"]:
+    def transact(self) -> Generator[ClientTransaction]:
         """A write transaction: kept, and durable, when the block ends; undone if it raises.
 
         Other writers of the store wait meanwhile, and the server undoes one that takes longer than
@@ -164,7 +186,7 @@ class Client:
             if ended:
                 self._keep(link)
             else:
-                link.close()
+                self._drop(link)
 
     def _begin(self) -> Link:
         """A connection with a transaction open on it."""
@@ -175,11 +197,15 @@ class Client:
                 answered(link.receive(self._timeout))
                 return link
             except Lost as lost:
-                link.close()
+                self._drop(link)
                 if last:
                     raise undone(self.address, lost) from lost
+            except ServerStoppingError:
+                self._drop(link)
+                if last:
+                    raise
             except BaseException:
-                link.close()
+                self._drop(link)
                 raise
         raise AssertionError("the last try returns or raises")
 
@@ -357,23 +383,22 @@ class Client:
                 position = page.position
         finally:
             if link is not None:
-                link.close()
+                self._drop(link)
 
     def _subscribed(self, table: str, position: str) -> tuple[Link, Page | None]:
         """A subscription, and what was there already."""
-        self._check_open()
-        link = Link(self.address, self._timeout)
+        link = self._link(new=True)
         try:
             link.send(encode_line(calls.subscribe(table, position)))
             return link, calls.read_page(answered(link.receive(self._timeout)))
         except BaseException:
-            link.close()
+            self._drop(link)
             raise
 
     def _lost(self, link: Link | None, cause: Exception, since: float | None) -> float:
         """Wait a little before the next try; since when nobody answers."""
         if link is not None:
-            link.close()
+            self._drop(link)
         now = time.monotonic()
         since = now if since is None else since
         if now - since > self._timeout:
@@ -434,62 +459,3 @@ def _pushed(link: Link, idle_seconds: float | None) -> Page | None:
     """What is pushed next; None when nothing was for so long."""
     line = link.receive_within(idle_seconds)
     return None if line is None else calls.read_page(answered(line))
-
-
-class ClientTransaction:
-    """One write transaction over a client. Of use only inside its block."""
-
-    def __init__(self, link: Link, address: Path, timeout_seconds: float) -> None:
-        self._link = link
-        self._address = address
-        self._timeout = timeout_seconds
-
-    def _run(self, call: Call[Result]) -> Result:
-        try:
-            self._link.send(encode_line(call.request))
-            reply = self._link.receive(self._timeout)
-        except Lost as lost:
-            raise undone(self._address, lost) from lost
-        return call.read(answered(reply))
-
-    def get(self, table: str, key: Item) -> Item | None:
-        """The item of that key, as this transaction has left it; None when there is none."""
-        return self._run(calls.get(table, key))
-
-    def put(
-        self,
-        table: str,
-        item: Item,
-        *,
-        condition: Condition | None = None,
-        expected_version: int | None = None,
-    ) -> Item | None:
-        """Write an item, whole; returns the one that it replaces."""
-        return self._run(calls.put(table, item, condition, expected_version))
-
-    def update(
-        self,
-        table: str,
-        key: Item,
-        update: Update,
-        *,
-        condition: Condition | None = None,
-        expected_version: int | None = None,
-    ) -> Updated:
-        """Change an item in part, or make it of its key; returns what it was and is."""
-        return self._run(calls.update(table, key, update, condition, expected_version))
-
-    def delete(
-        self,
-        table: str,
-        key: Item,
-        *,
-        condition: Condition | None = None,
-        expected_version: int | None = None,
-    ) -> Item | None:
-        """Remove an item; returns it, or None when there was none, which is no change."""
-        return self._run(calls.delete(table, key, condition, expected_version))
-
-    def check(self, table: str, key: Item, condition: Condition) -> None:
-        """Raise ConditionCheckFailedError unless the condition holds for the item of that key."""
-        self._run(calls.check(table, key, condition))

@@ -1,5 +1,6 @@
 """Values, records, tables and errors, to and from the JSON that goes over a store's socket."""
 
+import traceback
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -20,6 +21,7 @@ from penstock.store.errors import (
     InvalidConditionError,
     RefusedError,
     StoreError,
+    ValueRefusedError,
 )
 from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.paths import Path, PathLike, format_path, parse_path
@@ -222,7 +224,10 @@ def write_error(form: Form, error: PenstockError) -> dict[str, Any]:
     name = error.name if isinstance(error, StoreError) else _NAMES.get(error.code, "StoreError")
     written = {"error": name, "message": str(error), "code": error.code, **facts}
     if isinstance(error, ConditionCheckFailedError):
-        written["item"] = write_item(form, error.item)
+        try:
+            written["item"] = write_item(form, error.item)
+        except ValueRefusedError:
+            written |= {"values": "dynamodb", "item": write_item("dynamodb", error.item)}
     text = getattr(error, "dynamodb", None)
     if text is not None:
         written["dynamodb"] = text
@@ -262,7 +267,10 @@ def told(error: BaseException) -> PenstockError:
         return error
     if isinstance(error, RecursionError):
         return RefusedError("the request is nested too deeply. Nothing was changed.")
-    _log.error("request failed", error=type(error).__name__, exc_info=error)
+    # Where, and not what it says: that may show a document.
+    frames = traceback.extract_tb(error.__traceback__)[-3:]
+    where = [f"{frame.name}:{frame.lineno}" for frame in frames]
+    _log.error("request failed", error=type(error).__name__, where=where)
     return InternalServerError(
         "the server met a defect of its own, and logged it. A write was undone. Please report it."
     )

@@ -72,7 +72,13 @@ class Link:
             raise unavailable(address, error) from error
 
     def close(self) -> None:
+        """Let go of it."""
         self._socket.close()
+
+    def hang_up(self) -> None:
+        """End it under whoever waits on it in another thread."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def usable(self) -> bool:
         """Whether the server has neither hung up nor said anything unasked."""

@@ -393,7 +393,7 @@ def decode_request(line: bytes) -> AnyRequest:
     """The request of a line. Raises RefusedError, which says what is wrong with it and where."""
     try:
         return cast("AnyRequest", _decoder.decode(line))
-    except (msgspec.MsgspecError, UnicodeDecodeError, ArithmeticError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, ArithmeticError, RecursionError) as error:
         raise RefusedError(f"the request is refused: {error}. Nothing was changed.") from None
 
 

@@ -201,9 +201,12 @@ class Connection:
     async def _serve(self, line: bytes) -> bool:
         """Answer one request; False when the connection is to end."""
         form: Form = "plain"
+        goes_on = True
         try:
             request = decode_request(line)
             form = form_of(request)
+            # What follows a transaction that broke was meant for it.
+            goes_on = not isinstance(request, ask.BeginTransaction)
             match request:
                 case ask.Subscribe():
                     await self._subscribe(request)
@@ -219,7 +222,7 @@ class Connection:
         except Exception as error:
             reply = encode_line(write_error(form, told(error)))
         await self._send(reply)
-        return True
+        return goes_on
 
     async def _done(self, request: AnyRequest) -> bytes:
         """The line that answers a request which the store answers at once."""

@@ -763,6 +763,27 @@ class StoreContract:
             with pytest.raises(StoreClosedError):
                 db.list_tables()
 
+    def test_who_waits_is_told_that_it_was_closed(self) -> None:
+        with self.store() as db:
+            told, waits = list[type[BaseException]](), threading.Event()
+
+            def wait() -> None:
+                following = db.follow("t")
+                next(following)
+                waits.set()
+                try:
+                    next(following)
+                except BaseException as error:
+                    told.append(type(error))
+
+            db.put("t", {"id": "a"})
+            thread = threading.Thread(target=wait)
+            thread.start()
+            waits.wait()
+            db.close()
+            thread.join()
+            assert told == [StoreClosedError]
+
 
 def _never(records: list[StreamRecord]) -> None:
     raise AssertionError(f"{len(records)} records came, and none were to")
