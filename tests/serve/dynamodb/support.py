@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _session = _boto3.Session(
     aws_access_key_id="AKIDEXAMPLE", aws_secret_access_key="secret", region_name="us-east-1"
 )
 _numbers = itertools.count()
-_RETRIES = Config(retries={"max_attempts": 0}, parameter_validation=False)
+_SETTINGS = Config(retries={"max_attempts": 0}, parameter_validation=False)
 
 
 class Served:
@@ -38,14 +39,34 @@ class Served:
     def __init__(self, db: Store, address: str) -> None:
         self.db = db
         self.address = address
-        url = f"http://{address}"
-        self.client: Any = _session.client("dynamodb", endpoint_url=url, config=_RETRIES)
-        self.streams: Any = _session.client("dynamodbstreams", endpoint_url=url, config=_RETRIES)
-        self.resource: Any = _session.resource("dynamodb", endpoint_url=url, config=_RETRIES)
+        self._made = list[Any]()
+
+    @cached_property
+    def client(self) -> Any:
+        return self._client("dynamodb")
+
+    @cached_property
+    def streams(self) -> Any:
+        return self._client("dynamodbstreams")
+
+    @cached_property
+    def resource(self) -> Any:
+        made = _session.resource("dynamodb", endpoint_url=self._url, config=_SETTINGS)
+        self._made.append(made.meta.client)
+        return made
+
+    @property
+    def _url(self) -> str:
+        return f"http://{self.address}"
+
+    def _client(self, service: str) -> Any:
+        made = _session.client(service, endpoint_url=self._url, config=_SETTINGS)
+        self._made.append(made)
+        return made
 
     def close(self) -> None:
         """Close the clients' connections."""
-        for client in (self.client, self.streams, self.resource.meta.client):
+        for client in self._made:
             client.close()
 
     def table(

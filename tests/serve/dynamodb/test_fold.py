@@ -117,7 +117,8 @@ def apply(everything: Served, table: Any, clock: SetClock, step: tuple[str, str,
             pass
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@pytest.mark.slow
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, max_size=25))
 def test_the_stream_folds_to_the_table(
     rolling: tuple[Served, SetClock], steps: list[tuple[str, str, Any]]

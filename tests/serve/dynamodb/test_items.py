@@ -258,6 +258,7 @@ def test_a_batch_reads_and_writes_several_tables(shared: Served) -> None:
     assert found["UnprocessedKeys"] == {}
 
 
+@pytest.mark.slow
 def test_a_batch_of_reads_gives_back_what_does_not_fit(shared: Served, table: Any) -> None:
     with table.batch_writer() as batch:
         for number in range(45):
