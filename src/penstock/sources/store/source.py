@@ -141,6 +141,11 @@ class StoreSource:
         )
         return structs.replace(known, **place, gap_said=()).text()
 
+    def told_at(self, position: str) -> int:
+        """As `Rewinds.told_at`: a store's positions say no time, so nothing is surely older."""
+        parse_position(position)
+        return 0
+
     async def seconds_to_loss(self, position: str) -> float | None:
         """As `Retains.seconds_to_loss`: of the table that is nearest to a loss."""
         known = parse_position(position)
