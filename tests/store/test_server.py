@@ -198,6 +198,24 @@ def test_after_a_transaction_that_broke_the_connection_takes_nothing_more(tmp_pa
             assert db.scan("t").execute().items == [{"id": "b"}]
 
 
+def test_after_a_defect_inside_a_transaction_the_connection_takes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def defect(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("penstock.store.remote.holding.Held.ask", defect)
+    with table_served(tmp_path) as address:
+        with Raw(address) as raw:
+            assert raw.ask("begin_transaction") == {"ok": True}
+            assert raw.ask("put_item", table="t", item={"id": "a"})["error"] == "InternalError"
+            with suppress(OSError):
+                raw.send(b'{"op": "put_item", "table": "t", "item": {"id": "c"}}')
+                assert raw.line() == b""
+        with Client(address) as db:
+            assert db.count("t") == 0
+
+
 def test_a_defect_is_told_without_what_it_was_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.store.errors import StreamClosedError
@@ -300,13 +300,20 @@ class Connection:
                     continue
                 if page.closed:
                     raise StreamClosedError(request.table, position=page.position)
-                news = asyncio.ensure_future(self._store.wait_async(rings, None))
-                await asyncio.wait([news, gone], return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
+                await self._news(rings, gone)
         except PenstockError as error:
             await self._end(error)
         finally:
-            gone.cancel()
+            await _cancelled(gone)
+
+    async def _news(self, rings: int, gone: "asyncio.Future[bytes]") -> None:
+        """Wait until something was written, or the client is gone."""
+        news = asyncio.ensure_future(self._store.wait_async(rings, None))
+        waiting: list[asyncio.Future[Any]] = [news, gone]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancelled(news)
 
     def _pushed(self, wanted: ask.GetStreamRecords, *, first: bool) -> tuple[Page, bytes]:
         """The next page and its line; no line for nothing, but for the first."""
@@ -314,6 +321,14 @@ class Connection:
         if not page.records and not first:
             return page, b""
         return page, encode_line(written(records(page), wanted.values))
+
+
+async def _cancelled(task: "asyncio.Future[Any]") -> None:
+    """End a task of ours, and see it end."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()  # of a client that is gone
 
 
 def _error(error: PenstockError) -> bytes:
