@@ -9,8 +9,8 @@ import pytest
 
 from penstock import store
 from penstock.store import Item, Store
-from tests.store.crash import TABLES
 from tests.seeds import seed_of
+from tests.store.crash import TABLES
 
 PROGRAM = str(Path(__file__).with_name("crash.py"))
 

@@ -129,10 +129,15 @@ def test_what_a_transaction_raises_undoes_all_of_it(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
         with_table(db)
         orders(db)
-        with pytest.raises(ZeroDivisionError), db.transact() as transaction:
-            transaction.put("t", {"id": "a"})
-            transaction.put("orders", {"customer": "c", "number": 1})
-            _ = 1 / 0
+
+        def fail() -> None:
+            with db.transact() as transaction:
+                transaction.put("t", {"id": "a"})
+                transaction.put("orders", {"customer": "c", "number": 1})
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
         assert db.scan("t").execute().items == db.scan("orders").execute().items == []
         with pytest.raises(RefusedError):
             db.write_batch(puts=[("t", {"id": "a"}), ("t", {"id": 1})])

@@ -166,9 +166,14 @@ def test_a_failed_condition_leaves_nothing_of_its_transaction(tmp_path: Path) ->
     """F7."""
     with opened(tmp_path) as db:
         with_table(db)
-        with pytest.raises(ConditionCheckFailedError), db.transact() as transaction:
-            transaction.put("t", {"id": "a"})
-            transaction.put("t", {"id": "b"}, condition=attr("id").exists())
+
+        def fail() -> None:
+            with db.transact() as transaction:
+                transaction.put("t", {"id": "a"})
+                transaction.put("t", {"id": "b"}, condition=attr("id").exists())
+
+        with pytest.raises(ConditionCheckFailedError):
+            fail()
         assert db.scan("t").execute().items == []
         assert all_records(db) == []
         db.put("t", {"id": "a"})
@@ -407,10 +412,15 @@ def test_a_stream_that_only_prune_shortens_refuses_writes_at_its_limit(tmp_path:
             Retention.by_hand(bytes_max=1000)
         ).execute()
         written = 0
-        with pytest.raises(StreamFullError, match="limit of 1000 bytes"):
-            for number in range(100):
-                db.put("t", {"id": str(number), "data": "x" * 100})
+        refused = None
+        while refused is None:
+            try:
+                db.put("t", {"id": str(written), "data": "x" * 100})
+            except StreamFullError as error:
+                refused = str(error)
+            else:
                 written += 1
+        assert "limit of 1000 bytes" in refused
         assert 0 < written < 10
         assert len(db.scan("t").execute().items) == len(all_records(db)) == written
         with pytest.raises(StreamFullError):
