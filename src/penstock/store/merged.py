@@ -10,6 +10,7 @@ ChangesMissingError, with the tables, unless it is told that they are known to b
 
 import heapq
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -89,7 +90,10 @@ class View:
         self._layout = layout
         self._txn = txn
         self._state = state
-        self._streams = layout.streams(txn)
+
+    @cached_property
+    def _streams(self) -> list[Stream]:
+        return self._layout.streams(self._txn)
 
     @property
     def store_id(self) -> str:

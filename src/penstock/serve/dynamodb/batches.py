@@ -96,7 +96,8 @@ def batch_get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any
 
 
 def _write(endpoint: Endpoint, table: str, request: dict[str, Any]) -> Write:
-    given = [(kind, one) for kind, one in request.items() if one is not None]
+    kinds = ("PutRequest", "DeleteRequest")
+    given = [(kind, request[kind]) for kind in kinds if request.get(kind) is not None]
     if len(given) != 1:
         raise validation(
             "Supplied WriteRequest must have exactly one of PutRequest and DeleteRequest"

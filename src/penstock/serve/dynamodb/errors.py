@@ -24,6 +24,7 @@ from penstock.store.errors import (
 
 NOT_FOUND: Final = "Requested resource not found"
 ITEM_TOO_LARGE: Final = "Item size has exceeded the maximum allowed size"
+UPDATE_TOO_LARGE: Final = "Item size to update has exceeded the maximum allowed size"
 CONDITION_FAILED: Final = "The conditional request failed"
 _MODEL: Final = "com.amazonaws.dynamodb.v20120810"
 _CORAL: Final = "com.amazon.coral.service"

@@ -4,9 +4,21 @@ from typing import Any
 
 from penstock.serve.dynamodb.capacity import consumed, item_size, read_units, write_units
 from penstock.serve.dynamodb.endpoint import Endpoint
-from penstock.serve.dynamodb.errors import CONDITION_FAILED, WireError, validation
+from penstock.serve.dynamodb.errors import (
+    CONDITION_FAILED,
+    UPDATE_TOO_LARGE,
+    WireError,
+    validation,
+)
 from penstock.serve.dynamodb.keys import check_item, check_key
-from penstock.store import ConditionCheckFailedError, Item, Table, Transaction, Updated
+from penstock.store import (
+    ConditionCheckFailedError,
+    DocumentTooLargeError,
+    Item,
+    Table,
+    Transaction,
+    Updated,
+)
 from penstock.store.attributevalue import decode_attributes, encode_attributes
 from penstock.store.expressions.request import RequestExpressions, read_request
 from penstock.store.projections import project
@@ -54,7 +66,10 @@ class Write:
                 return None, None
             case _:
                 update = self.update
-                done = transaction.update(table.name, key, update, condition=condition)
+                try:
+                    done = transaction.update(table.name, key, update, condition=condition)
+                except DocumentTooLargeError as error:
+                    raise validation(UPDATE_TOO_LARGE) from error
                 there = done.old is not None or update.creates
                 return done.old, done.new if there else None
 

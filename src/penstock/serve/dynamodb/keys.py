@@ -18,7 +18,7 @@ def check_key(table: Table, key: Item, *, said: str = "") -> None:
     for attribute in attributes(table):
         if type_of(key[attribute.name]).value != attribute.type.value:
             raise validation(f"{said}{_MISFIT}")
-        _refuse_value(attribute, key[attribute.name], sort=attribute is table.sort_key)
+        refuse_value(attribute, key[attribute.name], sort=attribute is table.sort_key)
 
 
 def check_item(table: Table, item: Item) -> None:
@@ -32,7 +32,7 @@ def check_item(table: Table, item: Item) -> None:
                 f"{_INVALID}Type mismatch for key {attribute.name} expected: "
                 f"{attribute.type.value} actual: {actual}"
             )
-        _refuse_value(attribute, item[attribute.name], sort=attribute is table.sort_key)
+        refuse_value(attribute, item[attribute.name], sort=attribute is table.sort_key)
 
 
 def attributes(table: Table) -> list[KeyAttribute]:
@@ -40,7 +40,8 @@ def attributes(table: Table) -> list[KeyAttribute]:
     return [one for one in (table.partition_key, table.sort_key) if one is not None]
 
 
-def _refuse_value(attribute: KeyAttribute, value: Any, *, sort: bool) -> None:
+def refuse_value(attribute: KeyAttribute, value: Any, *, sort: bool) -> None:
+    """Refuse a value of the attribute's type that is empty or too long for a key."""
     if attribute.type is KeyType.NUMBER:
         return
     size = len(value.encode()) if isinstance(value, str) else len(value)

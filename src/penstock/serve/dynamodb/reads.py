@@ -6,10 +6,10 @@ from penstock.serve.dynamodb.capacity import consumed, read_units
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
 from penstock.serve.dynamodb.items import projected
-from penstock.serve.dynamodb.keys import check_key
+from penstock.serve.dynamodb.keys import check_key, refuse_value
 from penstock.store import Item, ItemPage, Table
 from penstock.store.attributevalue import decode_attributes, encode_attributes
-from penstock.store.expressions.keys import key_condition
+from penstock.store.expressions.keys import KeyCondition, key_condition
 from penstock.store.expressions.request import RequestExpressions, read_request
 from penstock.store.queries import (
     Range,
@@ -33,6 +33,7 @@ def query(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         _refuse_index(request)
         wanted = key_condition(asked.key, table.partition_key, table.sort_key)
         asked.refuse_keys(table.key_names, query=True)
+        _refuse_values(table, wanted)
         partition: Item = {table.partition_key.name: wanted.partition}
         bound = None
         if wanted.sort is not None:
@@ -101,6 +102,13 @@ def _refuse_start(table: Table, start: Item, keys: Range) -> None:
     place = table.key(start)
     if place < keys.first or (keys.before is not None and place >= keys.before):
         raise validation("The provided starting key is outside query boundaries")
+
+
+def _refuse_values(table: Table, wanted: KeyCondition) -> None:
+    refuse_value(table.partition_key, wanted.partition, sort=False)
+    if table.sort_key is not None and wanted.sort is not None:
+        for value in wanted.sort.values:
+            refuse_value(table.sort_key, value, sort=True)
 
 
 def _refuse_select(request: dict[str, Any]) -> None:

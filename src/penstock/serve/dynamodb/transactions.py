@@ -71,8 +71,8 @@ def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
 
 
 def _action(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    given = [(kind, asked) for kind, asked in item.items() if asked is not None]
-    if len(given) != 1 or given[0][0] not in _OPERATIONS:
+    given = [(kind, item[kind]) for kind in _OPERATIONS if item.get(kind) is not None]
+    if len(given) != 1:
         raise validation("TransactItems can only contain one of Check, Put, Update or Delete")
     return given[0]
 
@@ -103,7 +103,7 @@ def _do(
     except ConditionCheckFailedError as error:
         message = {"Message": CONDITION_FAILED}
         return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked)}
-    except RefusedError as error:
+    except (RefusedError, WireError) as error:
         return {"Code": "ValidationError", "Message": str(wire_error(error))}
     units[write.table_name] += 2 * write_units(old, new)
     return {"Code": "None"}
