@@ -126,13 +126,16 @@ class UndecodableError(SourceError):
 
     code = "source.undecodable"
 
-    def __init__(self, *, source: str, what: str, position: str) -> None:
+    def __init__(self, *, source: str, what: str, position: str, remedy: str | None = None) -> None:
         self.what = what
         self.position = position
+        remedy = remedy or (
+            "Set on_undecodable = 'dead_letter' to keep its bytes in the log, record the gap and "
+            "go on; and please report it with the type named here."
+        )
         super().__init__(
             f"{source}: cannot decode {what} at position {position}. Capture has stopped before "
-            f"it and nothing was skipped. Set on_undecodable = 'dead_letter' to keep its bytes in "
-            f"the log, record the gap and go on; and please report it with the type named here."
+            f"it and nothing was skipped. {remedy}"
         )
 
 

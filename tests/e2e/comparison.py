@@ -99,7 +99,6 @@ class Fold:
         self.arrived: list[Document] = []
         """Every line, in the order of the file."""
         self.by_sequence: dict[int, Document] = {}
-        self.lines: dict[int, bytes] = {}
         typed: dict[int, Document] = {}
         in_order_of_arrival = Rows()
         for line in lines:
@@ -108,7 +107,7 @@ class Fold:
             known = self.by_sequence.get(sequence, change)
             assert known["eventId"] == change["eventId"], "a repeat is another event"
             self.arrived.append(change)
-            self.by_sequence[sequence], self.lines[sequence] = change, line
+            self.by_sequence[sequence] = change
             typed[sequence] = canonical(line)
             in_order_of_arrival.apply(change, typed[sequence])
         in_order = Rows()

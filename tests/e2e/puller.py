@@ -64,6 +64,9 @@ COALESCING = tuple(name for name, wishes in WISHES.items() if wishes.coalesce)
 CATCH_UP_THRESHOLD = 60
 _REST_SECONDS_MAX = 0.06
 """So that three databases together are written to as one is in `test_crash.py`."""
+_AHEAD_MAX = 1000
+"""Writes to one database that nobody waited for: a machine that is slow to start a process again
+must not be drowned meanwhile."""
 
 
 class Upstream(NamedTuple):
@@ -279,6 +282,8 @@ class Crowd:
         """Wait until so many more are acknowledged. A clock would make a slow machine's kills hit
         nothing."""
         target = self.writes + writes
+        for writers in self._all:
+            writers.writes_max = writers.writes + writes + _AHEAD_MAX
 
         def wrote() -> bool:
             for writers in self._all:

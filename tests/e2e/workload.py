@@ -81,6 +81,8 @@ class Writers:
         self._lock = threading.Lock()
         self.writes = 0
         """Writes that MongoDB has acknowledged."""
+        self.writes_max: int | None = None
+        """They rest while there are so many. None: no bound."""
         self.transactions = 0
         self._threads = [
             threading.Thread(target=self._run, args=(random.Random(seed * 1000 + n), n))
@@ -114,6 +116,8 @@ class Writers:
         try:
             with MongoClient[Document](self._uri, tz_aware=True) as client:
                 while not self._stop.wait(rng.random() * self._rest_seconds_max):
+                    if self.writes_max is not None and self.writes >= self.writes_max:
+                        continue
                     written = _step(rng, client, self._database, number)
                     with self._lock:
                         self.writes += abs(written)

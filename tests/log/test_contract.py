@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from penstock.clocks import Clock
 from penstock.log import LmdbLog, LogConfig, MemoryLog
-from penstock.log.retention import Clock
 from penstock.ports import Above
 from penstock.testing.contracts import AboveContract, ChangeLogContract, DurableLogContract
 

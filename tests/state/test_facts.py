@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -37,6 +38,8 @@ def said(operation: str, **facts: Any) -> SystemEvent:
 
 
 GAP = said("gap", reason="lost", **{"from": "1", "to": "2"})
+GAP_OF_A = msgspec.structs.replace(said("gap", reason="trimmed"), collection="a")
+GAP_OF_B = msgspec.structs.replace(GAP_OF_A, collection="b")
 STARTED, COMPLETED = said("snapshot_started", **FULL), said("snapshot_completed", **FULL)
 
 
@@ -58,6 +61,25 @@ STARTED, COMPLETED = said("snapshot_started", **FULL), said("snapshot_completed"
         ),
         pytest.param([STARTED, row("a"), GAP, COMPLETED], False, id="a gap within the copy"),
         pytest.param([STARTED, COMPLETED, GAP, row("a")], False, id="heard of first behind a gap"),
+        pytest.param([STARTED, row("a"), COMPLETED, GAP_OF_A], False, id="a gap of it alone"),
+        pytest.param([STARTED, COMPLETED, GAP_OF_A], False, id="a gap of it, unheard of"),
+        pytest.param([STARTED, row("a"), COMPLETED, GAP_OF_B], True, id="a gap of another alone"),
+        pytest.param(
+            [STARTED, COMPLETED, GAP_OF_B, row("a")], True, id="heard of behind a gap of another"
+        ),
+        pytest.param(
+            [STARTED, row("a"), GAP_OF_A, COMPLETED], False, id="a gap of it alone within the copy"
+        ),
+        pytest.param(
+            [STARTED, GAP_OF_A, row("a"), COMPLETED],
+            False,
+            id="a gap of it before its row is copied",
+        ),
+        pytest.param(
+            [GAP_OF_A, STARTED, row("a"), COMPLETED, said("snapshot_reconciled", snapshot="s")],
+            True,
+            id="copied behind a gap of it",
+        ),
         pytest.param(
             [STARTED, COMPLETED, GAP, schema("shop", "create", "a"), row("a")],
             True,

@@ -307,6 +307,31 @@ async def test_a_gap_stays_open_until_all_of_the_source_was_copied_again(tmp_pat
     await running.stop()
 
 
+async def test_the_gap_of_one_collection_is_closed_by_a_copy_of_that_one(tmp_path: Path) -> None:
+    """And the others are as complete as they were."""
+    source, log = FedSource(), MemoryLog()
+    running = Running(source, log, tmp_path)
+    for commit in copied_whole("shop"):
+        source.feed(*commit.events)
+    source.feed(row(1, at=3), change("shop", "b", 1, document={"_id": 1}, position=3))
+    source.feed(msgspec.structs.replace(lost(), collection="a"))
+    b_alone = Criteria(collections=frozenset({"shop/b"}))
+    await eventually(lambda: bool(running.keeper.facts.source("shop").gaps))
+    running.keeper.open(b_alone).close()
+    with pytest.raises(StateIncompleteError, match=r"shop/db\.a"):
+        running.keeper.open(Criteria(collections=frozenset({"shop/a"})))
+    source.feed(said("snapshot_started", whole=False))
+    source.feed(row(2, at=9, snapshot=True))
+    source.feed(said("snapshot_completed", whole=False))
+    events = await running.until("gap_closed")
+    assert folded([event for event in events if event.collection == "a"]) == {2: 9}
+    (closed,) = [event for event in events if event.operation == "gap_closed"]
+    assert msgspec.json.decode(closed.description)["gaps"] == [  # type: ignore[union-attr]
+        {"from": "1", "to": "2", "reason": "lost", "collection": "db.a"}
+    ]
+    await running.stop()
+
+
 async def test_the_gap_of_a_collection_that_was_left_out_is_of_that_collection_alone(
     tmp_path: Path,
 ) -> None:

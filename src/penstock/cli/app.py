@@ -19,6 +19,7 @@ from penstock.cli import (
     run,
     snapshot,
     status,
+    store,
     tail,
 )
 from penstock.errors import PenstockError
@@ -83,6 +84,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(deadletter.app, name="deadletter")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(store.app, name="store")
 app.command("quickstart")(quickstart.command)
 
 

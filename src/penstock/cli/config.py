@@ -13,7 +13,15 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Protocol,
+    TypeVar,
+    cast,
+    get_type_hints,
+    runtime_checkable,
+)
 
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
@@ -51,6 +59,15 @@ _SECTIONS = (
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@runtime_checkable
+class HasPlace(Protocol):
+    """The configuration of a source that lies in a folder."""
+
+    def beside(self, folder: Path) -> Config:
+        """With its path made relative to `folder`, unless it is absolute."""
+        ...
 
 
 class SourceSettings(Struct, frozen=True, kw_only=True):
@@ -228,6 +245,8 @@ def _source(path: Path, name: str, table: dict[str, Any]) -> SourceSettings:
     except ImportError as error:
         raise missing_extra(f"{path}: sources.{name} (type {kind})", kind, error) from error
     config = _checked(config_class(adapter), table, path, f"sources.{name}")
+    if isinstance(config, HasPlace):
+        config = config.beside(path.resolve().parent)
     return SourceSettings(name=name, kind=kind, adapter=adapter, config=config)
 
 

@@ -13,8 +13,10 @@ from typing import Final, Self
 import structlog
 
 from penstock import kv
+from penstock.clocks import Clock, SystemClock
 from penstock.errors import LogError, LogLockedError, OutdatedFormatError
 from penstock.event import Commit, Fragment
+from penstock.folders import sync_folder
 from penstock.kv import Env, Transaction
 from penstock.log.above import beginning
 from penstock.log.assemble import Item
@@ -43,10 +45,9 @@ from penstock.log.layout import (
     unpack_u64,
 )
 from penstock.log.reading import LmdbReads
-from penstock.log.retention import Clock, SystemClock
-from penstock.log.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.log.writer import Writer, durable
 from penstock.ports import Above, Ancestor, Bounds, Hold, SourceState
+from penstock.wake import Bell, Handler, WakeClient, WakeServer
 from penstock.wire import Block
 
 LOCK_NAME: Final = "writer.lock"
@@ -323,15 +324,6 @@ def _make_folder(path: Path) -> None:
     if not path.is_dir():
         path.mkdir(mode=0o700, parents=True)
         sync_folder(path.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder survive a power cut: LMDB syncs its files, not their names."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def lock_log(path: Path) -> int:

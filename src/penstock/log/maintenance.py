@@ -5,11 +5,9 @@ keeps the old one as an ancestor: a consumer's marker up to the backup's head st
 beyond it is refused, because from there on the two logs say different things.
 """
 
-import fcntl
 import os
 import shutil
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -18,10 +16,11 @@ import numpy as np
 from msgspec import Struct
 
 from penstock import kv
-from penstock.errors import ConfigError, LogCorruptError, LogError
+from penstock.errors import LogCorruptError, LogError
+from penstock.folders import appearing, sync_folder
 from penstock.kv import Env
 from penstock.log.layout import DATABASES, META, RESTORED_KEY
-from penstock.log.lmdb import lock_log, open_for_reading, sync_folder
+from penstock.log.lmdb import lock_log, open_for_reading
 from penstock.log.reading import BlockCache, Snapshot
 from penstock.log.trimming import unfinished_extents
 from penstock.ports import SourceState
@@ -219,51 +218,13 @@ def backup(path: Path, target: Path, *, compact: bool = True) -> None:
     lies beside it, in a hidden folder that the next backup to `target` removes. Raises ConfigError
     when `target` holds something, LogFullError when it does not fit; then nothing is left there.
     """
-    target = target.resolve()
-    if target.exists() and (not target.is_dir() or any(target.iterdir()) or target.is_mount()):
-        raise ConfigError(
-            f"{target} is not an empty folder, or a disk of its own. Nothing was copied. Name one "
-            f"that does not exist."
-        )
-    env = open_for_reading(path.resolve())
-    try:
-        with _unfinished(target) as copy:
+    with appearing(target) as copy:
+        env = open_for_reading(path.resolve())
+        try:
             env.copy(copy, compact=compact)
-            _mark_restored(copy)
-            for file in copy.iterdir():
-                with file.open("rb") as written:
-                    os.fsync(written.fileno())
-            sync_folder(copy)
-            copy.rename(target)
-    finally:
-        env.close()
-    sync_folder(target.parent)
-
-
-@contextmanager
-def _unfinished(target: Path) -> Generator[Path]:
-    """A new folder beside `target` that nobody takes for a log; gone, or renamed, at the end."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder = target.parent / f".{target.name}.unfinished"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigError(
-                f"another backup to {target} is under way. Nothing was copied. Wait for it, or "
-                f"name another folder."
-            ) from error
-        for left in folder.iterdir():
-            left.unlink()  # by a backup that died
-        try:
-            yield folder
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
-    finally:
-        os.close(lock)
+        finally:
+            env.close()
+        _mark_restored(copy)
 
 
 def _mark_restored(path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple, Self
 
+from penstock.clocks import Clock, SystemClock, Trust
 from penstock.errors import AheadError, LogError
 from penstock.event import Commit, Fragment
 from penstock.log.above import beginning
@@ -15,10 +16,10 @@ from penstock.log.assemble import Head, Item, Staging, finish, moved, pack_commi
 from penstock.log.config import LogConfig
 from penstock.log.intake import Intake
 from penstock.log.layout import State
-from penstock.log.retention import Clock, Holdings, Old, SystemClock, Trust, due, ends
+from penstock.log.retention import Holdings, Old, due, ends
 from penstock.log.view import Reads, View
-from penstock.log.wake import Bell
 from penstock.ports import Above, Ancestor, Bounds, Hold, SourceState
+from penstock.wake import Bell
 from penstock.wire import Block, EncodedCommits
 
 

@@ -8,6 +8,7 @@ The same steps remove what was staged and never published.
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from penstock.clocks import Clock, Trust
 from penstock.errors import AheadError
 from penstock.kv import Env, Transaction, space
 from penstock.log.config import LogConfig
@@ -23,7 +24,7 @@ from penstock.log.layout import (
     row_key,
     rows_of,
 )
-from penstock.log.retention import Clock, Holdings, Old, Trust, due, ends
+from penstock.log.retention import Holdings, Old, due, ends
 from penstock.ports import Hold, SourceState
 from penstock.wire import Block
 

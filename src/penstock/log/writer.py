@@ -18,16 +18,17 @@ from typing import Final
 
 import structlog
 
+from penstock.clocks import Clock, Trust
 from penstock.errors import LogError, LogFullError
 from penstock.kv import Env, space
 from penstock.log.config import LogConfig
 from penstock.log.draft import Applied, Change, Draft, load
 from penstock.log.layout import State
-from penstock.log.retention import Clock, Trust, within_disk
+from penstock.log.retention import within_disk
 from penstock.log.trimming import Trimmer, newest_ms
-from penstock.log.wake import Bell
 from penstock.ports import Hold, SourceState
 from penstock.telemetry import APPEND_SECONDS, LOG_BYTES, LOG_HEAD_SEQUENCE, LOG_TRIMMED_SEQUENCE
+from penstock.wake import Bell
 
 GROUP_BYTES_MAX: Final = 8 << 20
 """A group commit closes here, so that nobody waits long behind a large one."""

@@ -9,17 +9,21 @@ from pydantic import AfterValidator, Field, model_validator
 from penstock.config import Bytes, Config, Seconds
 
 
-def _loopback(address: str) -> str:
-    """`host:port` on the loopback interface. Raises ValueError for anything else."""
+def is_loopback(address: str) -> bool:
+    """Whether `host:port` is on the loopback interface. Raises ValueError for no address."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address; write host:port, as 127.0.0.1:50051")
     name = host.strip("[]")
     try:
-        loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
-        loopback = False
-    if not loopback:
+        return False
+
+
+def _loopback(address: str) -> str:
+    """`host:port` on the loopback interface. Raises ValueError for anything else."""
+    if not is_loopback(address):
         raise ValueError(
             f"{address!r} is reachable from other machines, and this version has neither TLS nor "
             f"access tokens to guard it. Bind to 127.0.0.1 and put a TLS proxy or an SSH tunnel "

@@ -5,16 +5,11 @@ Each answer is made when it is asked for. It is served on loopback only, and to 
 a loopback host: a page in a browser cannot reach it under a name of its own.
 """
 
-import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import contextmanager
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Final
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -23,9 +18,10 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from penstock.errors import ConfigError, PenstockError, RequestError
+from penstock.errors import PenstockError, RequestError
 from penstock.serve.config import ServeConfig
 from penstock.serve.health import Health
+from penstock.serve.listen import HttpServer, listen
 from penstock.serve.snapshot import RowBatch, row_batches
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import CurrentState, row_json
@@ -37,7 +33,6 @@ LINES_TYPE: Final = "application/x-ndjson"
 SNAPSHOT_PATH: Final = "/snapshot"
 _HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
 _CONCURRENT_MAX: Final = 64
-_GRACE_SECONDS: Final = 2
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,83 +117,14 @@ async def _lines(first: RowBatch, rest: AsyncGenerator[RowBatch]) -> AsyncGenera
             batch = await anext(rest, None)
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to whoever runs the process."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
-class HttpServer:
-    """A running HTTP server. `address` is where it listens, with the port it really got."""
-
-    def __init__(
-        self, server: uvicorn.Server, task: "asyncio.Task[None]", bound: socket.socket, address: str
-    ) -> None:
-        self._server = server
-        self._task = task
-        self._bound = bound
-        self.address = address
-
-    async def stop(self) -> None:
-        """Answer what was asked, then close."""
-        self._server.should_exit = True
-        await self._task
-        self._bound.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-
 async def serve_http(config: ServeConfig, told: Told) -> HttpServer:
     """Serve the endpoints on `config.http` until `stop`.
 
     Raises ConfigError if the port is taken.
     """
-    bound = _bind(config.http)
-    host = config.http.rpartition(":")[0]
-    server = _Server(
-        uvicorn.Config(
-            application(config, told),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            limit_concurrency=_CONCURRENT_MAX,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
+    return await listen(
+        application(config, told),
+        config.http,
+        connections_max=_CONCURRENT_MAX,
+        advice="set http under [serve] to another address",
     )
-    task = asyncio.create_task(server.serve(sockets=[bound]))
-    while not server.started:
-        if task.done():
-            task.result()
-        await asyncio.sleep(0.005)
-    return HttpServer(server, task, bound, f"{host}:{bound.getsockname()[1]}")
-
-
-def _bind(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    name = host.strip("[]")
-    family = socket.AF_INET6 if ":" in name else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((name, int(port)))
-        bound.listen(_CONCURRENT_MAX)
-        bound.setblocking(False)
-    except OSError as error:
-        bound.close()
-        raise ConfigError(
-            f"cannot listen on {address}: it is in use, or not of this machine. Nothing was "
-            f"started. Stop what uses it, or set http under [serve] to another address."
-        ) from error
-    return bound

@@ -222,17 +222,25 @@ class Facts:
                     left = structs.replace(self.collections[name], complete=False, left=True)
                     self._put(name, _uncopied(left))
             return
-        self.interrupted(source)
+        of = f"{event.database}.{event.collection}" if event.collection else ""
+        if of:
+            name = Name(source, event.database, event.collection)
+            known = _uncopied(self.heard(name, sequence))
+            self._put(name, structs.replace(known, complete=False, lost=sequence))
+        else:
+            self.interrupted(source)
         gaps = self.source(source).gaps
-        if event.operation == "gap_ended" and gaps:
-            gap, sequence = structs.replace(gaps[-1], to=said.get("to")), gaps[-1].sequence
-            gaps = gaps[:-1]
+        begun = [gap for gap in gaps if gap.collection == of]
+        if event.operation == "gap_ended" and begun:
+            sequence = begun[-1].sequence
+            gaps = tuple(gap for gap in gaps if gap is not begun[-1])
         gap = Gap(
             sequence=sequence,
             from_=said.get("from"),
             to=said.get("to"),
             reason=str(said.get("reason", "")),
             timestamp=event.timestamp,
+            collection=of,
         )
         self._put_source(source, structs.replace(self.source(source), gaps=(*gaps, gap)))
 
@@ -284,6 +292,9 @@ class Facts:
             since = known.copied_since if known.snapshot == snapshot else facts.copy.since
             doubts = tuple(doubt for doubt in known.doubts if doubt.sequence > since)
             known = structs.replace(known, doubts=doubts)
+            if known.lost > since:
+                self._put(name, known)
+                continue
             if known.since >= since:
                 self._put(name, structs.replace(_uncopied(known), complete=True))
                 continue

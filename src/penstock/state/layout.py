@@ -72,6 +72,8 @@ class Gap(Struct, frozen=True, kw_only=True):
     reason: str
     timestamp: int
     """Of the entry that told it."""
+    collection: str = ""
+    """Of which alone they were, as `database.collection`; empty: of any."""
 
 
 class Copy(Struct, frozen=True, kw_only=True):
@@ -112,6 +114,8 @@ class CollectionFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Oldest first. A copy that began after one dispels it."""
     left: bool = False
     """It is not captured any more; its rows are what they were."""
+    lost: int = 0
+    """The sequence of the last gap of it alone: a copy that began before proves nothing of it."""
     snapshot: str | None = None
     """The copy that it is part of, or that waits for its deletes to be told."""
     copied_since: int = 0

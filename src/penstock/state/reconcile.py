@@ -195,15 +195,28 @@ def _seen(env: Env, source: str, look: _Look | None) -> _Seen | None:
         if applied is None:
             return None
         facts = read_source(txn, env, source)
-        due = _due(read_collections(txn, env, source))
+        collections = read_collections(txn, env, source)
+        due = _due(collections)
         if due is None:
-            whole = all(gap.sequence < facts.whole_since for gap in facts.gaps)
+            whole = all(_made_good(gap, facts.whole_since, collections) for gap in facts.gaps)
             closable = facts.gaps if whole else ()
             return _Seen(applied.log_id, applied.sequence, None, closable, [], True, None)
         if look is None or look.snapshot != due.snapshot:
             look = _Look(due.snapshot, set())
         gone, through = _gone(txn, env, due, look)
     return _Seen(applied.log_id, applied.sequence, due, (), gone, through, look)
+
+
+def _made_good(gap: Gap, whole_since: int, collections: dict[Name, CollectionFacts]) -> bool:
+    """Whether a copy of everything, or of the one collection that it is of, came after the gap."""
+    if gap.sequence < whole_since or not gap.collection:
+        return gap.sequence < whole_since
+    of = [one for name, one in collections.items() if _full_name(name) == gap.collection]
+    return all(one.complete for one in of)  # what was dropped since has no row to miss
+
+
+def _full_name(name: Name) -> str:
+    return f"{name.database}.{name.collection}"
 
 
 def _gone(txn: Any, env: Env, due: _Due, look: _Look) -> tuple[list[ChangeEvent], bool]:
@@ -297,13 +310,17 @@ def _reconciled(source: str, position: str, due: _Due) -> Commit:
         timestamp=known.copied_timestamp,
         facts={
             "snapshot": due.snapshot,
-            "collections": sorted(f"{name.database}.{name.collection}" for name in due.collections),
+            "collections": sorted(map(_full_name, due.collections)),
         },
     )
 
 
 def _closed(source: str, position: str, seen: _Seen) -> Commit:
-    gaps = [{"from": gap.from_, "to": gap.to, "reason": gap.reason} for gap in seen.closable]
+    gaps = [
+        {"from": gap.from_, "to": gap.to, "reason": gap.reason}
+        | ({"collection": gap.collection} if gap.collection else {})
+        for gap in seen.closable
+    ]
     last = seen.closable[-1]
     return _said(
         source,

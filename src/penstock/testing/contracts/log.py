@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.clocks import Clock
 from penstock.errors import AheadError, LogError, TrimmedError
 from penstock.event import Commit, Fragment
 from penstock.log.config import LogConfig
-from penstock.log.retention import Clock
 from penstock.ports import ChangeLog
 from penstock.progress import Progress, parse_progress
 from penstock.testing.contracts.entries import (

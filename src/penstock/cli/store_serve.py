@@ -1,0 +1,121 @@
+"""`penstock store serve`: a store for other processes, over a Unix socket, over HTTP, or both."""
+
+import asyncio
+import os
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import output, store_dynamodb
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.serve.dynamodb.config import DynamoConfig
+    from penstock.store.remote.config import ServerConfig
+
+
+def serve(
+    path: Annotated[Path, typer.Argument(help="The store's folder.", metavar="PATH")],
+    socket: Annotated[
+        Path | None,
+        typer.Option(help="The Unix socket to listen at; only this user may open it."),
+    ] = None,
+    connections_max: Annotated[
+        int, typer.Option(help="Clients at once; one more is refused.")
+    ] = 64,
+    request_bytes_max: Annotated[
+        str, typer.Option(help="The largest request, as 16MiB.")
+    ] = "16MiB",
+    outbox_bytes_max: Annotated[
+        str, typer.Option(help="What may wait to be read by one client, as 1MiB.")
+    ] = "1MiB",
+    transaction_seconds_max: Annotated[
+        float, typer.Option(help="How long a client may hold a transaction open.")
+    ] = 5.0,
+    stop_seconds_max: Annotated[
+        float, typer.Option(help="How long a stop waits for answers and transactions.")
+    ] = 10.0,
+    dynamodb: store_dynamodb.AddressOption = None,
+    dynamodb_credentials: store_dynamodb.CredentialsOption = None,
+    dynamodb_region: store_dynamodb.RegionOption = "us-east-1",
+    dynamodb_account: store_dynamodb.AccountOption = "000000000000",
+    dynamodb_retention: store_dynamodb.RetentionOption = "24h",
+    as_json: output.JsonOption = False,
+) -> None:
+    """Serve a store to any number of processes, and be its only writer, until SIGTERM.
+
+    What clients may ask is in docs/reference/store-protocol.md; `penstock.store.Client` asks it.
+    DynamoDB's protocol, for its own clients: docs/reference/dynamodb.md.
+    """
+    from penstock.cli import logs
+    from penstock.config import parse_size
+    from penstock.store.remote.config import ServerConfig
+
+    logs.configure(as_json=as_json, process="store")
+    try:
+        config = ServerConfig(
+            connections_max=connections_max,
+            request_bytes_max=parse_size(request_bytes_max),
+            outbox_bytes_max=parse_size(outbox_bytes_max),
+            transaction_seconds_max=transaction_seconds_max,
+            stop_seconds_max=stop_seconds_max,
+        )
+    except ValueError as error:
+        raise ConfigError(f"the server's options: {error}. Nothing was started.") from error
+    if socket is None and dynamodb is None:
+        raise ConfigError(
+            "nothing to serve at was said. Nothing was started. Give --socket, --dynamodb or both."
+        )
+    endpoint = None
+    if dynamodb is not None:
+        endpoint = store_dynamodb.read_config(
+            dynamodb,
+            dynamodb_credentials,
+            region=dynamodb_region,
+            account=dynamodb_account,
+            retention=dynamodb_retention,
+        )
+    asyncio.run(_serve(path, socket, config, endpoint, as_json=as_json))
+
+
+async def _serve(
+    path: Path,
+    socket: Path | None,
+    config: "ServerConfig",
+    endpoint: "DynamoConfig | None",
+    *,
+    as_json: bool,
+) -> None:
+    from penstock import store
+
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        loop.add_signal_handler(number, stop.set)
+    db = await asyncio.to_thread(store.open, path)
+    try:
+        async with AsyncExitStack() as stack:
+            places = dict[str, str]()
+            if socket is not None:
+                from penstock.store.remote.server import serving
+
+                await stack.enter_async_context(serving(db, socket, config))
+                places["socket"] = str(socket)
+            if endpoint is not None:
+                from penstock.serve.dynamodb.server import serving_dynamodb
+
+                address = await stack.enter_async_context(serving_dynamodb(db, endpoint))
+                places["dynamodb"] = f"http://{address}"
+            if as_json:
+                output.emit({"store": str(path), **places, "pid": os.getpid()})
+            else:
+                line = f"serving {path} at {' and '.join(places.values())}"
+                output.stdout().print(line, markup=False, soft_wrap=True, highlight=False)
+            await stop.wait()
+    finally:
+        await asyncio.to_thread(db.close)
+        for number in handled:
+            loop.remove_signal_handler(number)

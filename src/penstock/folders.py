@@ -1,0 +1,62 @@
+"""Folders that appear whole or not at all, whenever the process or the machine dies."""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.errors import ConfigError
+
+
+@contextmanager
+def appearing(target: Path) -> Generator[Path]:
+    """A new folder to fill: at the end of the block it is on the disk, and stands at `target`.
+
+    Until then it lies beside it, hidden, and goes if the block raises; one that was left by a
+    process that died is emptied first. Raises ConfigError when `target` holds something, or another
+    process fills it.
+    """
+    target = target.resolve()
+    if target.exists() and (not target.is_dir() or any(target.iterdir()) or target.is_mount()):
+        raise ConfigError(
+            f"{target} is not an empty folder, or a disk of its own. Nothing was copied. Name one "
+            f"that does not exist."
+        )
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder = target.parent / f".{target.name}.unfinished"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigError(
+                f"another backup to {target} is under way. Nothing was copied. Wait for it, or "
+                f"name another folder."
+            ) from error
+        for left in folder.iterdir():
+            left.unlink()  # by a backup that died
+        try:
+            yield folder
+            for file in folder.iterdir():
+                with file.open("rb") as written:
+                    os.fsync(written.fileno())
+            sync_folder(folder)
+            folder.rename(target)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    finally:
+        os.close(lock)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut: LMDB syncs its files, not their names."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

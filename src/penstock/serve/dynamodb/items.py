@@ -1,0 +1,177 @@
+"""PutItem, DeleteItem, UpdateItem, GetItem."""
+
+from typing import Any
+
+from penstock.serve.dynamodb.capacity import consumed, item_size, read_units, write_units
+from penstock.serve.dynamodb.endpoint import Endpoint
+from penstock.serve.dynamodb.errors import (
+    CONDITION_FAILED,
+    UPDATE_TOO_LARGE,
+    WireError,
+    validation,
+)
+from penstock.serve.dynamodb.keys import check_item, check_key
+from penstock.store import (
+    ConditionCheckFailedError,
+    DocumentTooLargeError,
+    Item,
+    Table,
+    Transaction,
+    Updated,
+)
+from penstock.store.attributevalue import decode_attributes, encode_attributes
+from penstock.store.expressions.request import RequestExpressions, read_request
+from penstock.store.projections import project
+from penstock.store.updates import Update
+
+
+class Write:
+    """One write of an item, as PutItem, DeleteItem, UpdateItem and transactions ask for it.
+
+    Made of what a request says; `do` is given a transaction. What it raises has changed nothing.
+    """
+
+    def __init__(self, operation: str, endpoint: Endpoint, request: dict[str, Any]) -> None:
+        self._operation = operation
+        self._endpoint = endpoint
+        self._expressions = read_request(request, operation)
+        self.table_name = endpoint.name(request)
+        self._attributes = decode_attributes(request["Item" if operation == "PutItem" else "Key"])
+
+    def key(self, transaction: Transaction) -> tuple[Table, Item]:
+        """The table and the key of the item. Raises WireError for what is no key of the table."""
+        table = self._endpoint.table(transaction, self.table_name)
+        if self._operation == "PutItem":
+            check_item(table, self._attributes)
+            key = table.keys_of(self._attributes)
+        else:
+            check_key(table, self._attributes)
+            key = self._attributes
+        self._expressions.refuse_keys(table.key_names)
+        return table, key
+
+    def do(self, transaction: Transaction) -> tuple[Item | None, Item | None]:
+        """Do it; returns the item before and after. Raises as the transaction does."""
+        table, key = self.key(transaction)
+        condition = self._expressions.condition
+        match self._operation:
+            case "PutItem":
+                old = transaction.put(table.name, self._attributes, condition=condition)
+                return old, self._attributes
+            case "DeleteItem":
+                return transaction.delete(table.name, key, condition=condition), None
+            case "ConditionCheck":
+                assert condition is not None, "the operation's shape requires one"
+                transaction.check(table.name, key, condition)
+                return None, None
+            case _:
+                update = self.update
+                try:
+                    done = transaction.update(table.name, key, update, condition=condition)
+                except DocumentTooLargeError as error:
+                    raise validation(UPDATE_TOO_LARGE) from error
+                there = done.old is not None or update.creates
+                return done.old, done.new if there else None
+
+    @property
+    def update(self) -> Update:
+        """What an UpdateItem changes."""
+        return self._expressions.update or Update()
+
+
+def put_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Write an item, whole."""
+    _refuse_returned(request)
+    write = Write("PutItem", endpoint, request)
+    old, new = _done(endpoint, write, request)
+    return _answer(request, write, old, new, _returned(request, write, Updated(old, new or {})))
+
+
+def delete_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Remove an item."""
+    _refuse_returned(request)
+    write = Write("DeleteItem", endpoint, request)
+    old, new = _done(endpoint, write, request)
+    return _answer(request, write, old, new, _returned(request, write, Updated(old, {})))
+
+
+def update_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Change an item in part, or make it."""
+    write = Write("UpdateItem", endpoint, request)
+    old, new = _done(endpoint, write, request)
+    return _answer(request, write, old, new, _returned(request, write, Updated(old, new or {})))
+
+
+def get_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Read an item; no Item if there is none."""
+    asked = read_request(request, "GetItem")
+    key = decode_attributes(request["Key"])
+    name = endpoint.name(request)
+    with endpoint.store.view() as view:
+        table = endpoint.table(view, name)
+        check_key(table, key)
+        asked.refuse_keys(table.key_names)
+        found = view.get(table, key, now_ms=endpoint.now_ms)
+    consistent = request.get("ConsistentRead", False)
+    units = read_units(item_size(found), consistent=consistent)
+    told = consumed(request, name, units)
+    return told if found is None else {"Item": projected(asked, found), **told}
+
+
+def projected(asked: RequestExpressions, item: Item) -> dict[str, Any]:
+    """What a request wants of an item, as JSON."""
+    chosen = item if asked.projection is None else project(item, asked.projection)
+    return encode_attributes(chosen)
+
+
+def failed(error: ConditionCheckFailedError, request: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a condition that was false beside its name: the item, if it is wanted."""
+    wanted = request.get("ReturnValuesOnConditionCheckFailure") == "ALL_OLD"
+    return {"Item": encode_attributes(error.item)} if wanted and error.item is not None else {}
+
+
+def _done(
+    endpoint: Endpoint, write: Write, request: dict[str, Any]
+) -> tuple[Item | None, Item | None]:
+    try:
+        with endpoint.store.transact() as transaction:
+            return write.do(transaction)
+    except ConditionCheckFailedError as error:
+        raise WireError(
+            "ConditionalCheckFailedException", CONDITION_FAILED, **failed(error, request)
+        ) from error
+
+
+def _answer(
+    request: dict[str, Any],
+    write: Write,
+    old: Item | None,
+    new: Item | None,
+    returned: Item | None,
+) -> dict[str, Any]:
+    told = {} if returned is None else {"Attributes": encode_attributes(returned)}
+    if request.get("ReturnConsumedCapacity", "NONE") != "NONE":
+        told |= consumed(request, write.table_name, write_units(old, new))
+    return told
+
+
+def _returned(request: dict[str, Any], write: Write, done: Updated) -> Item | None:
+    """The Attributes of an answer; None for no such member."""
+    chosen: Item | None
+    match request.get("ReturnValues", "NONE"):
+        case "ALL_OLD":
+            return done.old
+        case "ALL_NEW":
+            chosen = done.new
+        case "UPDATED_OLD":
+            chosen = project(done.old or {}, write.update.paths)
+        case "UPDATED_NEW":
+            chosen = project(done.new, write.update.paths)
+        case _:
+            return None
+    return chosen or None
+
+
+def _refuse_returned(request: dict[str, Any]) -> None:
+    if request.get("ReturnValues", "NONE") not in {"NONE", "ALL_OLD"}:
+        raise validation("Return values set to invalid value")

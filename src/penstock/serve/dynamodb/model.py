@@ -1,0 +1,241 @@
+"""The inputs of the operations: their members, types and bounds.
+
+From the service's published model (API version 2012-08-10). Attribute values, keys, items and
+expressions are looked at by whoever reads them (`penstock.store.attributevalue`, `.expressions`).
+"""
+
+from typing import Final
+
+from penstock.serve.dynamodb.names import SEQUENCE_PATTERN
+from penstock.serve.dynamodb.shapes import (
+    Flag,
+    Listed,
+    Mapped,
+    Moment,
+    Rule,
+    Shape,
+    TableName,
+    Text,
+    Whole,
+)
+from penstock.store.schema import StreamViewType
+
+_ANY: Final = Rule()
+_TABLE: Final = TableName()
+_ARN: Final = Text(1, 1283)
+_STREAM_ARN: Final = Text(37, 1024)
+_SHARD_ID: Final = Text(28, 65)
+_SEQUENCE: Final = Text(21, 40, pattern=SEQUENCE_PATTERN)
+_NAME: Final = Text(1, 255)
+_LIMIT: Final = Whole(1)
+_PAGE: Final = Whole(1, 100)
+_CAPACITY: Final = Text(words=("INDEXES", "TOTAL", "NONE"))
+_COLLECTIONS: Final = Text(words=("SIZE", "NONE"))
+_ON_FAILURE: Final = Text(words=("ALL_OLD", "NONE"))
+_RETURNED: Final = Text(words=("NONE", "ALL_OLD", "UPDATED_OLD", "ALL_NEW", "UPDATED_NEW"))
+_OPERATOR: Final = Text(words=("AND", "OR"))
+_KEY: Final = Mapped(_ANY, key=Text(0, 65_535))
+
+_EXPRESSED: Final = {
+    "ExpressionAttributeNames": _ANY,
+    "ExpressionAttributeValues": _ANY,
+}
+_CONDITIONED: Final = {"ConditionExpression": Text(), **_EXPRESSED}
+_WRITING: Final = {
+    **_CONDITIONED,
+    "Expected": _ANY,
+    "ConditionalOperator": _OPERATOR,
+    "ReturnValues": _RETURNED,
+    "ReturnConsumedCapacity": _CAPACITY,
+    "ReturnItemCollectionMetrics": _COLLECTIONS,
+    "ReturnValuesOnConditionCheckFailure": _ON_FAILURE,
+}
+_PROJECTED: Final = {
+    "ProjectionExpression": Text(),
+    "ExpressionAttributeNames": _ANY,
+    "AttributesToGet": Listed(Text(), 1),
+    "ConsistentRead": Flag(),
+}
+_PAGED: Final = {
+    **_PROJECTED,
+    "ExpressionAttributeValues": _ANY,
+    "FilterExpression": Text(),
+    "ConditionalOperator": _OPERATOR,
+    "ExclusiveStartKey": _KEY,
+    "IndexName": Text(3, 255, pattern="[a-zA-Z0-9_.-]+"),
+    "Limit": _LIMIT,
+    "ReturnConsumedCapacity": _CAPACITY,
+    "Select": Text(
+        words=("SPECIFIC_ATTRIBUTES", "COUNT", "ALL_ATTRIBUTES", "ALL_PROJECTED_ATTRIBUTES")
+    ),
+}
+_DEFINITIONS: Final = Listed(
+    Shape({"AttributeName": _NAME, "AttributeType": Text(words=("B", "N", "S"))}, {})
+)
+_SCHEMA: Final = Listed(
+    Shape({"AttributeName": _NAME, "KeyType": Text(words=("HASH", "RANGE"))}, {}), 1, 2
+)
+_THROUGHPUT: Final = Shape({"ReadCapacityUnits": Whole(1), "WriteCapacityUnits": Whole(1)}, {})
+_STREAM: Final = Shape(
+    {"StreamEnabled": Flag()}, {"StreamViewType": Text(words=tuple(map(str, StreamViewType)))}
+)
+_TAG: Final = Shape({"Key": Text(1, 128), "Value": Text(0, 256)}, {})
+_OPTIONS: Final = {
+    "BillingMode": Text(words=("PROVISIONED", "PAY_PER_REQUEST")),
+    "ProvisionedThroughput": _THROUGHPUT,
+    "StreamSpecification": _STREAM,
+    "SSESpecification": Shape({}, {"Enabled": Flag()}),
+    "TableClass": Text(words=("STANDARD", "STANDARD_INFREQUENT_ACCESS")),
+    "DeletionProtectionEnabled": Flag(),
+    "OnDemandThroughput": _ANY,
+    "WarmThroughput": _ANY,
+}
+_WRITE: Final = Shape(
+    {}, {"PutRequest": Shape({"Item": _KEY}, {}), "DeleteRequest": Shape({"Key": _KEY}, {})}
+)
+_IN_TRANSACTION: Final = {
+    **_CONDITIONED,
+    "ReturnValuesOnConditionCheckFailure": _ON_FAILURE,
+}
+_ACTION: Final = Shape(
+    {},
+    {
+        "ConditionCheck": Shape(
+            {"TableName": _TABLE, "Key": _KEY, "ConditionExpression": Text()}, _IN_TRANSACTION
+        ),
+        "Put": Shape({"TableName": _TABLE, "Item": _KEY}, _IN_TRANSACTION),
+        "Delete": Shape({"TableName": _TABLE, "Key": _KEY}, _IN_TRANSACTION),
+        "Update": Shape(
+            {"TableName": _TABLE, "Key": _KEY, "UpdateExpression": Text()}, _IN_TRANSACTION
+        ),
+    },
+)
+_GET: Final = Shape(
+    {
+        "Get": Shape(
+            {"TableName": _TABLE, "Key": _KEY},
+            {"ProjectionExpression": Text(), "ExpressionAttributeNames": _ANY},
+        )
+    },
+    {},
+)
+
+STREAMS: Final = {
+    "ListStreams": Shape(
+        {},
+        {"TableName": _TABLE, "Limit": _PAGE, "ExclusiveStartStreamArn": _STREAM_ARN},
+    ),
+    "DescribeStream": Shape(
+        {"StreamArn": _STREAM_ARN},
+        {
+            "Limit": _PAGE,
+            "ExclusiveStartShardId": _SHARD_ID,
+            "ShardFilter": Shape({"Type": Text(words=("CHILD_SHARDS",)), "ShardId": _SHARD_ID}, {}),
+        },
+    ),
+    "GetShardIterator": Shape(
+        {
+            "StreamArn": _STREAM_ARN,
+            "ShardId": _SHARD_ID,
+            "ShardIteratorType": Text(
+                words=(
+                    "TRIM_HORIZON",
+                    "LATEST",
+                    "AT_SEQUENCE_NUMBER",
+                    "AFTER_SEQUENCE_NUMBER",
+                    "AT_TIMESTAMP",
+                )
+            ),
+        },
+        {"SequenceNumber": _SEQUENCE, "Timestamp": Moment()},
+    ),
+    "GetRecords": Shape({"ShardIterator": Text(1, 2048)}, {"Limit": Whole(1, 1000)}),
+}
+
+DATA: Final = {
+    "CreateTable": Shape(
+        {"AttributeDefinitions": _DEFINITIONS, "TableName": _TABLE, "KeySchema": _SCHEMA},
+        {
+            **_OPTIONS,
+            "LocalSecondaryIndexes": Listed(_ANY),
+            "GlobalSecondaryIndexes": Listed(_ANY),
+            "Tags": Listed(_TAG, 0, 50),
+            "ResourcePolicy": Text(),
+        },
+    ),
+    "UpdateTable": Shape(
+        {"TableName": _TABLE},
+        {
+            **_OPTIONS,
+            "AttributeDefinitions": _DEFINITIONS,
+            "GlobalSecondaryIndexUpdates": Listed(_ANY),
+            "ReplicaUpdates": Listed(_ANY),
+        },
+    ),
+    "DescribeTable": Shape({"TableName": _TABLE}, {}),
+    "DeleteTable": Shape({"TableName": _TABLE}, {}),
+    "ListTables": Shape({}, {"ExclusiveStartTableName": _TABLE, "Limit": _PAGE}),
+    "TagResource": Shape({"ResourceArn": _ARN, "Tags": Listed(_TAG, 0, 50)}, {}),
+    "UntagResource": Shape({"ResourceArn": _ARN, "TagKeys": Listed(Text(1, 128))}, {}),
+    "ListTagsOfResource": Shape({"ResourceArn": _ARN}, {"NextToken": Text()}),
+    "UpdateTimeToLive": Shape(
+        {
+            "TableName": _TABLE,
+            "TimeToLiveSpecification": Shape({"Enabled": Flag(), "AttributeName": _NAME}, {}),
+        },
+        {},
+    ),
+    "DescribeTimeToLive": Shape({"TableName": _TABLE}, {}),
+    "DescribeContinuousBackups": Shape({"TableName": _TABLE}, {}),
+    "PutItem": Shape({"TableName": _TABLE, "Item": _KEY}, _WRITING),
+    "DeleteItem": Shape({"TableName": _TABLE, "Key": _KEY}, _WRITING),
+    "UpdateItem": Shape(
+        {"TableName": _TABLE, "Key": _KEY},
+        {**_WRITING, "UpdateExpression": Text(), "AttributeUpdates": _ANY},
+    ),
+    "GetItem": Shape(
+        {"TableName": _TABLE, "Key": _KEY}, {**_PROJECTED, "ReturnConsumedCapacity": _CAPACITY}
+    ),
+    "BatchGetItem": Shape(
+        {
+            "RequestItems": Mapped(
+                Shape({"Keys": Listed(_KEY, 1, 100)}, _PROJECTED), 1, 100, key=_TABLE
+            )
+        },
+        {"ReturnConsumedCapacity": _CAPACITY},
+    ),
+    "BatchWriteItem": Shape(
+        {"RequestItems": Mapped(Listed(_WRITE, 1, 25), 1, 25, key=_TABLE)},
+        {"ReturnConsumedCapacity": _CAPACITY, "ReturnItemCollectionMetrics": _COLLECTIONS},
+    ),
+    "TransactWriteItems": Shape(
+        {"TransactItems": Listed(_ACTION, 1, 100)},
+        {
+            "ClientRequestToken": Text(1, 36),
+            "ReturnConsumedCapacity": _CAPACITY,
+            "ReturnItemCollectionMetrics": _COLLECTIONS,
+        },
+    ),
+    "TransactGetItems": Shape(
+        {"TransactItems": Listed(_GET, 1, 100)}, {"ReturnConsumedCapacity": _CAPACITY}
+    ),
+    "Query": Shape(
+        {"TableName": _TABLE},
+        {
+            **_PAGED,
+            "KeyConditionExpression": Text(),
+            "KeyConditions": _ANY,
+            "QueryFilter": _ANY,
+            "ScanIndexForward": Flag(),
+        },
+    ),
+    "Scan": Shape(
+        {"TableName": _TABLE},
+        {
+            **_PAGED,
+            "ScanFilter": _ANY,
+            "Segment": Whole(0, 999_999),
+            "TotalSegments": Whole(1, 1_000_000),
+        },
+    ),
+}

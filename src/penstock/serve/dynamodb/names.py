@@ -1,0 +1,87 @@
+"""ARNs of tables and streams, sequence numbers and shard ids: names that clients keep.
+
+None of them changes as long as the region and the account in the configuration do not.
+"""
+
+import re
+from typing import Final
+
+import xxhash
+from msgspec import Struct
+
+from penstock.serve.dynamodb.errors import not_found, validation
+from penstock.store.schema import Stream, Table
+from penstock.store.shards import Shard
+
+_TABLE_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+_TABLE_ARN: Final = re.compile(r"arn:[a-z-]+:dynamodb:[a-z0-9-]+:[0-9]{12}:table/([a-zA-Z0-9_.-]+)")
+_STREAM_ARN: Final = re.compile(
+    r"arn:[a-z-]+:dynamodb:[a-z0-9-]+:[0-9]{12}:table/[a-zA-Z0-9_.-]+/stream/[0-9T:.-]+"
+)
+_SEQUENCE_BASE: Final = 10**20
+"""21 digits, of which the first is never 0: so their order as text is theirs as numbers."""
+SEQUENCE_PATTERN: Final = "[0-9]{21,40}"
+
+
+class Names(Struct, frozen=True):
+    """How tables and streams are named here."""
+
+    region: str
+    account: str
+
+    def table_arn(self, table: str) -> str:
+        """The ARN of a table."""
+        return f"arn:aws:dynamodb:{self.region}:{self.account}:table/{table}"
+
+    def stream_arn(self, stream: Stream) -> str:
+        """The ARN of a stream."""
+        return f"{self.table_arn(stream.table)}/stream/{stream.label}"
+
+    def table_name(self, given: str) -> str:
+        """The name of a table that a request names, or gives the ARN of. Raises WireError."""
+        if not given.startswith("arn:"):
+            return given
+        found = _TABLE_ARN.fullmatch(given)
+        if found is None:
+            raise validation(f"Invalid TableArn: {given[:200]}")
+        if given != self.table_arn(found[1]):
+            raise not_found()  # of another region or account
+        return found[1]
+
+
+def is_offered(table: str) -> bool:
+    """Whether the protocol has a name for the table: others are reached from Python only."""
+    return _TABLE_NAME.fullmatch(table) is not None
+
+
+def is_stream_arn(given: str) -> bool:
+    """Whether the text has the form of a stream's ARN."""
+    return _STREAM_ARN.fullmatch(given) is not None
+
+
+def sequence_number(sequence: int) -> str:
+    """The sequence of a record as the protocol writes it."""
+    return str(_SEQUENCE_BASE + sequence)
+
+
+def read_sequence_number(given: str) -> int:
+    """What `sequence_number` wrote. Below 0 for a number that is none of ours."""
+    return int(given) - _SEQUENCE_BASE
+
+
+def shard_id(stream: Stream, shard: Shard) -> str:
+    """A shard's id; in the order of text, an older shard's comes first."""
+    digest = xxhash.xxh32_hexdigest(f"{stream.id}.{stream.label}.{shard.number}".encode())
+    return f"shardId-{shard.first:020d}-{digest}"
+
+
+def parent_id(stream: Stream, shards: list[Shard], shard: Shard) -> str | None:
+    """The id of a shard's parent; None for the first, and once the parent is forgotten."""
+    found = [one for one in shards if one.number == shard.parent]
+    return shard_id(stream, found[0]) if found else None
+
+
+def table_id(store_id: str, table: Table) -> str:
+    """A table's id, which the next table of its name does not have."""
+    digits = xxhash.xxh3_128_hexdigest(f"{store_id}.{table.id}".encode())
+    return "-".join(digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))

@@ -1,0 +1,224 @@
+"""What a request's members must be, and what is said of those that are not.
+
+A wrong type is a SerializationException at once. Values out of their bounds are gathered, up to ten
+as the service does, into one ValidationException:
+
+    1 validation error detected: Value '0' at 'limit' failed to satisfy constraint: Member must have
+    value greater than or equal to 1
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from penstock.serve.dynamodb.errors import WireError, serialization, validation
+
+_PROBLEMS_MAX: Final = 10
+_SHOWN_CHARS_MAX: Final = 1000
+
+
+class Rule:
+    """What a member must be. Itself: anything, which the operation looks at itself."""
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        """Append what is wrong with the value at a path. Raises WireError for a wrong type."""
+
+
+class Text(Rule):
+    """A string, within bounds of its length, of a pattern, or one of some words."""
+
+    def __init__(
+        self,
+        shortest: int = 0,
+        longest: int | None = None,
+        *,
+        pattern: str | None = None,
+        words: Sequence[str] = (),
+    ) -> None:
+        self._shortest = shortest
+        self._longest = longest
+        self._pattern = pattern
+        self._words = words
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        if not isinstance(json, str):
+            raise _wrong(json, "String")
+        if self._words and json not in self._words:
+            listed = ", ".join(self._words)
+            problems.append(_told(json, at, f"satisfy enum value set: [{listed}]"))
+        if len(json) < self._shortest:
+            least = f"have length greater than or equal to {self._shortest}"
+            problems.append(_told(json, at, least))
+        if self._longest is not None and len(json) > self._longest:
+            problems.append(_told(json, at, f"have length less than or equal to {self._longest}"))
+        if self._pattern is not None and re.fullmatch(self._pattern, json) is None:
+            pattern = f"satisfy regular expression pattern: {self._pattern}"
+            problems.append(_told(json, at, pattern))
+
+
+class TableName(Text):
+    """A table's name, or its ARN."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 255, pattern="[a-zA-Z0-9_.-]+")
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        if not (isinstance(json, str) and json.startswith("arn:")):
+            super().check(json, at, problems)
+
+
+class Whole(Rule):
+    """An integer within bounds."""
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self._least = least
+        self._most = most
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        if isinstance(json, bool) or not isinstance(json, int | float) or json != int(json):
+            raise _wrong(json, "Integer")
+        if self._least is not None and json < self._least:
+            problems.append(_told(json, at, f"have value greater than or equal to {self._least}"))
+        if self._most is not None and json > self._most:
+            problems.append(_told(json, at, f"have value less than or equal to {self._most}"))
+
+
+class Flag(Rule):
+    """True or false."""
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:  # noqa: ARG002
+        if not isinstance(json, bool):
+            raise _wrong(json, "Boolean")
+
+
+class Moment(Rule):
+    """Seconds since the epoch."""
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:  # noqa: ARG002
+        if isinstance(json, bool) or not isinstance(json, int | float):
+            raise _wrong(json, "Date")
+
+
+class Listed(Rule):
+    """A list within bounds of its length."""
+
+    def __init__(self, element: Rule, least: int = 0, most: int | None = None) -> None:
+        self._element = element
+        self._least = least
+        self._most = most
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        if not isinstance(json, list):
+            raise serialization(
+                "Start of structure or map found where not expected."
+                if isinstance(json, dict)
+                else "Expected list or null"
+            )
+        elements = cast("list[object]", json)
+        _refuse_count(elements, len(elements), self._least, self._most, at, problems)
+        for number, element in enumerate(elements[: self._most], start=1):
+            self._element.check(element, f"{at}.{number}.member", problems)
+
+
+class Mapped(Rule):
+    """A map of any names, within bounds of their number."""
+
+    def __init__(
+        self, value: Rule, least: int = 0, most: int | None = None, *, key: Rule | None = None
+    ) -> None:
+        self._value = value
+        self._least = least
+        self._most = most
+        self._key = key or Rule()
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        members = _members(json)
+        _refuse_count(members, len(members), self._least, self._most, at, problems)
+        for name, value in members.items():
+            self._key.check(name, f"{at}.key", problems)
+            self._value.check(value, f"{at}.{name}.member", problems)
+
+
+class Shape(Rule):
+    """A structure. Members that it does not name are passed over; null is as good as absent."""
+
+    def __init__(self, required: Mapping[str, Rule], optional: Mapping[str, Rule]) -> None:
+        self._required = required
+        self._rules = {**required, **optional}
+
+    def check(self, json: object, at: str, problems: list[str]) -> None:
+        members = _members(json)
+        for name, rule in self._rules.items():
+            path = f"{at}.{_camel(name)}" if at else _camel(name)
+            value = members.get(name)
+            if value is not None:
+                rule.check(value, path, problems)
+            elif name in self._required:
+                problems.append(
+                    f"Value null at '{path}' failed to satisfy constraint: Member must not be null"
+                )
+
+    def read(self, json: object) -> dict[str, Any]:
+        """The members of a request that are not null. Raises WireError for what it may not be."""
+        problems = list[str]()
+        self.check(json, "", problems)
+        if problems:
+            count = min(len(problems), _PROBLEMS_MAX)
+            plural = "" if count == 1 else "s"
+            told = "; ".join(problems[:_PROBLEMS_MAX])
+            raise validation(f"{count} validation error{plural} detected: {told}")
+        return {name: value for name, value in _members(json).items() if value is not None}
+
+
+def _members(json: object) -> dict[str, object]:
+    if not isinstance(json, dict):
+        raise serialization(
+            "Start of list found where not expected"
+            if isinstance(json, list)
+            else "Expected map or null"
+        )
+    return cast("dict[str, object]", json)
+
+
+def _refuse_count(
+    json: object, count: int, least: int, most: int | None, at: str, problems: list[str]
+) -> None:
+    if count < least:
+        problems.append(_told(json, at, f"have length greater than or equal to {least}"))
+    if most is not None and count > most:
+        problems.append(_told(json, at, f"have length less than or equal to {most}"))
+
+
+def _camel(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+def _told(json: object, at: str, must: str) -> str:
+    shown = _shown(json)
+    return f"Value '{shown}' at '{at}' failed to satisfy constraint: Member must {must}"
+
+
+def _shown(json: object) -> str:
+    """A value as Java writes it."""
+    if isinstance(json, list):
+        text = f"[{', '.join(map(_shown, cast('list[object]', json)))}]"
+    elif isinstance(json, dict):
+        members = cast("dict[str, object]", json)
+        text = f"{{{', '.join(f'{name}={_shown(value)}' for name, value in members.items())}}}"
+    elif isinstance(json, bool):
+        text = str(json).lower()
+    else:
+        text = str(json)
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}..."
+
+
+def _wrong(json: object, wanted: str) -> WireError:
+    if isinstance(json, list):
+        return serialization("Start of list found where not expected")
+    if isinstance(json, dict):
+        return serialization("Start of structure or map found where not expected.")
+    if isinstance(json, bool):
+        kind = "TRUE_VALUE" if json else "FALSE_VALUE"
+    else:
+        kind = "STRING_VALUE" if isinstance(json, str) else "NUMBER_VALUE"
+    return serialization(f"{kind} can not be converted to {wanted}")

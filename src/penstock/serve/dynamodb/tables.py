@@ -1,0 +1,374 @@
+"""CreateTable, UpdateTable, DescribeTable, DeleteTable, ListTables, tags, and time to live."""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.serve.dynamodb.endpoint import Endpoint
+from penstock.serve.dynamodb.errors import WireError, validation
+from penstock.serve.dynamodb.names import is_offered, table_id
+from penstock.serve.dynamodb.streams import key_schema
+from penstock.store import (
+    KeyType,
+    Retention,
+    StreamViewType,
+    Table,
+    TableAlreadyExistsError,
+    Transaction,
+    View,
+)
+from penstock.store.keys import KeyAttribute
+
+PAGE_MAX: Final = 100
+TAGS_MAX: Final = 50
+_INVALID: Final = "One or more parameter values were invalid: "
+_NOT_OFFERED: Final = {
+    "GlobalSecondaryIndexes": "secondary indexes",
+    "LocalSecondaryIndexes": "secondary indexes",
+    "GlobalSecondaryIndexUpdates": "secondary indexes",
+    "ReplicaUpdates": "global tables",
+    "ResourcePolicy": "resource policies",
+}
+
+
+class Settings(Struct, frozen=True, omit_defaults=True):
+    """What a table has in the protocol and means nothing to the store."""
+
+    billing: str = "PROVISIONED"
+    read_units: int = 0
+    write_units: int = 0
+    protected: bool = False
+    tags: dict[str, str] = {}
+
+
+def create_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Make a table. It can be used as soon as this is answered."""
+    _refuse_unoffered(request)
+    partition, sort = _keys(request)
+    settings = _settings(request, Settings(tags=_tags(request.get("Tags", []))))
+    if settings.billing == "PROVISIONED" and not settings.read_units:
+        raise validation(
+            f"{_INVALID}ReadCapacityUnits and WriteCapacityUnits must both be specified when "
+            f"BillingMode is PROVISIONED"
+        )
+    view = _created_view(request.get("StreamSpecification"))
+    name = endpoint.name(request)
+    if not is_offered(name):
+        raise validation("Invalid table name")
+    described = endpoint.store.create_table(name).partition_key(*partition)
+    if sort is not None:
+        described.sort_key(*sort)
+    if view is not None:
+        described.stream(view).retention(_retention(endpoint))
+    described.beside(_encoder.encode(settings))
+    try:
+        described.execute()
+    except TableAlreadyExistsError:
+        raise WireError("ResourceInUseException", f"Table already exists: {name}") from None
+    with endpoint.store.view() as inside:
+        return {"TableDescription": _described(endpoint, inside, name)}
+
+
+def update_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Enable or disable a table's stream, or change what it is billed by, and its protection."""
+    _refuse_unoffered(request)
+    name = endpoint.name(request)
+    stream = request.get("StreamSpecification")
+    if stream is not None:
+        _refuse_stream(stream, "being")
+    changed = {
+        "BillingMode",
+        "ProvisionedThroughput",
+        "StreamSpecification",
+        "TableClass",
+        "DeletionProtectionEnabled",
+        "OnDemandThroughput",
+        "WarmThroughput",
+    }
+    if not changed.intersection(request):
+        raise validation(
+            "At least one of ProvisionedThroughput, BillingMode, UpdateStreamEnabled, "
+            "GlobalSecondaryIndexUpdates or SSESpecification or ReplicaUpdates is required"
+        )
+    with endpoint.store.transact() as transaction:
+        table = endpoint.table(transaction, name, named=True)
+        if stream is not None and stream["StreamEnabled"] == (table.stream is not None):
+            raise validation(
+                f"Table already has an enabled stream: TableName: {name}"
+                if table.stream is not None
+                else f"Table has no stream to disable: TableName: {name}"
+            )
+        settings = _settings(request, settings_of(transaction.beside(name)))
+        transaction.put_beside(name, _encoder.encode(settings))
+    if stream is not None and stream["StreamEnabled"]:
+        view = StreamViewType(stream["StreamViewType"])
+        endpoint.store.enable_stream(name, view, retention=_retention(endpoint))
+    elif stream is not None:
+        endpoint.store.disable_stream(name)
+    with endpoint.store.view() as inside:
+        return {"TableDescription": _described(endpoint, inside, name)}
+
+
+def describe_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """A table, without its size: counting its items would look at each."""
+    with endpoint.store.view() as inside:
+        return {"Table": _described(endpoint, inside, endpoint.name(request))}
+
+
+def delete_table(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Remove a table. Its stream ends, and is told and read until its retention has passed."""
+    name = endpoint.name(request)
+    with endpoint.store.view() as inside:
+        described = _described(endpoint, inside, name)
+    if described["DeletionProtectionEnabled"]:
+        raise validation(
+            f"Resource cannot be deleted as it is currently protected against deletion. Disable "
+            f"deletion protection first. Table: {name}"
+        )
+    endpoint.store.drop_table(name)
+    return {"TableDescription": {**described, "TableStatus": "DELETING"}}
+
+
+def list_tables(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Tables by name; those whose names the protocol does not allow are left out."""
+    start, limit = request.get("ExclusiveStartTableName", ""), request.get("Limit", PAGE_MAX)
+    names = [name for name in endpoint.store.list_tables() if is_offered(name) and name > start]
+    told: dict[str, Any] = {"TableNames": names[:limit]}
+    if len(names) > limit:
+        told["LastEvaluatedTableName"] = names[limit - 1]
+    return told
+
+
+# --- tags -----------------------------------------------------------------------------------------
+
+
+def tag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Add tags to a table, or change them."""
+    added = _tags(request["Tags"])
+    with endpoint.store.transact() as transaction:
+        table, settings = _tagged(endpoint, transaction, request)
+        tags = {**settings.tags, **added}
+        if len(tags) > TAGS_MAX:
+            raise validation(f"{_INVALID}Too many tags: a table has at most {TAGS_MAX}")
+        _put_tags(transaction, table, settings, tags)
+    return {}
+
+
+def untag_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Take tags from a table."""
+    removed = set(request["TagKeys"])
+    with endpoint.store.transact() as transaction:
+        table, settings = _tagged(endpoint, transaction, request)
+        tags = {key: value for key, value in settings.tags.items() if key not in removed}
+        _put_tags(transaction, table, settings, tags)
+    return {}
+
+
+def list_tags_of_resource(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """The tags of a table."""
+    with endpoint.store.view() as inside:
+        table = endpoint.table(inside, _arn_name(endpoint, request), named=True)
+        tags = settings_of(inside.beside(table)).tags
+    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+
+
+def _tagged(
+    endpoint: Endpoint, transaction: Transaction, request: dict[str, Any]
+) -> tuple[Table, Settings]:
+    table = endpoint.table(transaction, _arn_name(endpoint, request), named=True)
+    return table, settings_of(transaction.beside(table.name))
+
+
+def _put_tags(
+    transaction: Transaction, table: Table, settings: Settings, tags: dict[str, str]
+) -> None:
+    changed = msgspec.structs.replace(settings, tags=tags)
+    transaction.put_beside(table.name, _encoder.encode(changed))
+
+
+def _arn_name(endpoint: Endpoint, request: dict[str, Any]) -> str:
+    arn = request["ResourceArn"]
+    if not arn.startswith("arn:"):
+        raise validation(f"Invalid TableArn: {arn[:200]}")
+    return endpoint.names.table_name(arn)
+
+
+def _tags(given: list[dict[str, str]]) -> dict[str, str]:
+    tags = {tag["Key"]: tag["Value"] for tag in given}
+    if len(tags) < len(given):
+        raise validation(f"{_INVALID}Duplicate keys are not allowed in the list of tags")
+    return tags
+
+
+# --- time to live ---------------------------------------------------------------------------------
+
+
+def update_time_to_live(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """Let items expire by an attribute, or no more. They are out of sight from their second on."""
+    wanted = request["TimeToLiveSpecification"]
+    name, attribute = endpoint.name(request), wanted["AttributeName"]
+    with endpoint.store.view() as inside:
+        current = endpoint.table(inside, name, named=True).ttl_attribute
+    if wanted["Enabled"] == (current is not None):
+        raise validation(f"TimeToLive is already {'enabled' if current else 'disabled'}")
+    if not wanted["Enabled"] and current != attribute:
+        raise validation(
+            f"TimeToLive is active on a different AttributeName: current AttributeName is {current}"
+        )
+    endpoint.store.set_ttl(name, attribute if wanted["Enabled"] else None)
+    return {"TimeToLiveSpecification": wanted}
+
+
+def describe_time_to_live(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """By which attribute a table's items expire."""
+    with endpoint.store.view() as inside:
+        attribute = endpoint.table(inside, endpoint.name(request), named=True).ttl_attribute
+    told = {"TimeToLiveStatus": "DISABLED" if attribute is None else "ENABLED"}
+    if attribute is not None:
+        told["AttributeName"] = attribute
+    return {"TimeToLiveDescription": told}
+
+
+def describe_continuous_backups(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """That there are none: clients ask before they look at a table any further."""
+    with endpoint.store.view() as inside:
+        endpoint.table(inside, endpoint.name(request), named=True)
+    return {
+        "ContinuousBackupsDescription": {
+            "ContinuousBackupsStatus": "DISABLED",
+            "PointInTimeRecoveryDescription": {"PointInTimeRecoveryStatus": "DISABLED"},
+        }
+    }
+
+
+# --- what a request says of a table ---------------------------------------------------------------
+
+
+def settings_of(kept: bytes | None) -> Settings:
+    """What was kept with a table; one that was made from Python has nothing."""
+    return Settings(billing="PAY_PER_REQUEST") if kept is None else _decoder.decode(kept)
+
+
+def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
+    table = endpoint.table(inside, name, named=True)
+    settings = settings_of(inside.beside(table))
+    keys = [one for one in (table.partition_key, table.sort_key) if one is not None]
+    described: dict[str, Any] = {
+        "TableName": table.name,
+        "TableArn": endpoint.names.table_arn(table.name),
+        "TableId": table_id(inside.store_id, table),
+        "TableStatus": "ACTIVE",
+        "CreationDateTime": table.created_ms / 1000,
+        "KeySchema": key_schema(table.partition_key, table.sort_key),
+        "AttributeDefinitions": [
+            {"AttributeName": one.name, "AttributeType": one.type.value} for one in keys
+        ],
+        "ProvisionedThroughput": {
+            "NumberOfDecreasesToday": 0,
+            "ReadCapacityUnits": settings.read_units,
+            "WriteCapacityUnits": settings.write_units,
+        },
+        "DeletionProtectionEnabled": settings.protected,
+    }
+    if settings.billing == "PAY_PER_REQUEST":
+        described["BillingModeSummary"] = {"BillingMode": "PAY_PER_REQUEST"}
+    streams = [stream for stream in inside.streams() if stream.table_id == table.id]
+    if streams:
+        described["LatestStreamArn"] = endpoint.names.stream_arn(streams[-1])
+        described["LatestStreamLabel"] = streams[-1].label
+        if table.stream is not None:
+            described["StreamSpecification"] = {
+                "StreamEnabled": True,
+                "StreamViewType": streams[-1].view.value,
+            }
+    return described
+
+
+def _keys(request: dict[str, Any]) -> tuple[KeyAttribute, KeyAttribute | None]:
+    types = {
+        one["AttributeName"]: KeyType(one["AttributeType"])
+        for one in request["AttributeDefinitions"]
+    }
+    first, *rest = request["KeySchema"]
+    if first["KeyType"] != "HASH":
+        raise validation("Invalid KeySchema: The first KeySchemaElement is not a HASH key type")
+    if rest and rest[0]["KeyType"] != "RANGE":
+        raise validation("Invalid KeySchema: The second KeySchemaElement is not a RANGE key type")
+    names = [one["AttributeName"] for one in request["KeySchema"]]
+    if len(set(names)) < len(names):
+        raise validation(
+            "Both the Hash Key and the Range Key element in the KeySchema have the same name"
+        )
+    if any(name not in types for name in names):
+        raise validation(
+            f"{_INVALID}Some index key attributes are not defined in AttributeDefinitions. Keys: "
+            f"[{', '.join(names)}], AttributeDefinitions: [{', '.join(types)}]"
+        )
+    if len(types) > len(names):
+        raise validation(
+            f"{_INVALID}Number of attributes in KeySchema does not exactly match number of "
+            f"attributes defined in AttributeDefinitions"
+        )
+    partition, *sort = (KeyAttribute(name, types[name]) for name in names)
+    return partition, sort[0] if sort else None
+
+
+def _created_view(stream: dict[str, Any] | None) -> StreamViewType | None:
+    if stream is None:
+        return None
+    _refuse_stream(stream, "created")
+    return StreamViewType(stream["StreamViewType"]) if stream["StreamEnabled"] else None
+
+
+def _refuse_stream(stream: dict[str, Any], how: str) -> None:
+    """Refuse a StreamSpecification with a view and no stream, or a stream and no view."""
+    enabled, viewed = stream["StreamEnabled"], "StreamViewType" in stream
+    if enabled == viewed:
+        return
+    if how == "created":
+        state, ending = (
+            ("enabled", "is required") if enabled else ("disabled", "should not be specified")
+        )
+        raise validation(
+            f"{_INVALID}Table is being created with a stream {state}, UpdateViewType {ending}"
+        )
+    raise validation(
+        f"{_INVALID}If stream is being enabled then UpdateViewType is required"
+        if enabled
+        else f"{_INVALID}If stream is being disabled, then UpdateViewType must not be specified"
+    )
+
+
+def _settings(request: dict[str, Any], before: Settings) -> Settings:
+    billing = request.get("BillingMode", before.billing)
+    units = request.get("ProvisionedThroughput")
+    if billing == "PAY_PER_REQUEST" and units is not None:
+        raise validation(
+            f"{_INVALID}Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
+            f"BillingMode is PAY_PER_REQUEST"
+        )
+    read, write = before.read_units, before.write_units
+    if billing == "PAY_PER_REQUEST":
+        read = write = 0
+    elif units is not None:
+        read, write = units["ReadCapacityUnits"], units["WriteCapacityUnits"]
+    protected = request.get("DeletionProtectionEnabled", before.protected)
+    return Settings(billing, read, write, protected, before.tags)
+
+
+def _refuse_unoffered(request: dict[str, Any]) -> None:
+    for member, what in _NOT_OFFERED.items():
+        if request.get(member):
+            raise validation(f"{_INVALID}{member}: this endpoint does not offer {what}")
+    if request.get("SSESpecification", {}).get("Enabled"):
+        raise validation(f"{_INVALID}SSESpecification: this endpoint encrypts nothing")
+
+
+def _retention(endpoint: Endpoint) -> Retention:
+    seconds = max(round(endpoint.config.stream_retention), 1)
+    return Retention(age_seconds=seconds, records_max=None)
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Settings)

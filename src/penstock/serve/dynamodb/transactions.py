@@ -1,0 +1,118 @@
+"""TransactWriteItems and TransactGetItems.
+
+A ClientRequestToken is kept in the store, in the very transaction that it names, for ten minutes:
+whoever sends the request again, after a lost answer or a restart, does nothing a second time.
+"""
+
+import hashlib
+from collections import defaultdict
+from typing import Any, Final
+
+import msgspec
+
+from penstock.serve.dynamodb.batches import refuse_duplicates
+from penstock.serve.dynamodb.capacity import consumed_each, item_size, read_units, write_units
+from penstock.serve.dynamodb.endpoint import Endpoint
+from penstock.serve.dynamodb.errors import CONDITION_FAILED, WireError, validation, wire_error
+from penstock.serve.dynamodb.items import Write, failed, projected
+from penstock.serve.dynamodb.keys import check_key
+from penstock.store import ConditionCheckFailedError, RefusedError, Transaction
+from penstock.store.attributevalue import decode_attributes
+from penstock.store.expressions.request import read_request
+
+TOKEN_SECONDS: Final = 600
+_TWICE: Final = "Transaction request cannot include multiple operations on one item"
+_OPERATIONS: Final = {
+    "ConditionCheck": "ConditionCheck",
+    "Put": "PutItem",
+    "Delete": "DeleteItem",
+    "Update": "UpdateItem",
+}
+
+
+def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """At most 100 writes and checks, all done or none, no two of one item.
+
+    Raises TransactionCanceledException, with a reason for each.
+    """
+    actions = [_action(one) for one in request["TransactItems"]]
+    writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
+    units = defaultdict[str, float](float)
+    with endpoint.store.transact() as transaction:
+        refuse_duplicates(transaction, writes, _TWICE)
+        if not _is_repeated(transaction, request):
+            reasons = [
+                _do(transaction, write, asked, units)
+                for write, (_, asked) in zip(writes, actions, strict=True)
+            ]
+            if any(reason["Code"] != "None" for reason in reasons):
+                raise _cancelled(reasons)
+    return consumed_each(request, units, kind="Write")
+
+
+def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
+    """At most 100 items as of one moment, by their places."""
+    gets = [one["Get"] for one in request["TransactItems"]]
+    asked = [(read_request(get, "GetItem"), decode_attributes(get["Key"])) for get in gets]
+    answers, units = list[dict[str, Any]](), defaultdict[str, float](float)
+    seen, now_ms = set[bytes](), endpoint.now_ms
+    with endpoint.store.view() as view:
+        for get, (expressions, key) in zip(gets, asked, strict=True):
+            table = endpoint.table(view, endpoint.name(get))
+            check_key(table, key)
+            expressions.refuse_keys(table.key_names)
+            seen.add(table.key(key))
+            found = view.get(table, key, now_ms=now_ms)
+            answers.append({} if found is None else {"Item": projected(expressions, found)})
+            units[table.name] += 2 * read_units(item_size(found), consistent=True)
+    if len(seen) < len(gets):
+        raise validation(_TWICE)
+    return {"Responses": answers, **consumed_each(request, units, kind="Read")}
+
+
+def _action(item: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    given = [(kind, item[kind]) for kind in _OPERATIONS if item.get(kind) is not None]
+    if len(given) != 1:
+        raise validation("TransactItems can only contain one of Check, Put, Update or Delete")
+    return given[0]
+
+
+def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
+    """Whether the request's token was used for the same before. Raises WireError for another."""
+    token = request.get("ClientRequestToken")
+    if token is None:
+        return False
+    written = msgspec.json.encode(request["TransactItems"], order="sorted")
+    digest = hashlib.sha256(written).digest()
+    before = transaction.use_token(token.encode(), digest, seconds=TOKEN_SECONDS)
+    if before not in {None, digest}:
+        raise WireError(
+            "IdempotentParameterMismatchException",
+            "The request uses the same client token as a previous, but non-identical request. Do "
+            "not reuse a client token with different requests, unless the requests are identical.",
+        )
+    return before is not None
+
+
+def _do(
+    transaction: Transaction, write: Write, asked: dict[str, Any], units: dict[str, float]
+) -> dict[str, Any]:
+    """Do one write; returns its reason to cancel all, with the code None if it has none."""
+    try:
+        old, new = write.do(transaction)
+    except ConditionCheckFailedError as error:
+        message = {"Message": CONDITION_FAILED}
+        return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked)}
+    except (RefusedError, WireError) as error:
+        return {"Code": "ValidationError", "Message": str(wire_error(error))}
+    units[write.table_name] += 2 * write_units(old, new)
+    return {"Code": "None"}
+
+
+def _cancelled(reasons: list[dict[str, Any]]) -> WireError:
+    codes = ", ".join(reason["Code"] for reason in reasons)
+    return WireError(
+        "TransactionCanceledException",
+        f"Transaction cancelled, please refer cancellation reasons for specific reasons [{codes}]",
+        CancellationReasons=reasons,
+    )

@@ -1,0 +1,246 @@
+"""An open store's files: the lock of its writer, its transactions, and the bell of its readers.
+
+`Store` is this and the operations. Whatever changes a store goes through `_writing`, which rings
+the bell: readers in this process hear it, and those in others over the socket beside the files.
+"""
+
+import fcntl
+import os
+import threading
+import uuid
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, Self
+
+from penstock import kv
+from penstock.clocks import Clock, SystemClock, Trust
+from penstock.kv import Transaction as Txn
+from penstock.store import backups
+from penstock.store.errors import (
+    StoreClosedError,
+    StoreError,
+    StoreLockedError,
+    TableNotFoundError,
+    TransactionError,
+)
+from penstock.store.layout import DATABASES, FORMAT, Layout, State
+from penstock.store.schema import Table
+from penstock.store.shards import ShardLimits
+from penstock.store.transaction import Transaction
+from penstock.wake import Bell, WakeClient, WakeServer
+
+LOCK_NAME: Final = "store.lock"
+FREE_BYTES_MIN: Final = 64 << 20
+
+
+class Engine:
+    """What every operation of a store stands on."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool,
+        clock: Clock | None,
+        shards: ShardLimits | None = None,
+    ) -> None:
+        self.path = path
+        self._shards = shards or ShardLimits()
+        self.bell = Bell()
+        """Rings after every write, of this process or, for a reader that waits, of another."""
+        self._read_only = read_only
+        self._clock = clock or SystemClock()
+        self._turn = threading.Lock()
+        self._writer: int | None = None
+        """The thread whose transaction is open."""
+        self._life: int | None = None
+        """By how many starts of LMDB a life of ours was begun: after another one the last write
+        may be there or not, so what follows is another life's (`Layout.begin_life`)."""
+        self._closing = threading.Event()
+        self._wake: WakeServer | None = None
+        self._woken: WakeClient | None = None
+        self._woken_turn = threading.Lock()
+        with ExitStack() as stack:
+            if not read_only:
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                stack.callback(os.close, _lock(path))
+            self._env = stack.enter_context(kv.open_env(path, create=not read_only))
+            self._layout = self._begin()
+            self._trust = Trust(self._clock, newest_ms=self._newest_ms())
+            if not read_only:
+                self._wake = WakeServer(path)
+                stack.callback(self._wake.close)
+            self._open = stack.pop_all()
+
+    def _begin(self) -> Layout:
+        if not self._env.databases(DATABASES, create=not self._read_only):
+            raise StoreError(f"there is no store at {self.path}")
+        layout = Layout(self._env)
+        with self._env.read() as txn:
+            state = layout.state(txn)
+        if state is None:
+            state = State(id=uuid.uuid4().hex[:16])
+            with self._env.write() as txn:
+                layout.put_state(txn, state)
+        if state.format > FORMAT:
+            raise StoreError(
+                f"the store at {self.path} is of format {state.format}, and this Penstock reads up "
+                f"to {FORMAT}. Nothing was changed. Use the Penstock that wrote it, or a newer one."
+            )
+        if state.copied and not self._read_only:
+            with self._env.write() as txn:
+                backups.begin_copy(layout, txn, now_ms=self._clock.wall_ms())
+        return layout
+
+    def _newest_ms(self) -> int | None:
+        """When the newest record was written, as far as is known."""
+        with self._env.read() as txn:
+            return max((one.newest_ms for one in self._layout.streams(txn)), default=None)
+
+    def backup(self, target: str | Path, *, compact: bool = True) -> None:
+        """Copy the store as of one moment to the new folder `target`, while it is written.
+
+        The folder appears whole or not at all. The copy is a store: versions of items that it
+        writes were never given before, positions of what the other store wrote later are refused
+        in it (StreamChangedError, AheadOfStreamError), and so are checkpoints of consumers, which
+        may have handled what is not in the copy. Raises ConfigError when `target` holds something,
+        and LogFullError when it does not fit.
+        """
+        self._check_open()
+        backups.backup(self._env, Path(target), compact=compact)
+
+    def close(self) -> None:
+        """Wait for what is under way, and close. A second time does nothing."""
+        self._closing.set()
+        self.bell.ring()
+        with self._woken_turn:
+            woken, self._woken = self._woken, None
+        if woken is not None:
+            woken.close()
+        with self._turn:
+            self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    @contextmanager
+    def transact(self) -> Generator[Transaction]:
+        """A write transaction: kept, and durable, when the block ends; undone if it raises.
+
+        Other writers wait meanwhile, so let nothing slow happen inside. Raises TransactionError
+        inside another transaction of the same thread, and LogFullError when the disk is full.
+        """
+        with self._writing() as txn:
+            transaction = self._transaction(txn)
+            yield transaction
+            transaction.finish()
+
+    def _transaction(self, txn: Txn) -> Transaction:
+        return Transaction(
+            self._layout,
+            txn,
+            state=self._state(txn),
+            now_ms=self._clock.wall_ms(),
+            trusted=self._trust.trusted(),
+            shards=self._shards,
+        )
+
+    def _state(self, txn: Txn) -> State:
+        state = self._layout.state(txn)
+        assert state is not None, "written when the store was made"
+        return state
+
+    @contextmanager
+    def _writing(self) -> Generator[Txn]:
+        if self._read_only:
+            raise TransactionError(
+                f"the store at {self.path} was opened for reading. Nothing was changed."
+            )
+        if self._writer == threading.get_ident():
+            raise TransactionError(
+                "a transaction of this thread is open, and a store has one at a time. Nothing was "
+                "changed. Use that one's own put, update and delete."
+            )
+        with self._turn:
+            self._check_open()
+            self._writer = threading.get_ident()
+            try:
+                self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
+                with self._env.write() as txn:
+                    life = self._env.openings
+                    if self._life != life:
+                        self._layout.begin_life(txn, uuid.uuid4().hex[:8])
+                    yield txn
+                self._life = life
+            finally:
+                self._writer = None
+        self.bell.ring()
+        if self._wake is not None:
+            self._wake.ring()
+
+    @contextmanager
+    def _reading(self) -> Generator[Txn]:
+        self._check_open()
+        with self._env.read() as txn:
+            yield txn
+
+    @property
+    def stale(self) -> bool:
+        """Whether other files stand at the path now, as after a restore: open it anew."""
+        return self._env.stale()
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise StoreClosedError(f"the store at {self.path} is closed")
+
+    def _table(self, txn: Txn, name: str) -> Table:
+        table = self._layout.table(txn, name)
+        if table is None:
+            raise TableNotFoundError(name)
+        return table
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def wait(self, rings: int, seconds: float | None) -> None:
+        """Wait until the bell was rung more often than `rings`, the store closed, or the time up.
+
+        A ring says that there may be something new, never what.
+        """
+        self.listen()
+        self.bell.wait_now(lambda: self.bell.rings != rings or self._closing.is_set(), seconds)
+
+    async def wait_async(self, rings: int, seconds: float | None) -> None:
+        """As `wait`, in an event loop."""
+        self.listen()
+        await self.bell.wait(lambda: self.bell.rings != rings or self._closing.is_set(), seconds)
+
+    def listen(self) -> None:
+        """Have the bell ring for the writes of another process too; the writer need not."""
+        if not self._read_only:
+            return
+        with self._woken_turn:
+            if self._woken is None and not self._closing.is_set():
+                self._woken = WakeClient(self.path, self.bell.ring)
+
+
+def _lock(path: Path) -> int:
+    """The exclusive lock of a store's writer: a descriptor that holds it until it is closed."""
+    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise StoreLockedError(
+            f"process {owner} writes the store at {path}, and a store has one writer. Nothing was "
+            f"changed. Stop that process, open with read_only=True, or use its server."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

@@ -1,0 +1,172 @@
+"""Reading items: one partition in the order of its sort keys, or a table from end to end."""
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock.kv import Transaction
+from penstock.store.conditions import Condition, holds
+from penstock.store.errors import InvalidConditionError, ResponseTooLargeError
+from penstock.store.keys import SORT_BYTES_MAX, after, beginning, encode_key
+from penstock.store.layout import Layout, unpack_item
+from penstock.store.projections import Projection, project
+from penstock.store.schema import Table
+from penstock.store.values import Item, Scalar, decode_item
+
+PAGE_BYTES_MAX: Final = 1 << 20
+"""Of items looked at for one page, as DynamoDB counts them."""
+
+
+class SortBound(NamedTuple):
+    """What a query asks of the sort key; made by the builders of `Query`."""
+
+    op: str
+    values: tuple[Scalar, ...]
+
+
+class Range(NamedTuple):
+    """The keys from `first` on that sort before `before`."""
+
+    first: bytes
+    before: bytes | None
+
+
+class ItemPage(NamedTuple):
+    """What a query or scan found."""
+
+    items: list[Item]
+    last_key: Item | None
+    """What to go on after (`exclusive_start_key`); None when this was all."""
+    evaluated: int
+    """How many items were looked at, which is what `limit` counts."""
+    size: int = 0
+    """DynamoDB's bytes of the items that were looked at."""
+
+
+def partition_range(table: Table, key: dict[str, Any], bound: SortBound | None) -> Range:
+    """The keys of a partition whose sort key is as asked.
+
+    Raises what a key is refused with, and InvalidConditionError for a table without a sort key.
+    """
+    prefix = table.partition(key)
+    if bound is None:
+        return Range(prefix, after(prefix))
+    if table.sort_key is None:
+        raise InvalidConditionError(f"{table.name} has no sort key, so a query cannot bound it")
+    attribute = table.sort_key
+    if bound.op == "begins_with":
+        start = prefix + beginning(bound.values[0], attribute)
+        return Range(start, after(start))
+    low, high = (
+        prefix + encode_key(value, attribute, bytes_max=SORT_BYTES_MAX)
+        for value in (bound.values[0], bound.values[-1])
+    )
+    # Every key says where it ends, so all that begins with it is itself.
+    match bound.op:
+        case "eq" | "between":
+            return Range(low, after(high))
+        case "lt":
+            return Range(prefix, low)
+        case "le":
+            return Range(prefix, after(low))
+        case "gt":
+            return Range(after(low) or low, after(prefix))
+        case "ge":
+            return Range(low, after(prefix))
+        case _:
+            raise InvalidConditionError(f"{bound.op!r} is nothing to ask of a sort key")
+
+
+def table_range(table: Table) -> Range:
+    """The keys of all items of a table."""
+    return Range(table.prefix, after(table.prefix))
+
+
+def segment_range(table: Table, segment: int, segments: int) -> Range:
+    """One of `segments` parts of a table, counted from 0; each partition is in exactly one.
+
+    They are cut by the first two bytes of partition keys, so they are of one size only if those
+    are spread.
+    """
+    whole = table_range(table)
+    cuts = [(part * 0x10000 // segments).to_bytes(2, "big") for part in range(segments)]
+    first = table.prefix + cuts[segment] if segment else whole.first
+    last = segment == segments - 1
+    return Range(first, whole.before if last else table.prefix + cuts[segment + 1])
+
+
+def read_page(
+    layout: Layout,
+    txn: Transaction,
+    table: Table,
+    keys: Range,
+    *,
+    now_ms: int,
+    limit: int | None = None,
+    start: Item | None = None,
+    reverse: bool = False,
+    condition: Condition | None = None,
+    projection: Projection | None = None,
+) -> ItemPage:
+    """The items of a range, in order, from behind the key `start`.
+
+    `limit` counts the items that are looked at, before `condition` leaves some out. Items that have
+    expired are not there (F8).
+    """
+    first, before = keys
+    if start is not None:
+        place = table.key(start)
+        if reverse:
+            before = place if before is None else min(before, place)
+        else:
+            first = max(first, after(place) or place)
+    found, evaluated, size, last = list[Item](), 0, 0, None
+    for _, value in layout.items.items(txn, first=first, before=before, reverse=reverse):
+        current = unpack_item(value)
+        if not current.visible(now_ms):
+            continue
+        if evaluated == limit or (evaluated and size + current.size > PAGE_BYTES_MAX):
+            assert last is not None
+            return ItemPage(found, table.keys_of(last), evaluated, size)
+        last = decode_item(current.data)
+        evaluated += 1
+        size += current.size
+        if condition is None or holds(condition, last):
+            found.append(project(last, projection, keep=table.key_names) if projection else last)
+    return ItemPage(found, None, evaluated, size)
+
+
+def get_all(
+    layout: Layout,
+    txn: Transaction,
+    table: Table,
+    keys: Sequence[Item],
+    *,
+    now_ms: int,
+    bytes_max: int | None = None,
+) -> list[Item | None]:
+    """The items of those keys, by their places; None for one that is not there.
+
+    Raises ResponseTooLargeError for more than `bytes_max` of items, as DynamoDB counts them.
+    """
+    found, size = list[Item | None](), 0
+    for key in keys:
+        value = layout.items.get(txn, table.key(key))
+        current = None if value is None else unpack_item(value)
+        if current is None or not current.visible(now_ms):
+            found.append(None)
+            continue
+        size += current.size
+        if bytes_max is not None and size > bytes_max:
+            raise ResponseTooLargeError(
+                f"{table.name}: the items of these {len(keys)} keys have more than {bytes_max} "
+                f"bytes. Ask for fewer at once."
+            )
+        found.append(decode_item(current.data))
+    return found
+
+
+def count(layout: Layout, txn: Transaction, table: Table, *, now_ms: int) -> int:
+    """How many items a table has; every one is looked at."""
+    keys = table_range(table)
+    items = layout.items.items(txn, first=keys.first, before=keys.before)
+    return sum(unpack_item(value).visible(now_ms) for _, value in items)

@@ -1,0 +1,172 @@
+"""`penstock store`: a store looked into, filled and copied, here or through its server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock import store
+from penstock.store import KeyType, StreamViewType
+from tests.cli.service import Done, penstock
+from tests.store.faces import served
+
+ITEM = {"id": "a", "n": 10**38 - 1, "d": None}
+
+
+@pytest.fixture(params=["folder", "socket"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """The path of a store with a table `t`: its folder, or its server's socket."""
+    path = tmp_path / "store"
+    with store.open(path, sweep_seconds=None) as db:
+        db.create_table("t").partition_key("id", KeyType.STRING).stream(
+            StreamViewType.KEYS_ONLY
+        ).execute()
+        if request.param == "socket":
+            with served(db, tmp_path / "s"):
+                yield tmp_path / "s"
+            return
+    yield path
+
+
+def test_items_go_in_and_come_out_exactly(
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """F15: in plain JSON, and what it does not have in DynamoDB's."""
+
+    def run(*words: str) -> Done:
+        return penstock(capsys, "store", words[0], str(place), *words[1:])
+
+    assert run("put", "t", json.dumps(ITEM), "--json").out == '{"put":true,"replaced":false}\n'
+    assert json.loads(run("get", "t", '{"id": "a"}').out) == ITEM
+    sets = {"id": {"S": "b"}, "raw": {"B": "AAE="}, "tags": {"NS": ["1", "2"]}}
+    assert run("put", "t", json.dumps(sets), "--dynamodb").code == 0
+    assert json.loads(run("get", "t", '{"id": {"S": "b"}}', "--dynamodb").out) == sets
+    refused = run("get", "t", '{"id": "b"}')
+    assert (refused.code, refused.out) == (2, "")
+    assert "--dynamodb" in refused.err
+    found = run("scan", "t", "--filter", '{"AttributeExists": {"Attr": "n"}}')
+    assert [json.loads(line) for line in found.out.splitlines()] == [ITEM]
+    lines = [json.loads(line) for line in run("scan", "t", "--dynamodb").out.splitlines()]
+    assert lines[1] == sets
+    assert len(run("scan", "t", "--dynamodb", "--limit", "1").out.splitlines()) == 1
+
+    assert run("create", "u", "--partition-key", "id:S").code == 0
+    file = tmp_path / "t.jsonl"
+    assert run("export", "t", "--output", str(file), "--json").out == '{"exported":2}\n'
+    assert [json.loads(line)["Item"] for line in file.read_text().splitlines()] == lines
+    assert run("export", "t").out == file.read_text()
+    assert run("import", "u", str(file), "--json").out == '{"imported":2}\n'
+    assert run("scan", "u", "--dynamodb").out == run("scan", "t", "--dynamodb").out
+
+    assert run("delete", "t", '{"id": "a"}', "--json").out == '{"deleted":true}\n'
+    assert run("delete", "t", '{"id": "a"}', "--json").out == '{"deleted":false}\n'
+    gone = run("get", "t", '{"id": "a"}', "--json")
+    assert (gone.code, gone.out) == (1, "null\n")
+    told = [json.loads(line) for line in run("tables", "--json").out.splitlines()]
+    assert [(one["table"], one["stream"] and one["stream"]["records"]) for one in told] == [
+        ("t", 3),
+        ("u", None),
+    ]
+    assert "KEYS_ONLY" in run("tables").out
+
+
+def test_an_import_stops_at_the_line_that_cannot_be_and_says_what_was_put(
+    place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def lines(*bad: str) -> str:
+        good = [json.dumps({"Item": {"id": {"S": f"{number:03}"}}}) for number in range(60)]
+        file = tmp_path / "lines.jsonl"
+        file.write_text("\n".join([*good, *bad]))
+        return str(file)
+
+    def imported(*bad: str) -> Done:
+        return penstock(capsys, "store", "import", str(place), "t", lines(*bad))
+
+    for bad in ("nonsense", '{"id": {"S": "x"}}', '{"Item": {"id": {"X": "x"}}}', "[]"):
+        done = imported(bad)
+        assert done.code == 2
+        assert "line 61" in done.err
+        assert "50 items that were put before are kept" in done.err
+    done = imported('{"Item": {"id": {"N": "1"}}}')
+    assert (done.code, "None of them was put" in done.err) == (2, True)
+    scanned = penstock(capsys, "store", "scan", str(place), "t")
+    assert len(scanned.out.splitlines()) == 50
+    assert imported().code == 0
+    scanned = penstock(capsys, "store", "scan", str(place), "t")
+    assert len(scanned.out.splitlines()) == 60
+
+
+def test_a_backup_is_a_store_and_needs_the_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with store.open(tmp_path / "store", sweep_seconds=None) as db:
+        db.create_table("t").partition_key("id", KeyType.STRING).execute()
+        with served(db, tmp_path / "s"):
+            refused = penstock(capsys, "store", "backup", str(tmp_path / "s"), str(tmp_path / "b"))
+            assert (refused.code, "name the store's folder" in refused.err) == (2, True)
+            words = ("store", "backup", str(tmp_path / "store"), str(tmp_path / "b"))
+            assert penstock(capsys, *words, "--json").code == 0
+            again = penstock(capsys, *words)
+            assert (again.code, "not an empty folder" in again.err) == (2, True)
+    listed = penstock(capsys, "store", "tables", str(tmp_path / "b"), "--json")
+    assert json.loads(listed.out)["table"] == "t"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tables", "PATH"),
+        ("get", "PATH", "t", "{}"),
+        ("put", "PATH", "t", '{"id": "a"}'),
+        ("import", "PATH", "t"),
+        ("backup", "PATH", "target"),
+    ],
+)
+def test_where_no_store_is_none_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    path = tmp_path / "none"
+    done = penstock(capsys, "store", *(str(path) if word == "PATH" else word for word in words))
+    assert done.code == 2
+    assert "there is no store" in done.err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("put", "t", "nonsense"),
+        ("put", "t", "[1]"),
+        ("get", "t", '{"id": 0.'),
+        ("get", "t", '{"id":', "--dynamodb"),
+        ("scan", "t", "--filter", "nonsense"),
+        ("create", "u", "--partition-key", "id"),
+        ("create", "u", "--partition-key", "id:X"),
+        ("create", "u", "--partition-key", "id:S", "--stream", "ALL"),
+    ],
+)
+def test_what_means_nothing_is_a_sentence_and_a_code(
+    place: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    done = penstock(capsys, "store", words[0], str(place), *words[1:])
+    assert done.code in (1, 2)
+    assert done.err.startswith("error: ")
+    assert done.out == ""
+
+
+def test_options_of_the_server_are_checked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for option, value in (
+        ("--connections-max", "0"),
+        ("--request-bytes-max", "12"),
+        ("--request-bytes-max", "many"),
+        ("--outbox-bytes-max", "0"),
+        ("--transaction-seconds-max", "0"),
+        ("--stop-seconds-max", "-1"),
+    ):
+        words = ("serve", str(tmp_path / "store"), "--socket", str(tmp_path / "s"), option, value)
+        done = penstock(capsys, "store", *words)
+        assert done.code == 2, (option, done.err)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,239 @@
+"""What goes over HTTP beside the operations themselves, and who may ask for them."""
+
+import socket
+import urllib.error
+import urllib.request
+import zlib
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import Credentials
+from pydantic import ValidationError
+
+from penstock.errors import ConfigError
+from penstock.serve.dynamodb.config import DynamoConfig
+from penstock.serve.dynamodb.errors import WireError
+from penstock.serve.dynamodb.signing import Sent, verify
+from tests.serve.dynamodb.support import Served, name_of, served
+from tests.store.support import SetClock
+
+LIST = "DynamoDB_20120810.ListTables"
+_boto3: Any = boto3
+
+
+def test_an_answer_has_an_id_and_the_right_checksum(shared: Served) -> None:
+    request = urllib.request.Request(f"http://{shared.address}/", b"{}", {"X-Amz-Target": LIST})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        body = answer.read()
+    assert answer.headers["Content-Type"] == "application/x-amz-json-1.0"
+    assert len(answer.headers["x-amzn-RequestId"]) == 52
+    assert int(answer.headers["x-amz-crc32"]) == zlib.crc32(body)
+
+
+def test_whoever_asks_whether_it_lives_is_answered(shared: Served) -> None:
+    with urllib.request.urlopen(f"http://{shared.address}/", timeout=30) as answer:
+        assert answer.read().decode().startswith("healthy: ")
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "name"),
+    [
+        ("DynamoDB_20120810.ExecuteStatement", b"{}", "UnknownOperationException"),
+        ("DynamoDB_20120810.GetRecords", b"{}", "UnknownOperationException"),
+        ("", b"{}", "UnknownOperationException"),
+        (LIST, b"{", "SerializationException"),
+        (LIST, b"[]", "SerializationException"),
+        (LIST, b'{"Limit": "x"}', "SerializationException"),
+        (LIST, b'{"Limit": 1e999}', "SerializationException"),
+        (LIST, b'{"Limit": 1.5}', "SerializationException"),
+        (LIST, b"\xff", "SerializationException"),
+        (LIST, b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "SerializationException"),
+        (
+            "DynamoDB_20120810.PutItem",
+            b'{"TableName": "none", "Item": {"id": {"S": 5}}}',
+            "SerializationException",
+        ),
+        ("DynamoDB_20120810.PutItem", b'{"TableName": 5}', "SerializationException"),
+    ],
+)
+def test_what_is_no_request_is_told_so(shared: Served, target: str, body: bytes, name: str) -> None:
+    status, told, _ = shared.post(target, body)
+    assert status == 400
+    assert told["__type"] == f"com.amazon.coral.service#{name}"
+    assert told["message"]
+
+
+def test_members_that_are_not_known_or_null_are_passed_over(shared: Served) -> None:
+    status, _, _ = shared.post(LIST, {"Limit": None, "Unknown": {"a": 1}})
+    assert status == 200
+
+
+def connected(everything: Served) -> socket.socket:
+    host, _, port = everything.address.partition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
+    with served(tmp_path, request_bytes_max=2000) as everything:
+        assert everything.post(LIST, {"Unknown": "x" * 1900})[0] == 200
+        with connected(everything) as raw:
+            head = (
+                f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {LIST}\r\n"
+                "Content-Length: 2001\r\n\r\n"
+            )
+            raw.sendall(head.encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 413")
+        with connected(everything) as raw:
+            head = (
+                f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {LIST}\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n"
+            )
+            raw.sendall(head.encode() + b"7d1\r\n" + b" " * 2001 + b"\r\n")
+            assert raw.recv(4096).startswith(b"HTTP/1.1 413")
+        assert everything.post(LIST, {})[0] == 200
+
+
+def test_a_page_in_a_browser_cannot_reach_it_under_another_name(shared: Served) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(
+            urllib.request.Request(
+                f"http://{shared.address}/", b"{}", {"X-Amz-Target": LIST, "Host": "evil.example"}
+            ),
+            timeout=30,
+        )
+    with caught.value as error:
+        assert error.code == 400
+
+
+def test_two_do_not_listen_on_one_port(shared: Served, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="it is in use"),
+        served(tmp_path, address=shared.address),
+    ):
+        pass
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+
+def client(everything: Served, *, key: str = "AKID", secret: str = "right") -> Any:
+    return _boto3.client(
+        "dynamodb",
+        endpoint_url=f"http://{everything.address}",
+        region_name="eu-west-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        config=Config(retries={"max_attempts": 0}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "secret", "name"),
+    [
+        ("AKID", "wrong", "InvalidSignatureException"),
+        ("OTHER", "right", "UnrecognizedClientException"),
+    ],
+)
+def test_only_who_holds_a_key_is_served(tmp_path: Path, key: str, secret: str, name: str) -> None:
+    with served(tmp_path, keys={"AKID": "right"}) as everything:
+        assert client(everything).list_tables()["TableNames"] == []
+        with pytest.raises(Exception, match=name) as caught:
+            client(everything, key=key, secret=secret).list_tables()
+        assert name_of(caught.value) == name
+        assert everything.refused("ListTables")[0] == "MissingAuthenticationTokenException"
+        status, body, _ = everything.post(LIST, {}, {"Authorization": "Basic eDp5"})
+        assert status == 400
+        assert body["__type"].endswith("#IncompleteSignatureException")
+
+
+def test_an_operation_that_is_not_known_is_not_told_to_who_holds_no_key(tmp_path: Path) -> None:
+    with served(tmp_path, keys={"AKID": "right"}) as everything:
+        _, body, _ = everything.post("DynamoDB_20120810.None", {})
+        assert body["__type"].endswith("#MissingAuthenticationTokenException")
+
+
+def sent(**changed: Any) -> Sent:
+    """A request that botocore signed with the key AKID and the secret `right`."""
+    request: Any = AWSRequest("POST", "http://localhost:8000/", {"X-Amz-Target": LIST}, b"{}")
+    auth: Any = SigV4Auth(Credentials("AKID", "right"), "dynamodb", "us-east-1")
+    auth.add_auth(request)
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    facts: dict[str, Any] = {
+        "method": "POST",
+        "path": "/",
+        "query": "",
+        "headers": {"host": "localhost:8000", **headers},
+        "body": b"{}",
+    }
+    added = changed.pop("headers", {})
+    facts["headers"] |= added
+    return Sent(**{**facts, **changed})
+
+
+def now_ms(request: Sent) -> int:
+    moment = datetime.strptime(request.headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z")
+    return int(moment.timestamp() * 1000)
+
+
+def refused(request: Sent, *, seconds: int = 0) -> str:
+    with pytest.raises(WireError) as caught:
+        verify(request, {"AKID": "right"}, now_ms=now_ms(request) + seconds * 1000)
+    return caught.value.name
+
+
+def test_a_signature_covers_all_of_the_request() -> None:
+    verify(sent(), {"AKID": "right"}, now_ms=now_ms(sent()))
+    for changed in (
+        {"body": b'{"Limit":1}'},
+        {"method": "PUT"},
+        {"path": "/other"},
+        {"query": "a=b"},
+        {"headers": {"x-amz-target": "DynamoDB_20120810.DeleteTable"}},
+        {"headers": {"host": "other:8000"}},
+    ):
+        assert refused(sent(**changed)) == "InvalidSignatureException"
+
+
+def test_a_signature_is_good_for_five_minutes() -> None:
+    for seconds in (-299, 299):
+        verify(sent(), {"AKID": "right"}, now_ms=now_ms(sent()) + seconds * 1000)
+    for seconds in (-301, 301):
+        assert refused(sent(), seconds=seconds) == "InvalidSignatureException"
+
+
+def test_a_signature_that_leaves_the_operation_out_is_none() -> None:
+    request = sent()
+    authorization = request.headers["authorization"].replace(";x-amz-target", "")
+    assert refused(sent(headers={"authorization": authorization})) == (
+        "IncompleteSignatureException"
+    )
+
+
+def test_without_keys_it_listens_on_loopback_only() -> None:
+    with pytest.raises(ValidationError, match="reachable from other machines"):
+        DynamoConfig.model_validate({"address": "0.0.0.0:8000"})
+    DynamoConfig.model_validate({"address": "0.0.0.0:8000", "keys": {"AKID": "right"}})
+    with pytest.raises(ValidationError, match="write host:port"):
+        DynamoConfig.model_validate({"address": "localhost"})
+
+
+def test_names_in_arns_and_records_are_those_of_the_configuration(tmp_path: Path) -> None:
+    clock = SetClock()
+    names: Any = {"region": "eu-central-1", "account": "123456789012"}
+    with served(tmp_path, clock=clock, **names) as everything:
+        table = everything.table()
+        table.put_item(Item={"id": "k"})
+        arn = everything.arn(table)
+        assert arn.startswith(f"arn:aws:dynamodb:eu-central-1:123456789012:table/{table.name}/")
+        (record,) = everything.records(arn)
+        assert record["awsRegion"] == "eu-central-1"
+        other = arn.partition("/stream/")[0].replace("eu-", "us-")
+        assert everything.refused("DescribeTable", TableName=other)[0] == (
+            "ResourceNotFoundException"
+        )

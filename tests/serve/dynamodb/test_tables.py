@@ -1,0 +1,244 @@
+"""Tables, their tags and time to live, through boto3."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.store import KeyType
+from tests.serve.dynamodb.support import Served, served
+from tests.store.support import SetClock
+
+KEY: Any = {
+    "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+    "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+}
+ON_DEMAND: Any = {**KEY, "BillingMode": "PAY_PER_REQUEST"}
+INVALID = "One or more parameter values were invalid: "
+
+
+def test_a_table_is_described_as_it_was_made(shared: Served) -> None:
+    told = shared.client.create_table(
+        TableName="described",
+        KeySchema=[
+            {"AttributeName": "a", "KeyType": "HASH"},
+            {"AttributeName": "b", "KeyType": "RANGE"},
+        ],
+        AttributeDefinitions=[
+            {"AttributeName": "b", "AttributeType": "N"},
+            {"AttributeName": "a", "AttributeType": "B"},
+        ],
+        ProvisionedThroughput={"ReadCapacityUnits": 3, "WriteCapacityUnits": 4},
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
+        DeletionProtectionEnabled=True,
+        Tags=[{"Key": "team", "Value": "shop"}],
+    )["TableDescription"]
+    shared.client.get_waiter("table_exists").wait(TableName="described")
+    found = shared.client.describe_table(TableName="described")["Table"]
+    assert found == told
+    assert found["TableStatus"] == "ACTIVE"
+    assert [one["AttributeName"] for one in found["KeySchema"]] == ["a", "b"]
+    assert found["ProvisionedThroughput"]["WriteCapacityUnits"] == 4
+    assert found["StreamSpecification"] == {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
+    assert found["LatestStreamArn"] == f"{found['TableArn']}/stream/{found['LatestStreamLabel']}"
+    assert shared.client.describe_table(TableName=found["TableArn"])["Table"] == found
+    assert shared.client.list_tags_of_resource(ResourceArn=found["TableArn"])["Tags"] == [
+        {"Key": "team", "Value": "shop"}
+    ]
+    name, text = shared.refused("DeleteTable", TableName="described")
+    assert name == "ValidationException"
+    assert "protected against deletion" in text
+    shared.client.update_table(TableName="described", DeletionProtectionEnabled=False)
+    shared.client.delete_table(TableName="described")
+    shared.client.get_waiter("table_not_exists").wait(TableName="described")
+
+
+def test_tables_are_listed_page_by_page(tmp_path: Path) -> None:
+    with served(tmp_path) as everything:
+        for name in ("ddd", "aaa", "ccc", "bbb"):
+            everything.client.create_table(TableName=name, **ON_DEMAND)
+        first = everything.client.list_tables(Limit=3)
+        assert first["TableNames"] == ["aaa", "bbb", "ccc"]
+        rest = everything.client.list_tables(
+            ExclusiveStartTableName=first["LastEvaluatedTableName"]
+        )
+        assert rest["TableNames"] == ["ddd"]
+        assert "LastEvaluatedTableName" not in rest
+
+
+def test_settings_survive_a_restart_and_end_with_the_table(tmp_path: Path) -> None:
+    with served(tmp_path) as everything:
+        arn = everything.client.create_table(
+            TableName="table", Tags=[{"Key": "a", "Value": "1"}], **ON_DEMAND
+        )["TableDescription"]["TableArn"]
+        everything.client.tag_resource(ResourceArn=arn, Tags=[{"Key": "b", "Value": "2"}])
+        everything.client.untag_resource(ResourceArn=arn, TagKeys=["a", "none"])
+        everything.client.update_table(
+            TableName="table",
+            BillingMode="PROVISIONED",
+            ProvisionedThroughput={"ReadCapacityUnits": 1, "WriteCapacityUnits": 1},
+        )
+        before = everything.client.describe_table(TableName="table")["Table"]
+    with served(tmp_path) as everything:
+        assert everything.client.describe_table(TableName="table")["Table"] == before
+        tags = everything.client.list_tags_of_resource(ResourceArn=arn)["Tags"]
+        assert tags == [{"Key": "b", "Value": "2"}]
+        everything.client.delete_table(TableName="table")
+        everything.client.create_table(TableName="table", **ON_DEMAND)
+        assert everything.client.list_tags_of_resource(ResourceArn=arn)["Tags"] == []
+        after = everything.client.describe_table(TableName="table")["Table"]
+        assert after["TableId"] != before["TableId"]
+
+
+def test_a_table_that_was_made_from_python_is_served_as_any_other(shared: Served) -> None:
+    shared.db.create_table("embedded").partition_key("id", KeyType.STRING).execute()
+    shared.db.put("embedded", {"id": "k", "n": 1})
+    found = shared.resource.Table("embedded")
+    assert found.get_item(Key={"id": "k"})["Item"] == {"id": "k", "n": 1}
+    assert found.billing_mode_summary == {"BillingMode": "PAY_PER_REQUEST"}
+    shared.client.update_table(TableName="embedded", DeletionProtectionEnabled=True)
+    assert shared.client.describe_table(TableName="embedded")["Table"]["DeletionProtectionEnabled"]
+
+
+def test_items_expire_by_the_attribute_that_was_set(tmp_path: Path) -> None:
+    clock = SetClock()
+    with served(tmp_path, clock=clock) as everything:
+        table = everything.table(view=None)
+        off = everything.client.describe_time_to_live(TableName=table.name)
+        assert off["TimeToLiveDescription"] == {"TimeToLiveStatus": "DISABLED"}
+        wanted = {"Enabled": True, "AttributeName": "until"}
+        told = everything.client.update_time_to_live(
+            TableName=table.name, TimeToLiveSpecification=wanted
+        )
+        assert told["TimeToLiveSpecification"] == wanted
+        assert everything.client.describe_time_to_live(TableName=table.name)[
+            "TimeToLiveDescription"
+        ] == {"TimeToLiveStatus": "ENABLED", "AttributeName": "until"}
+        table.put_item(Item={"id": "k", "until": clock.now_ms // 1000 + 10})
+        assert table.scan()["Count"] == 1
+        clock.pass_(11)
+        assert table.scan()["Count"] == 0
+        assert everything.refused(
+            "UpdateTimeToLive", TableName=table.name, TimeToLiveSpecification=wanted
+        ) == ("ValidationException", "TimeToLive is already enabled")
+        other = {"Enabled": False, "AttributeName": "other"}
+        assert everything.refused(
+            "UpdateTimeToLive", TableName=table.name, TimeToLiveSpecification=other
+        )[1] == (
+            "TimeToLive is active on a different AttributeName: current AttributeName is until"
+        )
+        everything.client.update_time_to_live(
+            TableName=table.name, TimeToLiveSpecification={**wanted, "Enabled": False}
+        )
+
+
+STREAM_ON = {"StreamEnabled": True, "StreamViewType": "KEYS_ONLY"}
+
+
+@pytest.mark.parametrize(
+    ("stream", "text"),
+    [
+        (
+            {"StreamEnabled": True},
+            "Table is being created with a stream enabled, UpdateViewType is required",
+        ),
+        (
+            {"StreamEnabled": False, "StreamViewType": "KEYS_ONLY"},
+            "Table is being created with a stream disabled, UpdateViewType should not be specified",
+        ),
+    ],
+)
+def test_a_stream_is_made_with_a_view_and_without_one_is_none(
+    shared: Served, stream: dict[str, Any], text: str
+) -> None:
+    assert shared.refused(
+        "CreateTable", TableName="never", StreamSpecification=stream, **ON_DEMAND
+    ) == ("ValidationException", INVALID + text)
+
+
+def test_a_stream_is_enabled_and_disabled_once(shared: Served) -> None:
+    on, off = shared.table().name, shared.table(view=None).name
+
+    def refused(table: str, stream: dict[str, Any]) -> str:
+        name, text = shared.refused("UpdateTable", TableName=table, StreamSpecification=stream)
+        assert name == "ValidationException"
+        return text
+
+    assert refused(on, STREAM_ON) == f"Table already has an enabled stream: TableName: {on}"
+    assert refused(off, {"StreamEnabled": False}) == (
+        f"Table has no stream to disable: TableName: {off}"
+    )
+    assert refused(off, {"StreamEnabled": True}) == (
+        f"{INVALID}If stream is being enabled then UpdateViewType is required"
+    )
+    assert refused(on, {"StreamEnabled": False, "StreamViewType": "KEYS_ONLY"}) == (
+        f"{INVALID}If stream is being disabled, then UpdateViewType must not be specified"
+    )
+    told = shared.client.update_table(TableName=off, StreamSpecification=STREAM_ON)
+    assert told["TableDescription"]["StreamSpecification"] == STREAM_ON
+    assert told["TableDescription"]["LatestStreamArn"]
+
+
+IMPOSSIBLE: Any = [
+    (
+        {"KeySchema": [{"AttributeName": "id", "KeyType": "RANGE"}]},
+        "Invalid KeySchema: The first KeySchemaElement is not a HASH key type",
+    ),
+    (
+        {"KeySchema": [{"AttributeName": "x", "KeyType": "HASH"}]},
+        INVALID + "Some index key attributes are not defined in AttributeDefinitions. Keys: [x], "
+        "AttributeDefinitions: [id]",
+    ),
+    (
+        {
+            "AttributeDefinitions": [
+                *KEY["AttributeDefinitions"],
+                {"AttributeName": "x", "AttributeType": "S"},
+            ]
+        },
+        INVALID + "Number of attributes in KeySchema does not exactly match number of attributes "
+        "defined in AttributeDefinitions",
+    ),
+    (
+        {"BillingMode": "PROVISIONED"},
+        INVALID + "ReadCapacityUnits and WriteCapacityUnits must both be specified when "
+        "BillingMode is PROVISIONED",
+    ),
+    (
+        {"ProvisionedThroughput": {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}},
+        INVALID + "Neither ReadCapacityUnits nor WriteCapacityUnits can be specified when "
+        "BillingMode is PAY_PER_REQUEST",
+    ),
+    (
+        {"GlobalSecondaryIndexes": [{}]},
+        INVALID + "GlobalSecondaryIndexes: this endpoint does not offer secondary indexes",
+    ),
+    (
+        {"SSESpecification": {"Enabled": True}},
+        INVALID + "SSESpecification: this endpoint encrypts nothing",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "text"), IMPOSSIBLE)
+def test_a_table_that_cannot_be_is_refused(
+    shared: Served, changed: dict[str, Any], text: str
+) -> None:
+    request = {**ON_DEMAND, "TableName": "never", **changed}
+    assert shared.refused("CreateTable", **request) == ("ValidationException", text)
+
+
+def test_a_table_is_made_once(shared: Served) -> None:
+    name = shared.table(view=None).name
+    assert shared.refused("CreateTable", TableName=name, **ON_DEMAND) == (
+        "ResourceInUseException",
+        f"Table already exists: {name}",
+    )
+
+
+def test_what_is_not_there_is_not_found(shared: Served) -> None:
+    for operation in ("DescribeTable", "DeleteTable", "DescribeTimeToLive"):
+        assert shared.refused(operation, TableName="none") == (
+            "ResourceNotFoundException",
+            "Requested resource not found: Table: none not found",
+        )

@@ -1,0 +1,60 @@
+"""Stores for tests."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock import store
+from penstock.store import KeyType, Page, Store, StreamViewType
+
+BOTH = StreamViewType.NEW_AND_OLD_IMAGES
+FIRST = 3
+"""The sequence of the first record of a store's first table: the catalog tells of it before."""
+NOW_MS = 1_700_000_000_000
+
+
+class SetClock:
+    """A clock that a test sets."""
+
+    def __init__(self, now_ms: int = NOW_MS) -> None:
+        self.now_ms = now_ms
+        self.steady = 0.0
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def steady_seconds(self) -> float:
+        return self.steady
+
+    def pass_(self, seconds: float) -> None:
+        """Let time go by, as it does."""
+        self.now_ms += round(seconds * 1000)
+        self.steady += seconds
+
+
+@contextmanager
+def opened(path: Path, clock: SetClock | None = None) -> Generator[Store]:
+    """A store that nobody sweeps."""
+    with store.open(path, sweep_seconds=None, clock=clock or SetClock()) as db:
+        yield db
+
+
+def with_table(db: Store, *, view: StreamViewType | None = BOTH, ttl: str | None = None) -> Store:
+    """The store, with a table `t` of partition key `id`."""
+    table = db.create_table("t").partition_key("id", KeyType.STRING)
+    if ttl is not None:
+        table.ttl(ttl)
+    if view is not None:
+        table.stream(view)
+    table.execute()
+    return db
+
+
+def told(page: Page) -> list[tuple[str, object, object]]:
+    """What the records of a page say: event, item before, item after."""
+    return [(str(one.event_type), one.old_image, one.new_image) for one in page.records]
+
+
+def all_records(db: Store, table: str = "t") -> list[tuple[str, object, object]]:
+    """What the whole stream of a table says."""
+    return told(db.get_stream_records(table).execute())
