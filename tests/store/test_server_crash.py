@@ -189,6 +189,7 @@ def test_a_follower_and_a_consumer_go_on_over_the_death_of_the_server(tmp_path: 
     assert len(told) == 122
 
 
+@pytest.mark.slow
 def test_a_server_ends_by_itself_on_sigterm_and_a_second_one_is_refused(tmp_path: Path) -> None:
     path, address = tmp_path / "store", tmp_path / "s"
     with serve(path, address) as server:

@@ -1,14 +1,14 @@
 """A stream's shards: what was said of one stays true."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import store
+from penstock import kv, store
 from penstock.store import KeyType, Retention, Store
+from penstock.store.layout import DATABASES, Layout
 from penstock.store.shards import Shard, ShardLimits
 from tests.store.support import BOTH, SetClock, opened, with_table
 
@@ -193,7 +193,9 @@ def test_a_dropped_streams_shards_leave_the_disk_with_it(tmp_path: Path, clock: 
         for _ in range(8):
             clock.pass_(3600)
             db.sweep()
-        with db.view() as view:
-            assert not view.streams()
-            inside: Any = view
-            assert inside._layout.shards(inside._txn, 1) == []
+    with kv.open_env(tmp_path, create=False) as env:
+        env.databases(DATABASES, create=False)
+        layout = Layout(env)
+        with env.read() as txn:
+            assert not layout.streams(txn)
+            assert layout.shards(txn, 1) == []

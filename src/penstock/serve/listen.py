@@ -85,7 +85,9 @@ def _bind(address: str, *, backlog: int, advice: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     name = host.strip("[]")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    # The event loop turns Nagle's algorithm off for what says that it is TCP, and only for that:
+    # else an answer, which is written in two parts, waits 40 ms for the client's acknowledgement.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((name, int(port)))

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -154,8 +154,11 @@ def places(json: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
     """Every place in a request."""
     if path:
         yield path
-    inside: Any = json if isinstance(json, dict | list) else ()
-    for name in range(len(inside)) if isinstance(json, list) else inside:
+    inside = cast("Any", json)
+    names: list[Any] = []
+    if isinstance(json, dict | list):
+        names = list(range(len(inside)) if isinstance(json, list) else inside)
+    for name in names:
         yield from places(inside[name], (*path, name))
 
 

@@ -19,27 +19,34 @@ class DynamoConfig(Config):
         "refused. Without any, every request is served, and only on loopback.",
     )
     region: str = Field(
-        "us-east-1",
+        default="us-east-1",
         pattern="[a-z]{2}(-[a-z]+)+-[0-9]",
         description="The region in ARNs and records. Another one makes other ARNs.",
     )
-    account: str = Field("000000000000", pattern="[0-9]{12}", description="The account in ARNs.")
+    account: str = Field(
+        default="000000000000", pattern="[0-9]{12}", description="The account in ARNs."
+    )
     stream_retention: Seconds = Field(
-        DAY_SECONDS, gt=0, description="How long records are kept of streams enabled from here."
+        default=DAY_SECONDS,
+        gt=0,
+        description="How long records are kept of streams enabled from here.",
     )
     iterator_seconds: Seconds = Field(
-        900, gt=0, le=DAY_SECONDS, description="How long a shard iterator may be used."
+        default=900, gt=0, le=DAY_SECONDS, description="How long a shard iterator may be used."
     )
     connections_max: int = Field(
-        256, gt=0, le=10_000, description="Connections at once; one more is answered with 503."
+        default=256,
+        gt=0,
+        le=10_000,
+        description="Connections at once; one more is answered with 503.",
     )
     request_bytes_max: Bytes = Field(
-        16 << 20,
+        default=16 << 20,
         ge=1 << 10,
         le=1 << 28,
         description="A request's body; a larger one is refused with 413.",
     )
-    reader_threads: int = Field(4, gt=0, le=256, description="Threads that read the store.")
+    reader_threads: int = Field(default=4, gt=0, le=256, description="Threads that read the store.")
 
     @model_validator(mode="after")
     def _guarded(self) -> Self:
