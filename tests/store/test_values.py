@@ -45,7 +45,8 @@ def typed(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: typed(inner) for name, inner in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [typed(inner) for inner in cast("list[Any]", value)]
+        elements: list[Any] = value
+        return [typed(inner) for inner in elements]
     kind = "number" if isinstance(value, Decimal) else type(value).__name__.replace("int", "number")
     return kind, value
 
