@@ -2,7 +2,7 @@
 
 import copy
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,11 +42,11 @@ items = st.dictionaries(names, values, max_size=5)
 
 def typed(value: Any) -> Any:
     """A value with its types, in which 1 and True differ and 1 and Decimal(1) do not."""
+    inside: Any = value
     if isinstance(value, dict):
-        return {name: typed(inner) for name, inner in cast("dict[str, Any]", value).items()}
+        return {name: typed(inside[name]) for name in inside}
     if isinstance(value, list):
-        elements: list[Any] = value
-        return [typed(inner) for inner in elements]
+        return [typed(inner) for inner in inside]
     kind = "number" if isinstance(value, Decimal) else type(value).__name__.replace("int", "number")
     return kind, value
 
