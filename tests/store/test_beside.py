@@ -26,10 +26,15 @@ def test_what_is_kept_with_a_table_leaves_the_disk_with_it(tmp_path: Path) -> No
 def test_it_is_changed_with_the_transaction_or_not_at_all(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
         with_table(db)
-        with pytest.raises(TableNotFoundError), db.transact() as transaction:
-            transaction.put_beside("t", b"new")
-            transaction.use_token(b"token", b"for", seconds=60)
-            transaction.put("none", {"id": "k"})
+
+        def fail() -> None:
+            with db.transact() as transaction:
+                transaction.put_beside("t", b"new")
+                transaction.use_token(b"token", b"for", seconds=60)
+                transaction.put("none", {"id": "k"})
+
+        with pytest.raises(TableNotFoundError):
+            fail()
         with db.transact() as transaction:
             assert transaction.beside("t") is None
             assert transaction.use_token(b"token", b"for", seconds=60) is None
