@@ -68,7 +68,7 @@ async def listen(
             access_log=False,
             lifespan="off",
             server_header=False,
-            limit_concurrency=connections_max,
+            limit_concurrency=connections_max + 1,  # it counts the one that it refuses
             timeout_graceful_shutdown=_GRACE_SECONDS,
             timeout_keep_alive=keep_alive_seconds,
         )

@@ -99,6 +99,19 @@ def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
         assert everything.post(LIST, {})[0] == 200
 
 
+def test_one_connection_more_than_may_be_is_told_to_come_back(tmp_path: Path) -> None:
+    with served(tmp_path, connections_max=1) as everything, connected(everything) as held:
+        held.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert held.recv(4096).startswith(b"HTTP/1.1 200")
+        with connected(everything) as raw:
+            raw.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert raw.recv(4096).startswith(b"HTTP/1.1 503")
+    with served(tmp_path, connections_max=2) as everything, connected(everything) as held:
+        held.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert held.recv(4096).startswith(b"HTTP/1.1 200")
+        assert everything.post(LIST, {})[0] == 200
+
+
 def test_a_page_in_a_browser_cannot_reach_it_under_another_name(shared: Served) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(
