@@ -82,11 +82,7 @@ def crash_run(deployed: Puller, *, kills: int, losses: int, seed: int) -> None:
             if victim == LOSS:
                 lose_history(deployed, crowd)
             elif victim in COALESCING:
-                # Down for long enough to be behind: it comes back to windows.
-                away = rng.randrange(3, 6) * CATCH_UP_THRESHOLD
-                deployed.kill(victim, meanwhile=partial(crowd.go_on, away))
-                if victim == "merged" or rng.random() < 0.5:
-                    kill_as_it_catches_up(deployed, victim)
+                hold_back(deployed, crowd, rng, victim)
             else:
                 deployed.kill(victim)
         # The losses are made good under writers, and what comes last comes coalesced, too.
@@ -121,13 +117,24 @@ def lose_history(deployed: Puller, crowd: Crowd) -> None:
     deployed.kill("service", meanwhile=meanwhile)
 
 
-def kill_as_it_catches_up(deployed: Puller, name: str) -> None:
-    """Kill a consumer that has just begun to file what it missed: in a window, most likely."""
-    before = len(deployed.filed(name))
-    wait_until(
-        lambda: len(deployed.filed(name)) > before, f"{name} to go on", deployed.consumers[name]
-    )
-    deployed.kill(name)
+def hold_back(deployed: Puller, crowd: Crowd, rng: random.Random, name: str) -> None:
+    """Keep a consumer down until it is so far behind that it comes back to windows; then kill it
+    once more, perhaps, when it has just begun to file them: within one, most likely."""
+    bytes_before = 0
+
+    def meanwhile() -> None:
+        nonlocal bytes_before
+        crowd.go_on(rng.randrange(3, 6) * CATCH_UP_THRESHOLD)
+        bytes_before = len(deployed.filed(name))
+
+    deployed.kill(name, meanwhile=meanwhile)
+    if name == "merged" or rng.random() < 0.5:
+        wait_until(
+            lambda: len(deployed.filed(name)) != bytes_before,
+            f"{name} to go on",
+            deployed.consumers[name],
+        )
+        deployed.kill(name)
 
 
 def all_made_good(deployed: Puller) -> bool:
