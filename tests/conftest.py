@@ -39,7 +39,7 @@ def _process() -> Iterator[None]:
 
     A process that ends ignores signals on its way out; whom a later test starts would inherit it.
     """
-    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     before = {which: signal.getsignal(which) for which in handled}
     yield
     for which, handler in before.items():

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
-import structlog
 import typer
 from msgspec import to_builtins
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.cli.live import Reloads
     from penstock.cli.serve_process import Addresses
 
-logger = structlog.get_logger(__name__)
 
 Tell = Callable[[dict[str, Any]], None]
 
@@ -151,7 +149,11 @@ def _end_in_time() -> None:
     `ENDED_BY_FORCE`, and that is said, but nobody is waited for who does not read it, nor a thread
     that holds the logger.
     """
+    import structlog
+
     from penstock.cli import parent
+
+    logger = structlog.get_logger(__name__)
 
     def say() -> None:
         logger.warning("the service did not stop in time; ending it", exit_code=ENDED_BY_FORCE)
@@ -186,10 +188,13 @@ async def _take_over(settings: "Settings", hangup: asyncio.Event, reloads: "Relo
 
     It is asked to only when capture has taken it over: what capture refuses is not read here.
     """
+    import structlog
+
     from penstock.cli import logs
     from penstock.cli.config import load
     from penstock.errors import ConfigError
 
+    logger = structlog.get_logger(__name__)
     while True:
         await hangup.wait()
         hangup.clear()

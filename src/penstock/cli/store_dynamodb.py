@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
-from penstock.config import parse_duration
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +55,9 @@ def read_config(
     address: str, credentials: Path | None, *, region: str, account: str, retention: str
 ) -> "DynamoConfig":
     """The endpoint's configuration of its options. Raises ConfigError."""
+    from pydantic import ValidationError
+
+    from penstock.config import parse_duration
     from penstock.serve.dynamodb.config import DynamoConfig
 
     try:
