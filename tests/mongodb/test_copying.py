@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.capture.copies import CopyDesk
 from penstock.errors import RequestError
 from penstock.event import SystemEvent
-from penstock.sources.mongodb.again import CopyDesk, named, with_collections
+from penstock.sources.mongodb.again import named, with_collections
 from penstock.sources.mongodb.cursor import Patience
 from penstock.sources.mongodb.namespaces import Namespaces
 from penstock.sources.mongodb.positions import Copying, MongoPosition, Server, Token

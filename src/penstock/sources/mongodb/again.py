@@ -1,22 +1,19 @@
 """Copies that are asked for while the stream is read (`penstock snapshot`).
 
-A request waits until the session stands between two transactions. From there on every position
-says that the copy is under way, so once one of them is durable the copy survives anything, and the
-request is answered. A session that ends before leaves the request for the next one.
+A session begins what is asked for (`penstock.capture.copies`) between two transactions.
 
 Collections are listed only then, at or after the position: one that is created later is wholly in
 the stream behind the copy's beginning, so no row of it is ever taken for one that is gone.
 """
 
-import asyncio
 from collections.abc import Collection, Sequence
 from uuid import uuid4
 
-from msgspec import Struct, structs
+from msgspec import structs
 
+from penstock.capture.copies import CopyDesk
 from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
 from penstock.errors import RequestError
-from penstock.event import Commit, Fragment
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.deployment import Client
 from penstock.sources.mongodb.namespaces import Namespaces
@@ -26,72 +23,22 @@ from penstock.sources.mongodb.snapshot import collections
 Namespace = tuple[str, str]
 
 
-class _Request(Struct, eq=False):
-    namespaces: tuple[Namespace, ...]
-    """Empty: all."""
-    durable: asyncio.Future[None]
-
-
-class CopyDesk:
-    """The requests of one source, from the handler that takes them to the session that copies."""
-
-    def __init__(self) -> None:
-        self._waiting: list[_Request] = []
-        self._begun: list[_Request] = []
-        self._positions: set[str] = set()
-        """Those that were said since the copies began."""
-
-    async def ask(self, namespaces: Sequence[Namespace]) -> None:
-        """Return once the copy of `namespaces` (none: of all) is sure to be made."""
-        request = _Request(tuple(namespaces), asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
-        try:
-            await request.durable
-        finally:
-            for requests in (self._waiting, self._begun):
-                if request in requests:
-                    requests.remove(request)
-
-    @property
-    def wanted(self) -> bool:
-        return bool(self._waiting)
-
-    async def begin(
-        self,
-        client: Client,
-        config: MongoSourceConfig,
-        copying: Copying | None,
-        token: Token,
-    ) -> Copying:
-        """The copy that is under way from `token` on, with what is asked for."""
-        requests, self._waiting = self._waiting, []
-        self._begun += requests
-        if all(request.namespaces for request in requests):
-            asked = [one for request in requests for one in request.namespaces]
-            return with_collections(copying, asked, token)
-        if copying is not None and copying.whole:
-            return copying
-        return whole_copy(await collections(client, config), token)
-
-    def saying(self, item: Commit | Fragment) -> None:
-        """The session hands out `item`."""
-        if self._begun and isinstance(item, Commit):
-            self._positions.add(item.position)
-
-    def acknowledged(self, position: str) -> None:
-        """Everything up to `position` is durable."""
-        if position in self._positions:
-            begun, self._begun = self._begun, []
-            self._positions.clear()
-            for request in begun:
-                if not request.durable.done():
-                    request.durable.set_result(None)
-
-    def session_ended(self) -> None:
-        """What is not durable is begun again by the next session."""
-        self._waiting = [*self._begun, *self._waiting]
-        self._begun = []
-        self._positions.clear()
+async def begin(
+    desk: CopyDesk[Namespace],
+    client: Client,
+    config: MongoSourceConfig,
+    copying: Copying | None,
+    token: Token,
+) -> Copying:
+    """The copy that is under way from `token` on, with what is asked for at the desk."""
+    requests = desk.asked
+    desk.begun(requests)
+    if all(request.names for request in requests):
+        asked = [one for request in requests for one in request.names]
+        return with_collections(copying, asked, token)
+    if copying is not None and copying.whole:
+        return copying
+    return whole_copy(await collections(client, config), token)
 
 
 def whole_copy(pending: Sequence[Namespace], token: Token) -> Copying:

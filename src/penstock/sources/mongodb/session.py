@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Raw, json, structs
 from pymongo.errors import OperationFailure
 
+from penstock.capture.copies import CopyDesk
 from penstock.capture.ending import ended
 from penstock.capture.tenant import control_tenant
 from penstock.errors import SourceUnavailableError, UndecodableError
@@ -20,7 +21,7 @@ from penstock.event import (
     SystemEvent,
     event_id,
 )
-from penstock.sources.mongodb.again import CopyDesk
+from penstock.sources.mongodb.again import Namespace, begin
 from penstock.sources.mongodb.assemble import Assembler
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, Reply, pipeline_of
@@ -55,7 +56,7 @@ class Session:
         deployment: Deployment,
         patience: Patience,
         position: MongoPosition,
-        desk: CopyDesk,
+        desk: CopyDesk[Namespace],
     ) -> None:
         self._desk = desk
         self._source = source
@@ -124,7 +125,7 @@ class Session:
                         break
                     if self.inbox and self._settled:
                         yield await self._meanwhile()
-                    if self._desk.wanted and self._settled:
+                    if self._desk.asked and self._settled:
                         await self._begin_copies()
                     # What is being read while a chunk is, was asked for before it.
                     self._asked_since_chunk = not self._may_copy(reply)
@@ -344,7 +345,7 @@ class Session:
     async def _begin_copies(self) -> None:
         """Copy what is asked for, from here on."""
         copying = self._writer.copying
-        self._copy_on(await self._desk.begin(self._client, self._config, copying, self._token))
+        self._copy_on(await begin(self._desk, self._client, self._config, copying, self._token))
 
     def _renamed(self, change: Change) -> Change:
         """Copy a collection that took documents along which we may not have.

@@ -13,6 +13,7 @@ from bson import Timestamp
 from msgspec import structs
 from pymongo.errors import OperationFailure, PyMongoError
 
+from penstock.capture.copies import CopyDesk
 from penstock.capture.deadletter import Letter, Outcome
 from penstock.capture.tenant import control_tenant
 from penstock.errors import (
@@ -22,7 +23,7 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment, SystemEvent
-from penstock.sources.mongodb.again import CopyDesk, named, whole_copy, with_collections
+from penstock.sources.mongodb.again import Namespace, named, whole_copy, with_collections
 from penstock.sources.mongodb.closing import Heartbeats, close
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import ChangeCursor, Patience, pipeline_of
@@ -73,7 +74,7 @@ class MongoSource:
         self.name = name
         self.config = config
         self._patience = Patience(config.deadline_seconds)
-        self._desk = CopyDesk()
+        self._desk = CopyDesk[Namespace]()
         self._session_now: Session | None = None
         self._letters = 0
         self._client: Client | None = None

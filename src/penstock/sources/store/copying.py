@@ -4,81 +4,17 @@ Why the copy and the stream end right together: a chunk of rows is read in the v
 has shown the streams to end at the position before it. So each row is exactly as all changes before
 it have left it, and all later ones follow it.
 
-A request waits until a session stands at the streams' end. From there on every position says that
-the copy is under way, so once one of them is durable the copy survives anything, and the request is
-answered. A session that ends before leaves it for the next one.
+A session begins what is asked for (`penstock.capture.copies`) at the streams' end.
 """
 
-import asyncio
 from collections.abc import Collection, Sequence
 from uuid import uuid4
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from penstock.errors import RequestError
-from penstock.event import Commit, Fragment
 from penstock.sources.store.positions import Copying, Scope
 from penstock.store import Table, View
-
-
-class Request(Struct, eq=False):
-    """A copy that somebody waits for."""
-
-    tables: tuple[str, ...]
-    """Empty: all."""
-    durable: asyncio.Future[None]
-
-
-class CopyDesk:
-    """The requests of one source, from the handler that takes them to the session that copies."""
-
-    def __init__(self) -> None:
-        self._waiting: list[Request] = []
-        self._begun: list[Request] = []
-        self._positions: set[str] = set()
-        """Those that were said since the copies began."""
-
-    async def ask(self, tables: Sequence[str]) -> None:
-        """Return once the copy of `tables` (none: of all) is sure to be made."""
-        request = Request(tuple(tables), asyncio.get_running_loop().create_future())
-        self._waiting.append(request)
-        try:
-            await request.durable
-        finally:
-            for requests in (self._waiting, self._begun):
-                if request in requests:
-                    requests.remove(request)
-
-    @property
-    def asked(self) -> tuple[Request, ...]:
-        """What is asked for and was not begun."""
-        return tuple(self._waiting)
-
-    def begun(self, requests: Sequence[Request]) -> None:
-        """A session has begun them, and says so from here on. Who gave up gets no answer."""
-        taken = [request for request in self._waiting if request in requests]
-        self._waiting = [request for request in self._waiting if request not in taken]
-        self._begun += taken
-
-    def saying(self, item: Commit | Fragment) -> None:
-        """The session hands out `item`."""
-        if self._begun and isinstance(item, Commit):
-            self._positions.add(item.position)
-
-    def acknowledged(self, position: str) -> None:
-        """Everything up to `position` is durable."""
-        if position in self._positions:
-            begun, self._begun = self._begun, []
-            self._positions.clear()
-            for request in begun:
-                if not request.durable.done():
-                    request.durable.set_result(None)
-
-    def session_ended(self) -> None:
-        """What is not durable is begun again by the next session."""
-        self._waiting = [*self._begun, *self._waiting]
-        self._begun = []
-        self._positions.clear()
 
 
 def followed(view: View, scope: Scope) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 from msgspec import structs
 
 from penstock import kv, store
+from penstock.capture.copies import CopyDesk
 from penstock.errors import (
     ConfigError,
     LogCorruptError,
@@ -19,7 +20,7 @@ from penstock.errors import (
 )
 from penstock.event import Commit, Fragment
 from penstock.sources.store.config import StoreSourceConfig
-from penstock.sources.store.copying import CopyDesk, followed, named
+from penstock.sources.store.copying import followed, named
 from penstock.sources.store.places import place_before, seconds_to_loss
 from penstock.sources.store.positions import parse_position
 from penstock.sources.store.session import Session
@@ -39,7 +40,7 @@ class StoreSource:
     def __init__(self, name: str, config: StoreSourceConfig) -> None:
         self.name = name
         self.config = config
-        self._desk = CopyDesk()
+        self._desk = CopyDesk[str]()
         self._db: Store | None = None
         self._capturing = False
 
@@ -61,7 +62,7 @@ class StoreSource:
             heard = clock()
             while True:
                 rings, asked = db.bell.rings, self._desk.asked
-                tables = [request.tables for request in asked]
+                tables = [request.names for request in asked]
                 step = await self._looked(partial(session.step, tables))
                 if step.begun:
                     self._desk.begun(asked)
