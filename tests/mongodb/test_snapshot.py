@@ -2,8 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import bson
@@ -96,8 +96,11 @@ async def test_each_chunk_is_read_at_or_after_the_position_before_it(
     orders = mongo_client[mongo_database]["orders"]
     orders.insert_many({"_id": n} for n in range(7))
     finds = Finds()
-    listening = partial(AsyncMongoClient[dict[str, Any]], event_listeners=[finds])
-    monkeypatch.setattr(deployment, "AsyncMongoClient", listening)
+
+    def listened(*arguments: Any, event_listeners: Sequence[Any], **options: Any) -> Any:
+        return AsyncMongoClient(*arguments, event_listeners=[*event_listeners, finds], **options)
+
+    monkeypatch.setattr(deployment, "AsyncMongoClient", listened)
     # A write before each chunk moves the stream, so that no chunk has the place of the one before.
     before_chunk(monkeypatch, lambda number: orders.insert_one({"_id": f"late {number}"}))
     options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 2}

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ServiceUnavailableError
+from penstock.errors import ServiceUnavailableError, StateIncompleteError
 from penstock.event import Commit
 from penstock.log.memory import MemoryLog
 from penstock.state import keeper as keeper_module
@@ -227,6 +227,24 @@ async def test_what_a_failed_write_left_in_memory_is_never_read_even_if_loading_
         with keeping(log, tmp_path / "anew") as anew:
             all_steps(anew)
             assert keeper.facts.next_number == anew.facts.next_number
+    await log.close()
+
+
+async def test_rows_that_lie_in_the_log_already_are_waited_for_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a service would send its user to copy a collection that it is about to know whole."""
+    log = await log_of_empty_sources()
+    with keeping(log, tmp_path) as keeper:
+        with monkeypatch.context() as patch:
+            patch.setattr(keeper_module, "_OPEN_SECONDS", 0.0)
+            with pytest.raises(ServiceUnavailableError, match="behind the log") as refused:
+                keeper.open(Criteria())
+        assert refused.value.transient
+        keeper.start()
+        keeper.open(Criteria()).close()
+        with pytest.raises(StateIncompleteError):
+            keeper.open(Criteria(sources=frozenset(["unknown"])))
     await log.close()
 
 

@@ -189,8 +189,9 @@ def test_after_a_transaction_that_broke_the_connection_takes_nothing_more(tmp_pa
             assert raw.ask("begin_transaction") == {"ok": True}
             with Client(address) as other:
                 other.put("t", {"id": "b"})
-            raw.send(b'{"op": "put_item", "table": "t", "item": {"id": "a"}}')
-            raw.send(b'{"op": "put_item", "table": "t", "item": {"id": "c"}}')
+            # Both at once: after its answer to the first the server hangs up at any moment.
+            one = b'{"op": "put_item", "table": "t", "item": {"id": "a"}}'
+            raw.send(one + b"\n" + b'{"op": "put_item", "table": "t", "item": {"id": "c"}}')
             assert "was undone" in json.loads(raw.line())["message"]
             with suppress(ConnectionResetError):
                 assert raw.line() == b""

@@ -22,6 +22,7 @@ from penstock.errors import (
     PenstockError,
     ServiceUnavailableError,
     StateFailedError,
+    StateIncompleteError,
     StreamChangedError,
     TrimmedError,
 )
@@ -335,18 +336,42 @@ class StateKeeper:
     # --- reading --------------------------------------------------------------------------------
 
     def open(self, criteria: Criteria) -> StateReading:
-        """As `CurrentState.open`; waits a little while the state is within a commit."""
+        """As `CurrentState.open`; waits a little while the state is within a commit, and where rows
+        seem to be missing, for what the log has of them."""
         with self._turn:
-            if not self._turn.wait_for(self._between_commits, timeout=_OPEN_SECONDS):
-                raise ServiceUnavailableError(
-                    "the current rows are within a large transaction. Nothing was sent. Ask again "
-                    "in a moment."
-                )
-            if self._failure is not None:
-                raise self._failure
-            sources = [state.source for state in self._log.sources_now()]
-            wanted = require_complete(self._facts, sources, criteria)
+            bounds = self._log.bounds_now()
+            try:
+                wanted = self._wanted(criteria)
+            except StateIncompleteError:
+                if self._has(bounds):
+                    raise
+                if not self._turn.wait_for(
+                    lambda: self._has(bounds) or self._failure is not None, timeout=_OPEN_SECONDS
+                ):
+                    raise ServiceUnavailableError(
+                        "the current rows are behind the log, and as of where they are not all "
+                        "are known. Nothing was sent. Ask again in a moment; `penstock status` "
+                        "shows how far they are."
+                    ) from None
+                wanted = self._wanted(criteria)
             return self._begin(wanted, criteria.shards)
+
+    def _wanted(self, criteria: Criteria) -> list[Name]:
+        """The collections to read, between two commits."""
+        if not self._turn.wait_for(self._between_commits, timeout=_OPEN_SECONDS):
+            raise ServiceUnavailableError(
+                "the current rows are within a large transaction. Nothing was sent. Ask again "
+                "in a moment."
+            )
+        if self._failure is not None:
+            raise self._failure
+        sources = [state.source for state in self._log.sources_now()]
+        return require_complete(self._facts, sources, criteria)
+
+    def _has(self, bounds: Bounds) -> bool:
+        """Whether everything up to the end of the log, as it was, is applied."""
+        applied = self._applied
+        return applied.log_id == bounds.log_id and applied.sequence >= bounds.head
 
     def _between_commits(self) -> bool:
         settled = self._applied.ends_commit and not self._doubtful
