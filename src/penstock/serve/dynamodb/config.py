@@ -10,6 +10,7 @@ from penstock.serve.addresses import is_loopback
 
 DAY_SECONDS: Final = 86_400
 ViewType = Literal["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"]
+VIEWS: Final[tuple[ViewType, ...]] = ("KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES")
 
 
 class EndpointConfig(Config):

@@ -12,8 +12,6 @@ from penstock.serve.dynamodb.captured.values import Told, item_of, key_of, key_w
 from penstock.serve.dynamodb.config import ViewType
 
 KEYS_ONLY: Final[ViewType] = "KEYS_ONLY"
-BEST_FIRST: Final[tuple[ViewType, ...]] = ("NEW_AND_OLD_IMAGES", "NEW_IMAGE", "KEYS_ONLY")
-"""What a stream is given where nobody asks for a view."""
 _NEW: Final = frozenset({"NEW_IMAGE", "NEW_AND_OLD_IMAGES"})
 _OLD: Final = frozenset({"OLD_IMAGE", "NEW_AND_OLD_IMAGES"})
 
@@ -62,8 +60,8 @@ class Record(Struct, frozen=True):
 def views_of(event: pb.Event) -> frozenset[ViewType]:
     """The views that can show all of the change: those whose images the log has, as of the event.
 
-    An insert had nothing before, and a delete leaves nothing. A document that was looked up later, or
-    lacks fields that were not sent again, is no image.
+    An insert had nothing before, and a delete leaves nothing. A document that was looked up later,
+    or lacks fields that were not sent again, is no image.
     """
     operation = event.operation_type
     after = operation == Operation.DELETE or (
@@ -78,6 +76,13 @@ def views_of(event: pb.Event) -> frozenset[ViewType]:
     if after and before:
         fits.add("NEW_AND_OLD_IMAGES")
     return frozenset(fits)
+
+
+def best_of(views: frozenset[ViewType]) -> ViewType:
+    """What a stream is given where nobody asks for a view."""
+    if "NEW_AND_OLD_IMAGES" in views:
+        return "NEW_AND_OLD_IMAGES"
+    return "NEW_IMAGE" if "NEW_IMAGE" in views else KEYS_ONLY
 
 
 def records_of(event: pb.Event, *, sequence: int, view: ViewType) -> list[Record]:

@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.event import SchemaEvent, SystemEvent
-from penstock.serve.dynamodb.captured.changes import BEST_FIRST, KEYS_ONLY, views_of
+from penstock.serve.dynamodb.captured.changes import KEYS_ONLY, best_of, views_of
 from penstock.serve.dynamodb.captured.names import Name, table_name
 from penstock.serve.dynamodb.captured.values import key_names
 from penstock.serve.dynamodb.config import ViewType
@@ -130,9 +130,7 @@ class Book:
             if stream.asked:
                 self._put(structs.replace(stream, stalled=sequence))
                 return
-            at = BEST_FIRST.index(stream.view) if stream.view in BEST_FIRST else 0
-            view = next(view for view in BEST_FIRST[at:] if view in fits)
-            stream = self._renew(stream, sequence, now_ms, view=view)
+            stream = self._renew(stream, sequence, now_ms, view=_lesser(stream.view, fits))
         shard = stream.shards[-1]
         if begins_commit and self._is_due(shard, now_ms):
             stream = self._roll(stream, sequence, now_ms)
@@ -274,8 +272,7 @@ class Book:
 
     def _view(self, name: Name, fits: frozenset[ViewType]) -> ViewType:
         lacking = self._lacking.get(name.source, frozenset())
-        best = next(view for view in BEST_FIRST if view in fits and view not in lacking)
-        return self._wished(name) or best
+        return self._wished(name) or best_of(fits - lacking)
 
     def _begin(
         self, name: Name, keys: tuple[str, ...], first: int, view: ViewType, now_ms: int
@@ -344,6 +341,12 @@ class Book:
     def _put(self, stream: Stream) -> None:
         self.streams[stream.number] = stream
         self.changed.add(stream.number)
+
+
+def _lesser(view: ViewType, fits: frozenset[ViewType]) -> ViewType:
+    """The best view that fits and is less than `view`, which does not."""
+    without_old = fits - {"NEW_AND_OLD_IMAGES"}
+    return best_of(without_old) if view == "NEW_AND_OLD_IMAGES" else KEYS_ONLY
 
 
 def _names(source: str, said: Iterable[str]) -> list[Name]:

@@ -37,7 +37,7 @@ from penstock.ports import Bounds, SourceState
 from penstock.progress import Progress
 from penstock.serve.dynamodb.captured.facts import Book, Limits, Stream, tail_of
 from penstock.serve.dynamodb.captured.names import Name, table_name
-from penstock.serve.dynamodb.config import CapturedConfig, ViewType
+from penstock.serve.dynamodb.config import VIEWS, CapturedConfig, ViewType
 from penstock.subscribe.resume import resume
 from penstock.wire import Block, decode_message
 
@@ -47,6 +47,7 @@ _META: Final = b"meta"
 _STREAMS: Final = b"streams"
 _READ_KEY: Final = b"read"
 _FORMAT: Final = 1
+_VIEWS: Final[Mapping[str, ViewType]] = {view: view for view in VIEWS}
 _EVENTS_MAX: Final = 20_000
 _BYTES_MAX: Final = 8 << 20
 """How much of the log one transaction takes."""
@@ -372,7 +373,7 @@ class Wishes:
     def of(self, name: Name) -> ViewType | None:
         """The view that is asked for of a collection; None for the best."""
         wish = self._views.get(table_name(name), self._default) if self._views else self._default
-        return None if wish == "best" else wish
+        return _VIEWS.get(wish)
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

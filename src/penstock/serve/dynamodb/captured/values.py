@@ -118,7 +118,7 @@ def _keyed(value: object) -> tuple[Attribute, int]:
         return _text(_json([value]))
     if "N" in told[0] or "B" in told[0]:
         return told
-    return _text(_json(value if isinstance(value, dict) else [value]))
+    return _text(_json(cast("object", value) if isinstance(value, dict) else [value]))
 
 
 def _unwrapped(members: dict[str, object]) -> tuple[Attribute, int] | None:
