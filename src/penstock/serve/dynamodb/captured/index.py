@@ -51,7 +51,7 @@ _VIEWS: Final[Mapping[str, ViewType]] = {view: view for view in VIEWS}
 _EVENTS_MAX: Final = 20_000
 _BYTES_MAX: Final = 8 << 20
 """How much of the log one transaction takes."""
-_WAIT_SECONDS: Final = 0.5
+_WAIT_SECONDS: Final = 0.1
 _TIDY_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 5.0
 
