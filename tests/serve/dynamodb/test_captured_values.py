@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from math import isnan
 from typing import Any
 from uuid import UUID
 
@@ -191,10 +192,11 @@ KEYS = (
 
 def same(one: Any, other: Any) -> bool:
     """Whether two values are one key: numbers by value, all else by type too."""
-    numbers = (int, float, Decimal)
-    both = [isinstance(v, numbers) and not isinstance(v, bool) for v in (one, other)]
-    if all(both):
-        return bool(one == other) or (one != one and other != other)
+    numbers = [
+        isinstance(v, int | float | Decimal) and not isinstance(v, bool) for v in (one, other)
+    ]
+    if all(numbers):
+        return bool(one == other) or (isnan(one) and isnan(other))
     return type(one) is type(other) and bool(one == other)
 
 
