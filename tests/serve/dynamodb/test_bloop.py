@@ -126,6 +126,7 @@ def test_it_follows_a_stream_through_servers_that_are_killed(tmp_path: Path) -> 
         users = _bloop.Engine(dynamodb=clients.client, dynamodbstreams=clients.streams)
         users.bind(User)
         stream = users.stream(User, "trim_horizon")
+        token = stream.token
         for number in range(60):
             users.save(User(id=f"u{number}", visits=number))
             expected.append((None, f"u{number}={number}"))
