@@ -184,6 +184,18 @@ def test_a_view_that_is_asked_for_is_refused_at_the_change_that_has_it_not(tmp_p
         assert service.describe(arn)["StreamStatus"] == "DISABLED"
 
 
+def test_another_view_that_the_change_has_not_either_is_refused_as_well(tmp_path: Path) -> None:
+    """What was read already under the view before is held against the new one when it is read."""
+    gone = commit(told(2, None, None, key={"_id": "k"}))
+    with captured(tmp_path, view="NEW_AND_OLD_IMAGES") as service:
+        service.append(commit(told(1, {"_id": "k"})), gone, commit(told(3, {"_id": "l"})))
+    with captured(tmp_path, view="OLD_IMAGE") as service:
+        arn = service.arn_of(TABLE)
+        iterator = service.iterator(arn, service.shards(arn)[0]["ShardId"])
+        name, text = service.refused("GetRecords", ShardIterator=iterator)
+        assert (name, "OLD_IMAGE needs" in text) == ("ValidationException", True)
+
+
 # --- what ends a stream -------------------------------------------------------------------------
 
 
