@@ -1,5 +1,7 @@
 """A log and the index of its streams, as the operations see them."""
 
+from typing import Final
+
 from penstock.clocks import Clock, SystemClock
 from penstock.serve.dynamodb.captured.facts import Stream, tail_of
 from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog, Shown
@@ -7,6 +9,8 @@ from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.serve.dynamodb.errors import not_found, unavailable, validation
 from penstock.serve.dynamodb.iterators import Minter, iterator_key
 from penstock.serve.dynamodb.names import Names, is_stream_arn
+
+_CATCH_UP_SECONDS: Final = 1.0
 
 
 class CapturedEndpoint:
@@ -37,6 +41,10 @@ class CapturedEndpoint:
         if shown.log_id != self.log.bounds_now().log_id:
             raise unavailable("The log was replaced, and its streams are not known yet. Try again.")
         return shown
+
+    def catch_up(self) -> None:
+        """Give the index a moment to come to the log's end; it may be far behind all the same."""
+        self.index.wait(self.log.bounds_now().head, seconds=_CATCH_UP_SECONDS)
 
     def arn(self, stream: Stream) -> str:
         """The ARN of a stream."""

@@ -80,6 +80,8 @@ def get_shard_iterator(endpoint: CapturedEndpoint, request: dict[str, Any]) -> d
     """A place in a shard, to begin reading at."""
     kind = request["ShardIteratorType"]
     refuse_place(kind, request)
+    if kind == "LATEST":
+        endpoint.catch_up()
     now_ms, shown = endpoint.now_ms, endpoint.shown()
     stream = endpoint.stream(shown, request["StreamArn"])
     shard = next(
