@@ -10,6 +10,7 @@ from penstock.store import AsyncClient, ServerUnavailableError
 from penstock.store.remote.links import Link, Lost
 from penstock.store.remote.server import serving
 from tests.store.support import opened, with_table
+from tests.store.test_server import Raw
 
 
 async def given_up(client: AsyncClient, *, then_commit: bool) -> None:
@@ -68,3 +69,21 @@ def test_a_connection_whose_answer_is_late_is_not_used_again(tmp_path: Path) -> 
             assert not refused.value.sent
             link.close()
             assert peer.recv(100) == b"first\n"
+
+
+async def test_who_waits_for_the_latest_gets_what_is_written_while_it_waits(tmp_path: Path) -> None:
+    """F14: the place that it waits behind is that of its request, wherever the latest is by now."""
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        async with serving(db, tmp_path / "s"):
+            with await asyncio.to_thread(Raw, tmp_path / "s") as raw:
+                asking = asyncio.ensure_future(
+                    asyncio.to_thread(
+                        raw.ask, "get_stream_records", table="t", start="latest", wait_ms=3000
+                    )
+                )
+                written = 0
+                while not asking.done():
+                    await asyncio.to_thread(db.put, "t", {"id": str(written)})
+                    written += 1
+                assert (await asking)["records"]
