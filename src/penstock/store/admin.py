@@ -1,5 +1,6 @@
 """What changes tables and streams themselves, inside a write transaction."""
 
+import uuid
 from datetime import UTC, datetime
 from typing import Final
 
@@ -52,6 +53,7 @@ def enable_stream(
         unchanged=unchanged,
         retention=retention,
         label=label,
+        drawn=uuid.uuid4().hex[:8],
         partition_key=table.partition_key,
         sort_key=table.sort_key,
         created_ms=now_ms,

@@ -163,6 +163,8 @@ class Stream(Struct, frozen=True, kw_only=True):
     retention: Retention
     label: str
     """When it was enabled, as text; no two streams of a table share one."""
+    drawn: str = ""
+    """A part of its name, drawn when it was enabled: a restored store gives its number again."""
     partition_key: KeyAttribute
     sort_key: KeyAttribute | None = None
     created_ms: int
