@@ -87,7 +87,11 @@ class Store(Streams):
             self._sweeper.start()
 
     def close(self) -> None:
-        """Wait for what is under way, and close. A second time does nothing."""
+        """Wait for what is under way, and close. A second time does nothing.
+
+        Raises TransactionError inside a transaction or view of the same thread.
+        """
+        self._refuse_to_wait_for_oneself()
         self._closing.set()
         if self._sweeper is not None and self._sweeper is not threading.current_thread():
             self._sweeper.join()
