@@ -249,10 +249,13 @@ class View:
         for sequence, data in self._layout.records(self._txn, CATALOG, after=after):
             yield sequence, CATALOG, data, None
 
-    def dropped(self, name: str, *, before: int) -> bool:
-        """Whether a table of that name, which had a stream once, was dropped before a sequence."""
+    def dropped(self, name: str, *, before: int, followed: bool = False) -> bool:
+        """Whether a table of that name was dropped before a sequence; `followed`: one that had a
+        stream once."""
         return any(
-            note.operation == "dropTable" and note.table.name == name and note.table.streams
+            note.operation == "dropTable"
+            and note.table.name == name
+            and bool(note.table.streams or not followed)
             for sequence, note in self._notes(after=0)
             if sequence < before
         )

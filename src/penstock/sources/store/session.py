@@ -265,7 +265,8 @@ class Session:
         """A table was made. Where its name is taken for that of an empty one, since one was dropped
         or everything was copied, what is written before it has a stream is missing."""
         table, position = note.table, self.position
-        empty = position.whole or view.dropped(table.name, before=recorded.sequence)
+        dropped = view.dropped(table.name, before=recorded.sequence, followed=True)
+        empty = position.whole or dropped
         if not empty or view.followed_whole(table, after=recorded.sequence):
             return []
         self._copy_without(view, table.name)
