@@ -67,7 +67,12 @@ class Session:
         self._config = config
         self._scope = config.scope
         self._db = db
-        self._teller = Teller(source, database=config.database_name, tenant=config.tenant)
+        self._teller = Teller(
+            source,
+            database=config.database_name,
+            tenant=config.tenant,
+            flat=config.flatten == "dot",
+        )
         self._position: StorePosition | None = None
         self._reached = 0
         """Where the reading goes on, which within a commit is not where a restart would."""
