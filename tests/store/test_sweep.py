@@ -1,6 +1,7 @@
 """Sweeping: what cannot be removed now holds up nothing else, and is removed later."""
 
 import threading
+import tracemalloc
 from contextlib import AbstractContextManager
 from decimal import Decimal
 from pathlib import Path
@@ -79,6 +80,32 @@ def with_table_named(db: Store, name: str) -> None:
     """A table whose items expire, with a stream."""
     table = db.create_table(name).partition_key("id", KeyType.STRING)
     table.ttl("until").stream(BOTH).execute()
+
+
+def test_a_table_is_given_a_time_to_live_in_bounded_memory(tmp_path: Path) -> None:
+    """Every item of it, whatever their number: here more than are rewritten at once."""
+    clock, items, size = SetClock(), 1500, 20_000
+    with opened(tmp_path, clock) as db:
+        with_table(db, view=None)
+        for begun in range(0, items, 100):
+            with db.transact() as transaction:
+                for number in range(begun, begun + 100):
+                    item = {"id": f"{number:04}" + "k" * 600, "until": SOON, "data": "x" * size}
+                    transaction.put("t", item)
+        tracemalloc.start()
+        db.set_ttl("t", "until")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < items * size / 2
+        clock.pass_(10)
+        assert db.count("t") == 0
+        db.set_ttl("t", None)
+        assert db.count("t") == items
+        db.set_ttl("t", "until")
+        while db.sweep():
+            pass
+        db.set_ttl("t", None)
+        assert db.count("t") == 0
 
 
 @pytest.mark.parametrize("failure", [LogFullError("the disk is full"), RuntimeError("a defect")])
