@@ -8,7 +8,7 @@ from typing import Any
 from aws_lambda_powertools.utilities.batch import (
     BatchProcessor,
     EventType,
-    process_partial_response,
+    process_partial_response,  # pyright: ignore[reportUnknownVariableType]
 )
 from aws_lambda_powertools.utilities.data_classes.dynamo_db_stream_event import DynamoDBRecord
 

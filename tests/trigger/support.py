@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(config: TriggerConfig) -> AsyncIterator[Running]:
+async def running(config: TriggerConfig) -> AsyncGenerator[Running]:
     """A trigger inside the block; it is ready, and stopped at the end."""
     one = Running()
 
@@ -110,7 +110,7 @@ async def running(config: TriggerConfig) -> AsyncIterator[Running]:
     one.task.result()
 
 
-def put(table: Any, items: Iterator[str] | list[str]) -> None:
+def put(table: Any, items: list[str]) -> None:
     """Write items, as k=3, one after the other."""
     for item in items:
         key, _, value = item.partition("=")

@@ -1,6 +1,7 @@
 """A trigger over a served store: Lambda's contract, and nothing passed in silence."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ from tests.serve.dynamodb.support import Served
 from tests.trigger.support import Calls, configured, put, running
 
 ITEMS = [f"k{number}={number}" for number in range(10)]
+
+
+def ends_with(calls: Calls, item: str) -> bool:
+    return calls.items()[-1:] == [item]
 
 
 async def test_every_record_is_handled_in_order_in_batches(
@@ -29,15 +34,16 @@ async def test_every_record_is_handled_in_order_in_batches(
     assert counts["handled"] == 11
 
 
+@pytest.mark.slow
 async def test_a_trigger_goes_on_where_it_stopped(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
     table = shared.table()
     config = configured(shared, tmp_path, table=table.name)
-    for number in range(3):
-        put(table, [f"k={number}"])
+    for item in ("k=0", "k=1", "k=2"):
+        put(table, [item])
         async with running(config) as trigger:
-            await trigger.until(lambda: len(calls.items()) == number + 1)
+            await trigger.until(partial(ends_with, calls, item))
     assert calls.items() == ["k=0", "k=1", "k=2"]
 
 
@@ -104,6 +110,7 @@ async def test_powertools_batch_processor_reports_what_is_tried_again(
     assert set(records) == {*ITEMS, "end=1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["handle", "handle_async", "die", "wrong_answer"])
 async def test_a_batch_that_failed_is_tried_again_until_it_is_handled(
     shared: Served, calls: Calls, tmp_path: Path, function: str
@@ -132,6 +139,7 @@ async def test_a_batch_that_failed_is_tried_again_until_it_is_handled(
     assert counts["handled"] == 11
 
 
+@pytest.mark.slow
 async def test_a_call_that_hangs_is_killed_and_tried_again(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -186,6 +194,7 @@ async def test_what_failed_for_good_is_kept_whole_before_it_is_passed(
     assert calls.batches().count(["k4=4"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exec", "call"])
 async def test_a_destination_may_be_a_command_or_a_function(
     shared: Served, calls: Calls, tmp_path: Path, kind: str
@@ -211,6 +220,7 @@ async def test_a_destination_may_be_a_command_or_a_function(
     assert letter["DDBStreamBatchInfo"]["batchSize"] == 1
 
 
+@pytest.mark.slow
 async def test_nothing_is_passed_while_the_destination_cannot_be_reached(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -236,6 +246,7 @@ async def test_nothing_is_passed_while_the_destination_cannot_be_reached(
     assert letters.exists()
 
 
+@pytest.mark.slow
 async def test_records_that_are_too_old_go_to_the_destination_without_a_call(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -257,6 +268,7 @@ async def test_records_that_are_too_old_go_to_the_destination_without_a_call(
     assert calls.items() == []
 
 
+@pytest.mark.slow
 async def test_filters_choose_what_the_function_is_called_for(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -277,6 +289,7 @@ async def test_filters_choose_what_the_function_is_called_for(
     assert calls.items()[3:] == ["k9=1"]
 
 
+@pytest.mark.slow
 async def test_lanes_keep_the_order_of_an_item(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -291,6 +304,7 @@ async def test_lanes_keep_the_order_of_an_item(
         assert values == [f"k{key}={number}" for number in range(60) if number % 7 == key]
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_stays_behind_the_lowest_that_is_unfinished(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -308,6 +322,7 @@ async def test_a_checkpoint_stays_behind_the_lowest_that_is_unfinished(
         await trigger.until(lambda: set(calls.items()) == set(items))
 
 
+@pytest.mark.slow
 async def test_a_window_gathers_a_batch(shared: Served, calls: Calls, tmp_path: Path) -> None:
     table = shared.table()
     config = configured(shared, tmp_path, table=table.name, batch_size=3, batching_window=300)
@@ -317,6 +332,7 @@ async def test_a_window_gathers_a_batch(shared: Served, calls: Calls, tmp_path: 
     assert calls.batches() == [ITEMS[:3]]
 
 
+@pytest.mark.slow
 async def test_latest_begins_with_what_is_written_once_it_is_ready(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -333,6 +349,7 @@ async def test_latest_begins_with_what_is_written_once_it_is_ready(
     assert calls.items()[-2:] == ["between=1", "after=1"]
 
 
+@pytest.mark.slow
 async def test_one_trigger_of_a_name_runs_at_a_time(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -346,6 +363,7 @@ async def test_one_trigger_of_a_name_runs_at_a_time(
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["none", "BAD"])
 async def test_a_function_that_cannot_be_loaded_starts_nothing(
     shared: Served, calls: Calls, tmp_path: Path, function: str

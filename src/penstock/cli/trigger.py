@@ -11,6 +11,8 @@ from penstock.cli import output
 from penstock.errors import ConfigError
 
 _BATCHES, _FAILURES, _PLACE = "Batches", "Failures", "Where it begins and ends"
+_OPTIONS = {"filters": "filter"}
+"""Options that are called otherwise than what they set."""
 
 
 def command(
@@ -216,6 +218,7 @@ def _told(error: Any) -> str:
     """What is wrong, option by option."""
     said = list[str]()
     for one in error.errors(include_input=False):
-        option = "--" + str(one["loc"][0]).replace("_", "-") if one["loc"] else "the options"
+        name = str(one["loc"][0]) if one["loc"] else ""
+        option = f"--{_OPTIONS.get(name, name)}".replace("_", "-") if name else "the options"
         said.append(f"{option}: {one['msg'].removeprefix('Value error, ')}")
     return "; ".join(said)

@@ -77,16 +77,20 @@ def first_failed(answer: Any, numbers: Sequence[str], *, is_reporting: bool) -> 
         return None
     if not isinstance(failures, list):
         raise InvalidAnswerError("batchItemFailures is not a list")
-    listed: list[Any] = failures
     places = {number: place for place, number in enumerate(numbers)}
     found = list[int]()
-    for failure in listed:
+    for failure in _list(failures):
         item = cast("dict[str, Any]", failure) if isinstance(failure, dict) else {}
         place = places.get(item.get("itemIdentifier", ""))
         if place is None:
             raise InvalidAnswerError("an itemIdentifier is not a sequence number of the batch")
         found.append(place)
     return min(found, default=None)
+
+
+def _list(value: Any) -> list[Any]:
+    listed: list[Any] = value
+    return listed
 
 
 def after_failure(piece: Piece, failed: int, *, bisect: bool, retries_max: int) -> Next:

@@ -63,7 +63,8 @@ def _member(name: str, test: Test) -> Test:
     """The member of that name matches; one of anything but an object is not there."""
 
     def matches(value: Any) -> bool:
-        return test(value.get(name, ABSENT) if isinstance(value, dict) else ABSENT)
+        inside: Any = value if isinstance(value, dict) else {}
+        return test(inside.get(name, ABSENT))
 
     return matches
 

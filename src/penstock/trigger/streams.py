@@ -156,8 +156,9 @@ class Streams:
             try:
                 return await loop.run_in_executor(self._threads, lambda: call(**request))
             except ClientError as error:
-                name = str(error.response["Error"]["Code"])
-                status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+                response: Any = error.response
+                name = str(response["Error"]["Code"])
+                status = int(response["ResponseMetadata"]["HTTPStatusCode"])
                 if name not in _TRANSIENT and status < 500:
                     raise _meaning(name, operation) from error
             except HTTPClientError as error:
