@@ -67,6 +67,15 @@ def configured(everything: Served, folder: Path, **settings: Any) -> TriggerConf
     return TriggerConfig.model_validate(told)
 
 
+async def until(condition: Callable[[], Any], task: asyncio.Task[Any]) -> None:
+    """Wait until it is so; raises what the task raises meanwhile."""
+    while not condition():
+        if task.done():
+            task.result()
+            raise AssertionError("the trigger has stopped")
+        await asyncio.sleep(0.01)
+
+
 class Running:
     """A trigger that runs."""
 
@@ -78,11 +87,7 @@ class Running:
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until it is so; raises what the trigger raises meanwhile."""
         assert self.task is not None
-        while not condition():
-            if self.task.done():
-                self.task.result()
-                raise AssertionError("the trigger has stopped")
-            await asyncio.sleep(0.01)
+        await until(condition, self.task)
 
     async def end(self) -> Counter[str]:
         """Stop it; what it counted."""

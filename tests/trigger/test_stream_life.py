@@ -22,7 +22,7 @@ from penstock.store.shards import ShardLimits
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served, served
 from tests.store.support import SetClock
-from tests.trigger.support import Calls, configured, put, running
+from tests.trigger.support import Calls, configured, put, running, until
 
 pytestmark = pytest.mark.slow
 
@@ -236,12 +236,10 @@ async def test_a_server_that_is_away_is_waited_for(calls: Calls, tmp_path: Path)
     stop = asyncio.Event()
     with capture_logs() as said:
         task = asyncio.create_task(run_trigger(config, stop=stop))
-        while not said:
-            await asyncio.sleep(0.01)
+        await until(lambda: said, task)
         assert said[0]["event"] == "the stream's service cannot be asked, trying again"
         with served(tmp_path / "store", address=address):
-            while not calls.items() and not task.done():
-                await asyncio.sleep(0.01)
+            await until(calls.items, task)
             stop.set()
             await task
     assert calls.items() == ["k=0"]

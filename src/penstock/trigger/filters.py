@@ -63,8 +63,9 @@ def _member(name: str, test: Test) -> Test:
     """The member of that name matches; one of anything but an object is not there."""
 
     def matches(value: Any) -> bool:
-        inside: Any = value if isinstance(value, dict) else {}
-        return test(inside.get(name, ABSENT))
+        if not isinstance(value, dict):
+            return test(ABSENT)
+        return test(cast("dict[str, Any]", value).get(name, ABSENT))
 
     return matches
 

@@ -147,7 +147,13 @@ class Streams:
         return Page(told.get("Records", []), told.get("NextShardIterator") or None)
 
     async def _ask(self, operation: str, **request: Any) -> dict[str, Any]:
-        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            ParamValidationError,
+            PartialCredentialsError,
+        )
 
         call: Callable[..., dict[str, Any]] = getattr(self._client, operation)
         backoff = Backoff(self._retry)
@@ -161,14 +167,14 @@ class Streams:
                 status = int(response["ResponseMetadata"]["HTTPStatusCode"])
                 if name not in _TRANSIENT and status < 500:
                     raise _meaning(name, operation) from error
-            except HTTPClientError as error:
-                name = type(error).__name__
-            except BotoCoreError as error:
+            except (NoCredentialsError, PartialCredentialsError, ParamValidationError) as error:
                 raise TriggerError(
                     f"{operation} cannot be asked ({type(error).__name__}). What was handled is "
                     f"safe. Give credentials as AWS's clients take them, and --region or "
                     f"--endpoint."
                 ) from error
+            except BotoCoreError as error:
+                name = type(error).__name__  # the connection, or an answer that was cut short
             seconds = backoff.next_wait()
             assert seconds is not None
             log.warning(
