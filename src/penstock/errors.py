@@ -474,7 +474,8 @@ class TriggerLockedError(TriggerError):
     def __init__(self, *, name: str, owner: str) -> None:
         super().__init__(
             f"trigger {name} runs already, in process {owner}. Nothing was read. Stop that one "
-            f"first, or give this one another name."
+            f"first, or give this one another name. If it was killed, its calls are still ending: "
+            f"start again in a moment."
         )
 
 

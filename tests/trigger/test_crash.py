@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ KEYS, RECORDS, KILLS = 6, 200, 8
 LOCKED = 11
 
 
-def start(everything: Served, table: str, folder: Path) -> "subprocess.Popen[bytes]":
+def start(
+    everything: Served, table: str, folder: Path, *, function: str = "handle"
+) -> "subprocess.Popen[bytes]":
     options = (
-        "tests.trigger.functions:handle",
+        f"tests.trigger.functions:{function}",
         *("--endpoint", f"http://{everything.address}", "--table", table),
         *("--state", str(folder / "state"), "--name", "t"),
         *("--batch-size", "7", "--parallelization-factor", "3", "--poll-interval", "10ms"),
@@ -75,6 +78,35 @@ def test_kills_lose_nothing_and_keep_the_order_of_each_item(tmp_path: Path, call
             [one for one in items if one.startswith(f"k{key}=")],
             [one for one in calls.items() if one.startswith(f"k{key}=")],
         )
+
+
+@pytest.mark.slow
+def test_a_call_does_not_outlive_its_trigger(tmp_path: Path, calls: Calls) -> None:
+    """Else it could write behind a newer call, and an item's changes would come out of order."""
+    calls.spoil("anything")
+    with served(tmp_path / "store") as everything:
+        table = everything.table()
+        put(table, ["k=0"])
+        process = start(everything, table.name, tmp_path, function="hang")
+        wait_for(lambda: calls.all(), process)
+        process.kill()
+        process.wait()
+        (call,) = calls.all()
+        wait_for(lambda: not Path(f"/proc/{call['pid']}").exists())
+        # The lock went with it.
+        process = start(everything, table.name, tmp_path, function="hang")
+        wait_for(lambda: len(calls.all()) == 2, process)
+        calls.spoil()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def wait_for(
+    condition: Callable[[], Any], process: "subprocess.Popen[bytes] | None" = None
+) -> None:
+    """Wait until it is so, while the process lives."""
+    while not condition():
+        assert process is None or process.poll() is None
 
 
 def finish(

@@ -61,8 +61,7 @@ async def test_shards_that_roll_are_read_parents_first(
         await trigger.until(lambda: len(calls.items()) == 12)
     assert calls.items() == [f"k={number}" for number in range(12)]
     assert len(rolling.shards(rolling.arn(table))) == 12
-    kept = msgspec.json.decode((tmp_path / "state" / "t" / "checkpoint.json").read_bytes())
-    assert kept["stream"] == rolling.arn(table)
+    assert msgspec.json.decode(kept(tmp_path))["stream"] == rolling.arn(table)
 
 
 async def test_an_iterator_that_expires_while_a_batch_is_retried_is_replaced(
@@ -81,6 +80,11 @@ async def test_an_iterator_that_expires_while_a_batch_is_retried_is_replaced(
             calls.spoil()
             await trigger.until(lambda: calls.items()[-1:] == ["k=2"])
         assert set(calls.items()) == {"k=1", "k=2"}
+
+
+def kept(folder: Path) -> str:
+    """The checkpoint, as it lies there."""
+    return (folder / "state" / "t" / "checkpoint.json").read_text()
 
 
 def trim(everything: Served, table: Any, place: int) -> None:
@@ -117,17 +121,28 @@ async def test_what_was_trimmed_before_it_was_handled_stops_the_trigger(
         assert counts["trimmed"] >= 1
 
 
+@pytest.mark.parametrize("begins", ["whole", "trimmed", "empty"])
 async def test_what_is_trimmed_before_the_first_record_was_handled_is_told_too(
-    calls: Calls, tmp_path: Path
+    calls: Calls, tmp_path: Path, begins: str
 ) -> None:
-    """A new trigger whose function fails, and that is stopped for longer than the retention."""
+    """A new trigger that is stopped for longer than the retention, with its first batch failing or
+    still to come; whether the shard is whole when it begins or not."""
     with served(tmp_path / "store", clock=SetClock()) as everything:
         table = everything.table()
-        put(table, ["k=0", "k=1", "k=2"])
-        calls.spoil("k=0")
+        items = ["k=0", "k=1", "k=2", "k=3"]
         config = configured(everything, tmp_path, table=table.name)
+        if begins != "empty":
+            put(table, items)
+            calls.spoil(*items)
+        if begins == "trimmed":
+            trim(everything, table, 0)
         async with running(config) as trigger:
-            await trigger.until(calls.items)
+            if begins != "empty":
+                await trigger.until(calls.items)
+            else:
+                await trigger.until(lambda: "AT_SEQUENCE_NUMBER" in kept(tmp_path))
+        if begins == "empty":
+            put(table, items)
         trim(everything, table, 0)
         with pytest.raises(TriggerTrimmedError):
             await finish(config)

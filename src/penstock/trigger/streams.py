@@ -21,6 +21,8 @@ from penstock.trigger.lineage import Place, Shard
 log = structlog.get_logger(__name__)
 
 _THREADS: Final = 16
+_CONNECT_SECONDS: Final = 5
+_READ_SECONDS: Final = 20
 _TRANSIENT: Final = frozenset(
     {
         "InternalServerError",
@@ -241,6 +243,8 @@ def _connect(config: TriggerConfig) -> Any:
     arn = (config.stream or "").split(":")
     region = config.region or (arn[3] if len(arn) > 5 else None) or session.region_name
     settings: dict[str, Any] = {
+        "connect_timeout": _CONNECT_SECONDS,
+        "read_timeout": _READ_SECONDS,
         "max_pool_connections": _THREADS,
         "retries": {"mode": "standard", "total_max_attempts": 1},
     }
