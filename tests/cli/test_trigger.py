@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,7 @@ def test_it_calls_a_function_from_here_and_ends_on_sigterm(tmp_path: Path) -> No
             seen = tmp_path / "seen"
             while not seen.exists() or not seen.read_text():
                 assert process.poll() is None
+                threading.Event().wait(0.005)  # the server is a thread of this process
             process.send_signal(signal.SIGTERM)
             stopped = json.loads(process.stdout.read())
             assert process.wait(30) == 0

@@ -4,6 +4,7 @@ import re
 import shlex
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ def test_the_example_runs_as_it_stands(
         mails = tmp_path / "mails.txt"
         while not mails.exists() or not mails.read_text().endswith("\n"):
             assert process.poll() is None
+            threading.Event().wait(0.005)  # the server is a thread of this process
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     assert mails.read_text() == "thank you, ada\n"

@@ -50,7 +50,7 @@ def test_a_child_of_which_nothing_was_read_before_begins_as_its_parent_did() -> 
 
 
 def test_what_came_and_went_unseen_is_missing() -> None:
-    """Never a silence: F-like traps of lineage after a long pause."""
+    """After a long pause, with shards that nobody saw: never a silence."""
     assert go_on([C, D], {"b": after("12")}).missing == ("b",)
     assert go_on([C, D], {"b": after("12")}, running=["b"]).missing == ()
     assert go_on([B, C, D], {"gone": after("1", done=True)}).missing == ("a",)

@@ -181,7 +181,7 @@ async def test_at_timestamp_begins_within_a_later_shard(
 async def test_a_stream_that_ended_is_drained_and_then_told(
     rolling: Served, calls: Calls, tmp_path: Path
 ) -> None:
-    """And the stream of the table made anew is not taken for it."""
+    """F10: the stream that comes after it is not taken for it."""
     table = rolling.table()
     put(table, ["k=0", "k=1"])
     first = rolling.arn(table)
