@@ -7,7 +7,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +90,27 @@ def test_a_call_does_not_outlive_its_trigger(tmp_path: Path, calls: Calls) -> No
     with served(tmp_path / "store") as everything:
         table = everything.table()
         put(table, ["k=0"])
-        process = start(everything, table.name, tmp_path, function="hang")
-        wait_for(calls.all, process)
-        process.kill()
-        process.wait()
+        with started(everything, table.name, tmp_path) as process:
+            wait_for(calls.all, process)
         (call,) = calls.all()
         wait_for(lambda: not Path(f"/proc/{call['pid']}").exists())
         # The lock went with it.
-        process = start(everything, table.name, tmp_path, function="hang")
-        wait_for(lambda: len(calls.all()) == 2, process)
-        calls.spoil()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        with started(everything, table.name, tmp_path) as process:
+            wait_for(lambda: len(calls.all()) == 2, process)
+            calls.spoil()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+
+
+@contextmanager
+def started(everything: Served, table: str, folder: Path) -> "Generator[subprocess.Popen[bytes]]":
+    """A trigger whose calls hang; killed at the end of the block."""
+    process = start(everything, table, folder, function="hang")
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_for(
