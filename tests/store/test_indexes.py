@@ -1,0 +1,597 @@
+"""Secondary indexes of a store: whatever is written, they say what the items do."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock import kv, store
+from penstock.errors import PenstockError
+from penstock.store import (
+    AnyStore,
+    Client,
+    IndexAlreadyExistsError,
+    IndexNotFoundError,
+    IndexNotReadyError,
+    Item,
+    KeyType,
+    ServerStoppingError,
+    ServerUnavailableError,
+    Store,
+    StoreClosedError,
+    StoreError,
+    Update,
+    indexes,
+)
+from penstock.store import layout as store_layout
+from penstock.store.layout import DATABASES, ITEMS, Layout
+from tests.seeds import seed_of
+from tests.store import index_crash
+from tests.store.faces import served
+from tests.store.index_model import check, check_disk, queried, raw, scanned
+from tests.store.support import NOW_MS, SetClock, opened
+
+PROGRAM = str(Path(__file__).with_name("index_crash.py"))
+
+# --- a model --------------------------------------------------------------------------------------
+
+LONG = "x" * 700
+ids = st.sampled_from(["a", "b", "u#1", "u#1\x00", "w#1", f"u#{LONG}1", f"u#{LONG}2"])
+keys_of = st.sampled_from(
+    ["a", "b", "", LONG, f"{LONG}\x00", 0, 1, -1, Decimal("0.5"), b"\x00", None, "x" * 3000]
+)
+attributes = st.fixed_dictionaries(
+    {}, optional={"of": keys_of, "n": keys_of, "until": st.sampled_from([NOW_MS // 1000 + 10, 0])}
+)
+puts = st.tuples(st.just("put"), ids, attributes)
+updates = st.tuples(st.just("update"), ids, attributes)
+deletes = st.tuples(st.just("delete"), ids)
+writes = st.one_of(puts, updates, deletes)
+KINDS: dict[str, tuple[KeyType, KeyType | None, str | None]] = {
+    "text": (KeyType.STRING, None, None),
+    "text, number": (KeyType.STRING, KeyType.NUMBER, None),
+    "number": (KeyType.NUMBER, None, None),
+    "bytes, text": (KeyType.BINARY, KeyType.STRING, None),
+    "of users": (KeyType.STRING, None, "u"),
+}
+operations = st.one_of(
+    puts,
+    writes,
+    st.tuples(st.just("transact"), st.lists(writes, max_size=4), st.booleans()),
+    st.tuples(st.sampled_from(["create", "drop"]), st.sampled_from(list(KINDS))),
+    st.tuples(st.just("pass"), st.integers(1, 12)),
+    st.tuples(st.just("sweep")),
+)
+
+
+def write(target: Any, operation: tuple[Any, ...]) -> None:
+    """Put, update or delete, in a transaction."""
+    match operation:
+        case ("put", id_, item):
+            target.put("t", {"id": id_, **item})
+        case ("update", id_, item):
+            update = Update()
+            for name in ("of", "n", "until"):
+                update = update.set(name, item[name]) if name in item else update.remove(name)
+            target.update("t", {"id": id_}, update)
+        case (_, id_):
+            target.delete("t", {"id": id_})
+
+
+def make(db: Store, name: str) -> None:
+    """One of `KINDS`."""
+    partition, sort, scope = KINDS[name]
+    index = db.create_index("t", name).partition_key("of", partition)
+    if sort is not None:
+        index.sort_key("n", sort)
+    if scope is not None:
+        index.scope(scope)
+    index.execute()
+
+
+class _UndoneError(Exception):
+    pass
+
+
+def apply(db: Store, clock: SetClock, operation: tuple[Any, ...]) -> None:
+    """Any operation."""
+    match operation:
+        case ("transact", changes, kept):
+            with suppress(_UndoneError), db.transact() as transaction:
+                for change in changes:
+                    write(transaction, change)
+                if not kept:
+                    raise _UndoneError
+        case ("create", name):
+            with suppress(IndexAlreadyExistsError):
+                make(db, name)
+        case ("drop", name):
+            with suppress(IndexNotFoundError):
+                db.drop_index("t", name)
+        case ("pass", seconds):
+            clock.pass_(seconds)
+        case ("sweep",):
+            db.sweep()
+        case _:
+            with db.transact() as transaction:
+                write(transaction, operation)
+
+
+def _agree(
+    before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int
+) -> None:
+    clock = SetClock()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        pytest.MonkeyPatch.context() as patch,
+        opened(Path(folder), clock) as db,
+    ):
+        patch.setattr(indexes, "_STEP_ITEMS", step)
+        db.create_table("t").partition_key("id", KeyType.STRING).ttl("until").execute()
+        for change in before:
+            apply(db, clock, change)
+        for name in sorted(made):
+            make(db, name)
+        check(db)
+        for operation in after:
+            apply(db, clock, operation)
+        check(db)
+        clock.pass_(60)
+        check(db)
+        check_disk(db, Path(folder))
+        check(db)
+
+
+any_operations = given(
+    st.lists(writes, max_size=8),
+    st.sets(st.sampled_from(list(KINDS)), min_size=1),
+    st.lists(operations, min_size=1, max_size=20),
+    st.integers(1, 3),
+)
+
+
+@settings(max_examples=25)
+@any_operations
+def test_after_any_operations_every_index_says_what_a_scan_does(
+    before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int
+) -> None:
+    _agree(before, made, after, step)
+
+
+@pytest.mark.slow
+@settings(max_examples=200)
+@any_operations
+def test_after_many_more_operations_too(
+    before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int
+) -> None:
+    _agree(before, made, after, step)
+
+
+# --- being made -----------------------------------------------------------------------------------
+
+
+def filled(db: Store, count: int = 50) -> None:
+    """A table `t` of so many items, a few partitions of an index."""
+    db.create_table("t").partition_key("id", KeyType.STRING).execute()
+    for number in range(count):
+        db.put("t", {"id": f"{number:03}", "of": "ab"[number % 2], "n": number % 5})
+
+
+def described(db: AnyStore, name: str = "by") -> Any:
+    """An index that is to be made."""
+    index = db.create_index("t", name).partition_key("of", KeyType.STRING)
+    return index.sort_key("n", KeyType.NUMBER)
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexes, "_STEP_ITEMS", 4)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_it_is_right_though_others_write_between_its_steps(tmp_path: Path) -> None:
+    """Before, at and behind the place that the making has come to; and whoever asks is told."""
+    with opened(tmp_path) as db:
+        filled(db)
+        steps = list[int]()
+
+        def between() -> None:
+            at = len(steps)
+            steps.append(at)
+            if at:
+                with pytest.raises(IndexNotReadyError):
+                    queried(db, "by", "a")
+                assert not db.describe_table("t").indexes[0].ready
+            here = 4 * at
+            for number in (here - 6, here - 1, here, here + 1, here + 9):
+                key = {"id": f"{abs(number) % 50:03}"}
+                match number % 3:
+                    case 0:
+                        db.delete("t", key)
+                    case 1:
+                        db.put("t", {**key, "of": "a", "n": at % 3})
+                    case _:
+                        db.update("t", key).set("of", "b").remove("n").execute()
+
+        described(db).between(between).execute()
+        assert len(steps) > 10
+        check(db)
+        check_disk(db, tmp_path)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_other_threads_write_meanwhile(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        filled(db, 200)
+        done = threading.Event()
+
+        def writing() -> None:
+            number = 0
+            while not done.is_set():
+                number += 1
+                db.put("t", {"id": f"{number * 7 % 250:03}", "of": "ab"[number % 2], "n": number})
+
+        thread = threading.Thread(target=writing)
+        thread.start()
+        try:
+            described(db).execute()
+        finally:
+            done.set()
+            thread.join()
+        check(db, limit=50)
+        check_disk(db, tmp_path)
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("how", ["raise", "drop index", "drop table", "made anew"])
+def test_what_was_not_finished_is_not_there(tmp_path: Path, how: str) -> None:
+    """Given up, dropped, or left without its table in the middle; never a part of one."""
+    with opened(tmp_path) as db:
+        filled(db)
+        left = [3]
+
+        def between() -> None:
+            left[0] -= 1
+            if left[0] != 0:
+                return
+            match how:
+                case "raise":
+                    raise _UndoneError
+                case "drop index":
+                    db.drop_index("t", "by")
+                case "drop table":
+                    db.drop_table("t")
+                case _:
+                    db.drop_table("t")
+                    filled(db)
+
+        wanted: type[Exception] = _UndoneError if how == "raise" else IndexNotFoundError
+        with pytest.raises(wanted):
+            described(db).between(between).execute()
+        if how == "drop table":
+            assert db.list_tables() == []
+        else:
+            assert db.describe_table("t").indexes == ()
+            described(db).execute()
+            check(db)
+        check_disk(db, tmp_path)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_one_that_another_thread_makes_is_there_already(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        filled(db)
+        tried = list[str]()
+
+        def between() -> None:
+            if len(db.describe_table("t").indexes) == 1 and not tried:
+                tried.append("")
+                with pytest.raises(IndexAlreadyExistsError):
+                    described(db).execute()
+                described(db, "other").execute()
+
+        described(db).between(between).execute()
+        assert [index.ready for index in db.describe_table("t").indexes] == [True, True]
+        check(db)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_what_a_writer_left_of_one_is_dropped_when_the_store_is_opened(tmp_path: Path) -> None:
+    """Closed in the middle; a copy made in the middle; and a reader changes nothing."""
+    folder, copy = tmp_path / "store", tmp_path / "copy"
+    with opened(folder) as db:
+        filled(db)
+        steps = list[int]()
+
+        def between() -> None:
+            steps.append(len(steps))
+            if len(steps) == 3:
+                db.backup(copy)
+                db.close()
+
+        with pytest.raises(StoreClosedError):
+            described(db).between(between).execute()
+    for path in (folder, copy):
+        with store.open(path, read_only=True) as reader:
+            (index,) = reader.describe_table("t").indexes
+            assert not index.ready
+            with pytest.raises(IndexNotReadyError):
+                queried(reader, "by", "a")
+        with opened(path) as db:
+            assert db.describe_table("t").indexes == ()
+            check_disk(db, path)
+            described(db).execute()
+            check(db)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_one_that_failed_with_the_disk_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be removed either is out of sight, and replaced by the next."""
+    with opened(tmp_path) as db:
+        filled(db)
+        steps = list[int]()
+
+        def full(*_: object, **__: object) -> None:
+            raise kv.LogFullError("the disk is full")
+
+        def between() -> None:
+            steps.append(len(steps))
+            if len(steps) == 3:
+                monkeypatch.setattr(kv.Env, "require_space", full)
+
+        with pytest.raises(kv.LogFullError):
+            described(db).between(between).execute()
+        monkeypatch.undo()
+        with pytest.raises(IndexNotReadyError):
+            queried(db, "by", "a")
+        described(db).execute()
+        assert len(db.describe_table("t").indexes) == 1
+        check(db)
+        check_disk(db, tmp_path)
+
+
+# --- the disk -------------------------------------------------------------------------------------
+
+
+def test_dropped_it_leaves_the_disk_a_few_entries_at_a_time(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        filled(db, 250)
+        described(db).execute()
+        assert sum(1 for _ in raw(tmp_path)) == 500
+        db.drop_index("t", "by")
+        assert db.sweep() == 100
+        assert sum(1 for _ in raw(tmp_path)) == 400
+        assert [db.sweep(), db.sweep(), db.sweep()] == [100, 50, 0]
+        assert sum(1 for _ in raw(tmp_path)) == 250
+
+
+def format_of(path: Path) -> int:
+    with kv.open_env(path, create=False) as env:
+        env.databases(DATABASES, create=False)
+        with env.read() as txn:
+            state = Layout(env).state(txn)
+            assert state is not None
+            return state.format
+
+
+def test_an_older_penstock_refuses_a_store_with_an_index_and_has_it_again_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with opened(path) as db:
+        filled(db, 3)
+        assert format_of(path) == 1
+        described(db).execute()
+        described(db, "other").execute()
+        assert format_of(path) == 2
+        db.drop_index("t", "by")
+        assert format_of(path) == 2
+    monkeypatch.setattr("penstock.store.engine.FORMAT", 1)  # what an older one knows
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match="format 2"):
+            store.open(path, read_only=read_only, sweep_seconds=None)
+    monkeypatch.undo()
+    with opened(path) as db:
+        check(db)
+        db.drop_table("t")
+        assert format_of(path) == 1
+    monkeypatch.setattr("penstock.store.engine.FORMAT", 1)
+    with opened(path) as db:
+        filled(db, 3)
+
+
+def test_a_store_from_before_there_were_indexes_opens_unchanged(tmp_path: Path) -> None:
+    """Its tables are written without them: here as they were, to the byte."""
+    path = tmp_path / "store"
+    with opened(path) as db:
+        filled(db, 3)
+    with kv.open_env(path, create=False) as env:
+        env.databases(DATABASES, create=False)
+        with env.write() as txn:
+            table = Layout(env).table(txn, "t")
+            assert table is not None
+            older = msgspec.structs.asdict(table)
+            del older["indexes"]
+            txn.put(b"table:t", msgspec.msgpack.encode(older), db=env[store_layout.META])
+        before = (path / "data.mdb").read_bytes()
+    with store.open(path, read_only=True) as reader:
+        assert reader.describe_table("t") == table
+    with opened(path):
+        pass
+    assert (path / "data.mdb").read_bytes() == before
+    with opened(path) as db:
+        described(db).execute()
+        db.put("t", {"id": "new", "of": "a", "n": 1})
+        check(db)
+
+
+def written(path: Path, *, index: bool) -> dict[str, int]:
+    """What lies in the store's databases after some writes."""
+    with opened(path) as db:
+        filled(db, 20)
+        if index:
+            described(db).execute()
+            db.drop_index("t", "by")
+            while db.sweep():
+                pass
+        for number in range(20):
+            db.put("t", {"id": f"{number:03}", "of": "c", "n": number})
+        with kv.open_env(path, create=False) as env:
+            env.databases(DATABASES, create=False)
+            with env.read() as txn:
+                return {name.decode(): txn.stat(env[name])["entries"] for name in DATABASES}
+
+
+def test_a_table_without_an_index_pays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F18's rule: no extra entry, and nothing is looked at; also once the last index is dropped."""
+    monkeypatch.setattr(indexes, "INDEXES_MAX", 1)
+    plain = written(tmp_path / "plain", index=False)
+    assert written(tmp_path / "dropped", index=True) == plain
+    assert plain[ITEMS.decode()] == 20
+
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("no index is asked")
+
+    with opened(tmp_path / "plain") as db:
+        monkeypatch.setattr(indexes, "maintain", fail)
+        db.put("t", {"id": "000", "of": "d"})
+        db.delete("t", {"id": "000"})
+
+
+def test_a_write_that_does_not_change_its_keys_does_not_touch_an_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as db:
+        filled(db, 3)
+        described(db).execute()
+        touched = list[bytes]()
+        put = store_layout.LongKeys.put
+
+        def counted(self: Any, txn: Any, key: bytes, value: bytes, **options: Any) -> None:
+            touched.append(key[:4])
+            put(self, txn, key, value, **options)
+
+        monkeypatch.setattr(store_layout.LongKeys, "put", counted)
+        db.update("t", {"id": "000"}).set("note", "x").execute()
+        assert len(touched) == 1
+        db.update("t", {"id": "000"}).set("n", 9).execute()
+        assert len(touched) == 3
+        monkeypatch.undo()
+        check(db)
+
+
+def test_a_backup_has_its_indexes_and_goes_on_with_them(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as db:
+        filled(db)
+        described(db).execute()
+        db.backup(tmp_path / "copy")
+        db.put("t", {"id": "000", "of": "later", "n": 1})
+    with opened(tmp_path / "copy") as db:
+        check(db)
+        assert queried(db, "by", "later") == []
+        db.put("t", {"id": "000", "of": "b", "n": 7})
+        check(db)
+        check_disk(db, tmp_path / "copy")
+
+
+# --- a server -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_server_that_stops_gives_up_the_index_that_it_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for it to be filled, and says so; others are served meanwhile."""
+    with opened(tmp_path / "store") as db:
+        filled(db)
+        address = tmp_path / "s"
+        begun, fill = threading.Event(), indexes.fill
+
+        def endless(*arguments: Any, **options: Any) -> bytes | None:
+            if options["behind"] is not None:
+                begun.set()
+            return fill(*arguments, behind=None)
+
+        monkeypatch.setattr(indexes, "fill", endless)
+        said = list[BaseException]()
+        with Client(address) as client:
+
+            def making() -> None:
+                try:
+                    described(client).execute()
+                except PenstockError as error:
+                    said.append(error)
+
+            thread = threading.Thread(target=making)
+            with served(db, address):
+                thread.start()
+                assert begun.wait(60)
+                client.put("t", {"id": "meanwhile", "of": "a", "n": 1})
+                assert client.get("t", {"id": "meanwhile"}) is not None
+            thread.join()
+        # It asked again, as for all that a server says was not done, and nobody was there any more.
+        assert [type(error) for error in said] in ([ServerStoppingError], [ServerUnavailableError])
+        assert db.describe_table("t").indexes == ()
+        check_disk(db, tmp_path / "store")
+
+
+# --- crashes --------------------------------------------------------------------------------------
+
+
+STRIDE = 37
+"""Calls between one kill and the next."""
+
+
+@pytest.mark.slow
+def test_killed_at_any_call_of_lmdb_an_index_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Kill -9 while indexes are made among other writes, used, and dropped: F17's, of indexes."""
+    seed = seed_of("store-indexes")
+    prepared = tmp_path / "prepared"
+    index_crash.prepare(prepared)
+    items = {item["id"]: item for item in scanned_at(prepared)}
+    call, killed, seen = 1 + seed % STRIDE, True, set[tuple[str, ...]]()
+    while killed:
+        path = tmp_path / str(call)
+        shutil.copytree(prepared, path)
+        arguments = [sys.executable, PROGRAM, str(path), str(seed), str(call)]
+        done = subprocess.run(arguments, check=False, capture_output=True, text=True)
+        killed = done.returncode == -9
+        assert killed or done.returncode == 0, done.stderr
+        said = done.stdout.split()
+        with store.open(path, sweep_seconds=None) as db:
+            there = {index.name for index in db.describe_table("t").indexes}
+            seen.add(tuple(sorted(there)))
+            # What was acknowledged is there; `by` is dropped at last, and made again.
+            assert "sorted" in there or "sorted" not in said
+            assert "by" in there or said != ["by"]
+            assert len(scanned(db)) >= len(items) - 8
+            check(db, limit=7)
+            check_disk(db, path)
+            for name in {"by", "sorted"} - there:
+                index_crash.make(db, name)
+            check(db, limit=7)
+            check_disk(db, path)
+        shutil.rmtree(path)
+        call += STRIDE
+    assert call > 10 * STRIDE
+    assert {(), ("by",), ("sorted",), ("by", "sorted")} <= seen
+
+
+def scanned_at(path: Path) -> list[Item]:
+    """The items of a store that is closed."""
+    with store.open(path, read_only=True) as db:
+        return scanned(db)
