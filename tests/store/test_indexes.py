@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import kv, store
-from penstock.errors import PenstockError
+from penstock.errors import LogFullError, PenstockError
 from penstock.store import (
     AnyStore,
     Client,
@@ -35,6 +35,7 @@ from penstock.store import (
 )
 from penstock.store import layout as store_layout
 from penstock.store.layout import DATABASES, ITEMS, Layout
+from penstock.store.longkeys import LongKeys
 from tests.seeds import seed_of
 from tests.store import index_crash
 from tests.store.faces import served
@@ -84,8 +85,8 @@ def write(target: Any, operation: tuple[Any, ...]) -> None:
             for name in ("of", "n", "until"):
                 update = update.set(name, item[name]) if name in item else update.remove(name)
             target.update("t", {"id": id_}, update)
-        case (_, id_):
-            target.delete("t", {"id": id_})
+        case _:
+            target.delete("t", {"id": operation[1]})
 
 
 def make(db: Store, name: str) -> None:
@@ -253,7 +254,9 @@ def test_other_threads_write_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_steps")
-@pytest.mark.parametrize("how", ["raise", "drop index", "drop table", "made anew"])
+@pytest.mark.parametrize(
+    "how", ["raise", "drop index", "drop table", "made anew", "index made anew"]
+)
 def test_what_was_not_finished_is_not_there(tmp_path: Path, how: str) -> None:
     """Given up, dropped, or left without its table in the middle; never a part of one."""
     with opened(tmp_path) as db:
@@ -271,15 +274,20 @@ def test_what_was_not_finished_is_not_there(tmp_path: Path, how: str) -> None:
                     db.drop_index("t", "by")
                 case "drop table":
                     db.drop_table("t")
-                case _:
+                case "made anew":
                     db.drop_table("t")
                     filled(db)
+                case _:
+                    db.drop_index("t", "by")
+                    described(db).execute()
 
         wanted: type[Exception] = _UndoneError if how == "raise" else IndexNotFoundError
         with pytest.raises(wanted):
             described(db).between(between).execute()
         if how == "drop table":
             assert db.list_tables() == []
+        elif how == "index made anew":
+            check(db)
         else:
             assert db.describe_table("t").indexes == ()
             described(db).execute()
@@ -344,20 +352,35 @@ def test_one_that_failed_with_the_disk_can_be_made_again(
         steps = list[int]()
 
         def full(*_: object, **__: object) -> None:
-            raise kv.LogFullError("the disk is full")
+            raise LogFullError("the disk is full")
 
         def between() -> None:
             steps.append(len(steps))
             if len(steps) == 3:
                 monkeypatch.setattr(kv.Env, "require_space", full)
 
-        with pytest.raises(kv.LogFullError):
+        with pytest.raises(LogFullError):
             described(db).between(between).execute()
         monkeypatch.undo()
         with pytest.raises(IndexNotReadyError):
             queried(db, "by", "a")
         described(db).execute()
         assert len(db.describe_table("t").indexes) == 1
+        check(db)
+        check_disk(db, tmp_path)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_long_keys_are_told_apart_though_they_were_put_in_by_different_steps(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as db:
+        db.create_table("t").partition_key("id", KeyType.STRING).execute()
+        for number in range(12):
+            of = f"{number % 6}" + "x" * 2000
+            db.put("t", {"id": "i" * 2000 + f"{number:02}", "of": of, "n": number})
+        described(db).execute()
+        db.put("t", {"id": "new", "of": "new" * 500, "n": 1})
         check(db)
         check_disk(db, tmp_path)
 
@@ -479,13 +502,13 @@ def test_a_write_that_does_not_change_its_keys_does_not_touch_an_index(
         filled(db, 3)
         described(db).execute()
         touched = list[bytes]()
-        put = store_layout.LongKeys.put
+        put = LongKeys.put
 
         def counted(self: Any, txn: Any, key: bytes, value: bytes, **options: Any) -> None:
             touched.append(key[:4])
             put(self, txn, key, value, **options)
 
-        monkeypatch.setattr(store_layout.LongKeys, "put", counted)
+        monkeypatch.setattr(LongKeys, "put", counted)
         db.update("t", {"id": "000"}).set("note", "x").execute()
         assert len(touched) == 1
         db.update("t", {"id": "000"}).set("n", 9).execute()
@@ -508,6 +531,20 @@ def test_a_backup_has_its_indexes_and_goes_on_with_them(tmp_path: Path) -> None:
         check_disk(db, tmp_path / "copy")
 
 
+def test_what_is_too_long_for_a_key_takes_no_entry(tmp_path: Path) -> None:
+    """Nobody could ask for it: it would only fill the disk."""
+    with opened(tmp_path) as db:
+        db.create_table("t").partition_key("id", KeyType.STRING).execute()
+        db.put("t", {"id": "before", "of": "x" * 2049, "n": "x"})
+        make(db, "bytes, text")
+        index = db.create_index("t", "by").partition_key("of", KeyType.STRING)
+        index.sort_key("n", KeyType.STRING).execute()
+        for of, n in ((2049, 1), (1, 1025), (2048, 1024)):
+            db.put("t", {"id": f"{of}, {n}", "of": "x" * of, "n": "x" * n})
+        assert sum(1 for _ in raw(tmp_path)) == 4 + 1
+        check_disk(db, tmp_path)
+
+
 # --- a server -------------------------------------------------------------------------------------
 
 
@@ -519,12 +556,13 @@ def test_a_server_that_stops_gives_up_the_index_that_it_makes(
     with opened(tmp_path / "store") as db:
         filled(db)
         address = tmp_path / "s"
-        begun, fill = threading.Event(), indexes.fill
+        begun, fill, steps = threading.Event(), indexes.fill, list[None]()
 
         def endless(*arguments: Any, **options: Any) -> bytes | None:
-            if options["behind"] is not None:
+            steps.append(None)
+            if len(steps) > 1:
                 begun.set()
-            return fill(*arguments, behind=None)
+            return fill(*arguments, behind=None if len(steps) < 5000 else options["behind"])
 
         monkeypatch.setattr(indexes, "fill", endless)
         said = list[BaseException]()

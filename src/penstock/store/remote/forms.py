@@ -202,8 +202,9 @@ def _write_index(index: Index) -> dict[str, Any]:
 
 def read_table(json: Mapping[str, Any]) -> Table:
     """What `write_table` wrote."""
-    indexes = tuple(Index(**_read_keys(index)) for index in json["indexes"])
-    return Table(**{**_read_keys(json), "indexes": indexes})
+    read = _read_keys(json)
+    read["indexes"] = tuple(Index(**_read_keys(index)) for index in read["indexes"])
+    return Table(**read)
 
 
 def _read_keys(json: Mapping[str, Any]) -> dict[str, Any]:
