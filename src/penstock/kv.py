@@ -160,6 +160,8 @@ class Env:
 
     def databases(self, names: Sequence[bytes], *, create: bool) -> bool:
         """Open named databases; False if one is missing and `create` is not asked for."""
+        if all(name in self._names for name in names):
+            return True  # another holder has, and need not be waited for: its users may never rest
         with self._alone():
             return self._open_databases(names, create=create)
 

@@ -16,17 +16,18 @@ for nobody. All of it may be called from any thread.
 
 import threading
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from penstock.clocks import Clock
+from penstock.errors import PenstockError
 from penstock.store import admin, queries
 from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
-from penstock.store.errors import StoreClosedError, TableAlreadyExistsError
+from penstock.store.errors import StoreClosedError, StreamFullError, TableAlreadyExistsError
 from penstock.store.indexing import Indexes
 from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
@@ -34,6 +35,8 @@ from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits
 from penstock.store.updates import Updated
 from penstock.store.values import Item, decode_item
+
+_log = structlog.get_logger()
 
 _SWEEP_ITEMS: Final = 100
 _SWEEP_TOKENS: Final = 1000
@@ -74,6 +77,8 @@ class Store(Indexes):
         shards: ShardLimits | None = None,
     ) -> None:
         super().__init__(path, read_only=read_only, clock=clock, shards=shards)
+        self._full = set[str]()
+        """Tables whose stream had no room for the removal of what expired."""
         self._sweeper: threading.Thread | None = None
         if sweep_seconds is not None and not read_only:
             self._sweeper = threading.Thread(
@@ -82,7 +87,11 @@ class Store(Indexes):
             self._sweeper.start()
 
     def close(self) -> None:
-        """Wait for what is under way, and close. A second time does nothing."""
+        """Wait for what is under way, and close. A second time does nothing.
+
+        Raises TransactionError inside a transaction or view of the same thread.
+        """
+        self._refuse_to_wait_for_oneself()
         self._closing.set()
         if self._sweeper is not None and self._sweeper is not threading.current_thread():
             self._sweeper.join()
@@ -284,9 +293,11 @@ class Store(Indexes):
 
     def sweep(self) -> int:
         """Remove a bounded step of what expired, of what retention does not keep, and of dropped
-        tables; returns how much there was. 0: nothing is left to remove.
+        tables; returns how much there was. 0: nothing is left that can be removed.
 
         A clock that was set removes nothing until it is to be believed (`penstock.clocks.Trust`).
+        What expired in a table whose stream is full (`Retention.by_hand`) stays, unseen, until
+        `prune_stream` has made room for its removal.
         """
         now_ms = self._clock.wall_ms() if self._trust.trusted() else None
         with self._reading() as txn:
@@ -309,9 +320,7 @@ class Store(Indexes):
             )
         removed = 0
         if expired:
-            with self.transact() as transaction:
-                # What was seen may have been written since: it is looked at again (F9).
-                removed += sum(transaction.expire(table.name, key) for table, key in expired)
+            removed += self._expire(expired)
         if not idle:
             with self._writing() as txn:
                 removed += admin.prune_streams(self._layout, txn, now_ms=now_ms)
@@ -320,8 +329,40 @@ class Store(Indexes):
                     removed += self._layout.forget_tokens(txn, now_ms=now_ms, limit=_SWEEP_TOKENS)
         return removed
 
+    def _expire(self, expired: list[tuple[Table, bytes]]) -> int:
+        """Remove items that were seen to have expired; returns how many there were."""
+        removed, full = 0, set[str]()
+        with self.transact() as transaction:
+            for table, key in expired:
+                if table.name in full:
+                    continue
+                try:
+                    # What was seen may have been written since: it is looked at again (F9).
+                    removed += transaction.expire(table, key)
+                except StreamFullError:
+                    full.add(table.name)
+        for name in sorted(full - self._full):
+            _log.warning(
+                "a stream is full, so what expires in its table is hidden and cannot be removed; "
+                "prune_stream makes room",
+                table=name,
+            )
+        self._full = full
+        return removed
+
     def _sweep_on(self, seconds: float) -> None:
         while not self._closing.wait(seconds):
-            with suppress(StoreClosedError):
+            try:
                 while self.sweep() and not self._closing.is_set():
                     pass
+            except StoreClosedError:
+                return
+            except Exception as error:
+                # Nothing is lost by sweeping later. A full disk is emptied some day.
+                failed = error.code if isinstance(error, PenstockError) else type(error).__name__
+                _log.warning(
+                    "a sweep of a store failed, and is tried again",
+                    path=str(self.path),
+                    error=failed,
+                    wait_seconds=seconds,
+                )
