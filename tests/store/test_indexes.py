@@ -1,19 +1,11 @@
-"""Secondary indexes of a store: whatever is written, they say what the items do."""
+"""Secondary indexes of a store: made, dropped, and on the disk."""
 
-import shutil
-import subprocess
-import sys
-import tempfile
 import threading
-from contextlib import suppress
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from penstock import kv, store
 from penstock.errors import LogFullError, PenstockError
@@ -23,159 +15,24 @@ from penstock.store import (
     IndexAlreadyExistsError,
     IndexNotFoundError,
     IndexNotReadyError,
-    Item,
     KeyType,
     ServerStoppingError,
     ServerUnavailableError,
     Store,
     StoreClosedError,
     StoreError,
-    Update,
     indexes,
 )
 from penstock.store import layout as store_layout
 from penstock.store.layout import DATABASES, ITEMS, Layout
 from penstock.store.longkeys import LongKeys
-from tests.seeds import seed_of
-from tests.store import index_crash
 from tests.store.faces import served
-from tests.store.index_model import check, check_disk, queried, raw, scanned
-from tests.store.support import NOW_MS, SetClock, opened
-
-PROGRAM = str(Path(__file__).with_name("index_crash.py"))
-
-# --- a model --------------------------------------------------------------------------------------
-
-LONG = "x" * 700
-ids = st.sampled_from(["a", "b", "u#1", "u#1\x00", "w#1", f"u#{LONG}1", f"u#{LONG}2"])
-keys_of = st.sampled_from(
-    ["a", "b", "", LONG, f"{LONG}\x00", 0, 1, -1, Decimal("0.5"), b"\x00", None, "x" * 3000]
-)
-attributes = st.fixed_dictionaries(
-    {}, optional={"of": keys_of, "n": keys_of, "until": st.sampled_from([NOW_MS // 1000 + 10, 0])}
-)
-puts = st.tuples(st.just("put"), ids, attributes)
-updates = st.tuples(st.just("update"), ids, attributes)
-deletes = st.tuples(st.just("delete"), ids)
-writes = st.one_of(puts, updates, deletes)
-KINDS: dict[str, tuple[KeyType, KeyType | None, str | None]] = {
-    "text": (KeyType.STRING, None, None),
-    "text, number": (KeyType.STRING, KeyType.NUMBER, None),
-    "number": (KeyType.NUMBER, None, None),
-    "bytes, text": (KeyType.BINARY, KeyType.STRING, None),
-    "of users": (KeyType.STRING, None, "u"),
-}
-operations = st.one_of(
-    puts,
-    writes,
-    st.tuples(st.just("transact"), st.lists(writes, max_size=4), st.booleans()),
-    st.tuples(st.sampled_from(["create", "drop"]), st.sampled_from(list(KINDS))),
-    st.tuples(st.just("pass"), st.integers(1, 12)),
-    st.tuples(st.just("sweep")),
-)
-
-
-def write(target: Any, operation: tuple[Any, ...]) -> None:
-    """Put, update or delete, in a transaction."""
-    match operation:
-        case ("put", id_, item):
-            target.put("t", {"id": id_, **item})
-        case ("update", id_, item):
-            update = Update()
-            for name in ("of", "n", "until"):
-                update = update.set(name, item[name]) if name in item else update.remove(name)
-            target.update("t", {"id": id_}, update)
-        case _:
-            target.delete("t", {"id": operation[1]})
-
-
-def make(db: Store, name: str) -> None:
-    """One of `KINDS`."""
-    partition, sort, scope = KINDS[name]
-    index = db.create_index("t", name).partition_key("of", partition)
-    if sort is not None:
-        index.sort_key("n", sort)
-    if scope is not None:
-        index.scope(scope)
-    index.execute()
+from tests.store.index_model import check, check_disk, queried, raw
+from tests.store.support import opened
 
 
 class _UndoneError(Exception):
     pass
-
-
-def apply(db: Store, clock: SetClock, operation: tuple[Any, ...]) -> None:
-    """Any operation."""
-    match operation:
-        case ("transact", changes, kept):
-            with suppress(_UndoneError), db.transact() as transaction:
-                for change in changes:
-                    write(transaction, change)
-                if not kept:
-                    raise _UndoneError
-        case ("create", name):
-            with suppress(IndexAlreadyExistsError):
-                make(db, name)
-        case ("drop", name):
-            with suppress(IndexNotFoundError):
-                db.drop_index("t", name)
-        case ("pass", seconds):
-            clock.pass_(seconds)
-        case ("sweep",):
-            db.sweep()
-        case _:
-            with db.transact() as transaction:
-                write(transaction, operation)
-
-
-def _agree(
-    before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int
-) -> None:
-    clock = SetClock()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        pytest.MonkeyPatch.context() as patch,
-        opened(Path(folder), clock) as db,
-    ):
-        patch.setattr(indexes, "_STEP_ITEMS", step)
-        db.create_table("t").partition_key("id", KeyType.STRING).ttl("until").execute()
-        for change in before:
-            apply(db, clock, change)
-        for name in sorted(made):
-            make(db, name)
-        check(db)
-        for operation in after:
-            apply(db, clock, operation)
-        check(db)
-        clock.pass_(60)
-        check(db)
-        check_disk(db, Path(folder))
-        check(db)
-
-
-any_operations = given(
-    st.lists(writes, max_size=8),
-    st.sets(st.sampled_from(list(KINDS)), min_size=1),
-    st.lists(operations, min_size=1, max_size=20),
-    st.integers(1, 3),
-)
-
-
-@settings(max_examples=25)
-@any_operations
-def test_after_any_operations_every_index_says_what_a_scan_does(
-    before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int
-) -> None:
-    _agree(before, made, after, step)
-
-
-@pytest.mark.slow
-@settings(max_examples=200)
-@any_operations
-def test_after_many_more_operations_too(
-    before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int
-) -> None:
-    _agree(before, made, after, step)
 
 
 # --- being made -----------------------------------------------------------------------------------
@@ -536,7 +393,7 @@ def test_what_is_too_long_for_a_key_takes_no_entry(tmp_path: Path) -> None:
     with opened(tmp_path) as db:
         db.create_table("t").partition_key("id", KeyType.STRING).execute()
         db.put("t", {"id": "before", "of": "x" * 2049, "n": "x"})
-        make(db, "bytes, text")
+        described(db, "other").execute()
         index = db.create_index("t", "by").partition_key("of", KeyType.STRING)
         index.sort_key("n", KeyType.STRING).execute()
         for of, n in ((2049, 1), (1, 1025), (2048, 1024)):
@@ -585,51 +442,3 @@ def test_a_server_that_stops_gives_up_the_index_that_it_makes(
         assert [type(error) for error in said] in ([ServerStoppingError], [ServerUnavailableError])
         assert db.describe_table("t").indexes == ()
         check_disk(db, tmp_path / "store")
-
-
-# --- crashes --------------------------------------------------------------------------------------
-
-
-STRIDE = 37
-"""Calls between one kill and the next."""
-
-
-@pytest.mark.slow
-def test_killed_at_any_call_of_lmdb_an_index_is_whole_or_not_there(tmp_path: Path) -> None:
-    """Kill -9 while indexes are made among other writes, used, and dropped: F17's, of indexes."""
-    seed = seed_of("store-indexes")
-    prepared = tmp_path / "prepared"
-    index_crash.prepare(prepared)
-    items = {item["id"]: item for item in scanned_at(prepared)}
-    call, killed, seen = 1 + seed % STRIDE, True, set[tuple[str, ...]]()
-    while killed:
-        path = tmp_path / str(call)
-        shutil.copytree(prepared, path)
-        arguments = [sys.executable, PROGRAM, str(path), str(seed), str(call)]
-        done = subprocess.run(arguments, check=False, capture_output=True, text=True)
-        killed = done.returncode == -9
-        assert killed or done.returncode == 0, done.stderr
-        said = done.stdout.split()
-        with store.open(path, sweep_seconds=None) as db:
-            there = {index.name for index in db.describe_table("t").indexes}
-            seen.add(tuple(sorted(there)))
-            # What was acknowledged is there; `by` is dropped at last, and made again.
-            assert "sorted" in there or "sorted" not in said
-            assert "by" in there or said != ["by"]
-            assert len(scanned(db)) >= len(items) - 8
-            check(db, limit=7)
-            check_disk(db, path)
-            for name in {"by", "sorted"} - there:
-                index_crash.make(db, name)
-            check(db, limit=7)
-            check_disk(db, path)
-        shutil.rmtree(path)
-        call += STRIDE
-    assert call > 10 * STRIDE
-    assert {(), ("by",), ("sorted",), ("by", "sorted")} <= seen
-
-
-def scanned_at(path: Path) -> list[Item]:
-    """The items of a store that is closed."""
-    with store.open(path, read_only=True) as db:
-        return scanned(db)
