@@ -71,6 +71,58 @@ def test_items_go_in_and_come_out_exactly(
     assert "KEYS_ONLY" in run("tables").out
 
 
+def test_items_are_found_by_their_key_and_by_an_index(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*words: str) -> Done:
+        return penstock(capsys, "store", *words)
+
+    def ids(*words: str) -> list[str]:
+        done = run("query", str(place), *words)
+        assert done.code == 0, done.err
+        return [json.loads(line)["id"] for line in done.out.splitlines()]
+
+    items = [{"id": str(number), "of": "x", "n": number / 2} for number in range(5)]
+    for item in [*items, {"id": "without"}]:
+        assert run("put", str(place), "t", json.dumps(item)).code == 0
+    where = (str(place), "t", "by")
+    keys = ("--partition-key", "of:S", "--sort-key", "n:N", "--json")
+    assert run("index", "create", *where, *keys).out == '{"created":"by"}\n'
+    (told,) = [json.loads(line) for line in run("tables", str(place), "--json").out.splitlines()]
+    by = {"name": "by", "partitionKey": "of:S", "sortKey": "n:N", "scope": None, "ready": True}
+    assert told["indexes"] == [by]
+    assert " by" in run("tables", str(place)).out
+
+    assert ids("t", "without") == ["without"]
+    assert ids("t", "none") == []
+    assert ids("t", "x", "--index", "by") == ["0", "1", "2", "3", "4"]
+    assert ids("t", "x", "--index", "by", "--reverse", "--limit", "2") == ["4", "3"]
+    assert ids("t", "x", "--index", "by", "--from", "0.5", "--to", "1.0") == ["1", "2"]
+    assert ids("t", "x", "--index", "by", "--from", "1.5") == ["3", "4"]
+    assert ids("t", "x", "--index", "by", "--to", "0") == ["0"]
+
+    raw = ("--partition-key", "raw:B", "--scope", "k")
+    assert run("index", "create", str(place), "t", "raw", *raw).code == 0
+    put = json.dumps({"id": {"S": "k#1"}, "raw": {"B": "AP8="}})
+    assert run("put", str(place), "t", put, "--dynamodb").code == 0
+    assert json.loads(
+        run("query", str(place), "t", "AP8=", "--index", "raw", "--dynamodb").out
+    ) == json.loads(put)
+
+    for words, sentence in (
+        (("x", "--index", "none"), "no index 'none'"),
+        (("x", "--index", "by", "--from", "many"), "'many' is no number"),
+        (("!", "--index", "raw"), "'!' is no base64"),
+        (("x", "--to", "1"), "no sort key"),
+    ):
+        refused = run("query", str(place), "t", *words)
+        assert refused.code != 0
+        assert sentence in refused.err
+        assert refused.out == ""
+    assert run("index", "drop", *where, "--json").out == '{"dropped":"by"}\n'
+    assert "no index 'by'" in run("index", "drop", *where).err
+
+
 def test_an_import_stops_at_the_line_that_cannot_be_and_says_what_was_put(
     place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -144,12 +196,14 @@ def test_where_no_store_is_none_is_made(
         ("create", "u", "--partition-key", "id"),
         ("create", "u", "--partition-key", "id:X"),
         ("create", "u", "--partition-key", "id:S", "--stream", "ALL"),
+        ("index-create", "t", "by", "--partition-key", "id"),
+        ("index-create", "t", "by", "--partition-key", "id:S", "--scope", "a#"),
     ],
 )
 def test_what_means_nothing_is_a_sentence_and_a_code(
     place: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
 ) -> None:
-    done = penstock(capsys, "store", words[0], str(place), *words[1:])
+    done = penstock(capsys, "store", *words[0].split("-"), str(place), *words[1:])
     assert done.code in (1, 2)
     assert done.err.startswith("error: ")
     assert done.out == ""

@@ -1,16 +1,27 @@
 """The store: `penstock store serve`, and `tables`, `get`, `put`, `import`, `backup` and others."""
 
-import stat
 import sys
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from penstock.cli import output, store_serve
+from penstock.cli import output, store_index, store_serve
+from penstock.cli.store_items import (
+    FormOption,
+    PathArgument,
+    TableArgument,
+    is_socket,
+    key_of,
+    opened,
+    read,
+    require,
+    write,
+    written,
+)
 from penstock.errors import RequestError
 
 if TYPE_CHECKING:
@@ -23,40 +34,40 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-PathArgument = Annotated[
-    Path,
-    typer.Argument(help="The store's folder, or the socket of its server.", metavar="PATH"),
-]
 FolderArgument = Annotated[Path, typer.Argument(help="The store's folder.", metavar="PATH")]
-TableArgument = Annotated[str, typer.Argument(help="The table's name.", metavar="TABLE")]
 KeyArgument = Annotated[
     str, typer.Argument(help="The item's key attributes, as JSON.", metavar="KEY")
 ]
-FormOption = Annotated[
-    bool,
-    typer.Option(
-        "--dynamodb",
-        help='Items and keys are DynamoDB\'s JSON ({"id": {"S": "a"}}), which has bytes and sets.',
-    ),
-]
 
 _IMPORT_ITEMS = 25
+_COLUMNS = (
+    "table",
+    "partition key",
+    "sort key",
+    "ttl",
+    "indexes",
+    "stream",
+    "records",
+    "consumers",
+)
 
 
 app.command("serve")(store_serve.serve)
+app.command("query")(store_index.query)
+app.add_typer(store_index.app, name="index")
 
 
 @app.command("tables")
 def tables(path: PathArgument, as_json: output.JsonOption = False) -> None:
-    """List the tables: keys, time to live, stream."""
-    with _opened(path) as db:
+    """List the tables: keys, time to live, indexes, stream."""
+    with opened(path) as db:
         facts = [_facts(db, db.describe_table(name)) for name in db.list_tables()]
     if as_json:
         for fact in facts:
             output.emit(fact)
         return
     listed = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("table", "partition key", "sort key", "ttl", "stream", "records", "consumers"):
+    for column in _COLUMNS:
         listed.add_column(column, no_wrap=True)
     for fact in facts:
         stream: dict[str, Any] = fact["stream"] or {}
@@ -65,6 +76,7 @@ def tables(path: PathArgument, as_json: output.JsonOption = False) -> None:
             fact["partitionKey"],
             fact["sortKey"] or "-",
             fact["ttl"] or "-",
+            ", ".join(index["name"] for index in fact["indexes"]) or "-",
             stream.get("view", "-"),
             f"{stream['records']:,}" if stream else "-",
             ", ".join(
@@ -82,6 +94,16 @@ def _facts(db: "AnyStore", table: "Schema") -> dict[str, Any]:
         "partitionKey": _key_text(table.partition_key),
         "sortKey": None if table.sort_key is None else _key_text(table.sort_key),
         "ttl": table.ttl_attribute,
+        "indexes": [
+            {
+                "name": index.name,
+                "partitionKey": _key_text(index.partition_key),
+                "sortKey": None if index.sort_key is None else _key_text(index.sort_key),
+                "scope": index.scope,
+                "ready": index.ready,
+            }
+            for index in table.indexes
+        ],
         "stream": None
         if info is None
         else {
@@ -122,10 +144,10 @@ def create(
     """Make a table, and the store if it is not there."""
     from penstock.store import StreamViewType
 
-    with _opened(path, write=True, create=True) as db:
-        described = db.create_table(table).partition_key(*_key(partition_key))
+    with opened(path, write=True, create=True) as db:
+        described = db.create_table(table).partition_key(*key_of(partition_key))
         if sort_key is not None:
-            described.sort_key(*_key(sort_key))
+            described.sort_key(*key_of(sort_key))
         if ttl is not None:
             described.ttl(ttl)
         if stream is not None:
@@ -139,17 +161,6 @@ def create(
         output.emit(fact)
 
 
-def _key(text: str) -> "KeyAttribute":
-    from penstock.store.keys import KeyAttribute, KeyType
-
-    name, _, kind = text.rpartition(":")
-    if not name or kind not in set(KeyType):
-        raise RequestError(
-            f"{text!r} is no key: write NAME:TYPE, with type S, N or B. Nothing was made."
-        )
-    return KeyAttribute(name, KeyType(kind))
-
-
 @app.command("get")
 def get(
     path: PathArgument,
@@ -159,15 +170,15 @@ def get(
     as_json: output.JsonOption = False,
 ) -> None:
     """Print one item as JSON. Exit code 1 when there is none."""
-    with _opened(path) as db:
-        found = db.get(table, _read(key, dynamodb=dynamodb))
+    with opened(path) as db:
+        found = db.get(table, read(key, dynamodb=dynamodb))
     if found is None:
         if as_json:
-            _write(sys.stdout.buffer, b"null")
+            write(sys.stdout.buffer, b"null")
         else:
             output.stderr().print("there is no item of that key")
         raise typer.Exit(1)
-    _write(sys.stdout.buffer, _written(found, dynamodb=dynamodb))
+    write(sys.stdout.buffer, written(found, dynamodb=dynamodb))
 
 
 @app.command("put")
@@ -179,8 +190,8 @@ def put(
     as_json: output.JsonOption = False,
 ) -> None:
     """Write one item, whole."""
-    with _opened(path, write=True) as db:
-        old = db.put(table, _read(item, dynamodb=dynamodb))
+    with opened(path, write=True) as db:
+        old = db.put(table, read(item, dynamodb=dynamodb))
     if as_json:
         output.emit({"put": True, "replaced": old is not None})
 
@@ -194,8 +205,8 @@ def delete(
     as_json: output.JsonOption = False,
 ) -> None:
     """Remove one item. That there is none is no error."""
-    with _opened(path, write=True) as db:
-        old = db.delete(table, _read(key, dynamodb=dynamodb))
+    with opened(path, write=True) as db:
+        old = db.delete(table, read(key, dynamodb=dynamodb))
     if as_json:
         output.emit({"deleted": old is not None})
 
@@ -217,11 +228,11 @@ def scan(
     as_json: output.JsonOption = False,  # noqa: ARG001 - it is JSON without asking
 ) -> None:
     """Print a table's items, one JSON line each, page by page: each page is of its own moment."""
-    with _opened(path) as db:
+    with opened(path) as db:
         for number, item in enumerate(_items(db, table, condition)):
             if number == limit:
                 break
-            _write(sys.stdout.buffer, _written(item, dynamodb=dynamodb))
+            write(sys.stdout.buffer, written(item, dynamodb=dynamodb))
 
 
 @app.command("export")
@@ -243,11 +254,11 @@ def export(
 
     count = 0
     with ExitStack() as stack:
-        db = stack.enter_context(_opened(path))
+        db = stack.enter_context(opened(path))
         target = nullcontext(sys.stdout.buffer) if file is None else file.open("wb")
         lines = stack.enter_context(target)
         for item in _items(db, table, None):
-            _write(lines, msgspec.json.encode({"Item": encode_attributes(item)}))
+            write(lines, msgspec.json.encode({"Item": encode_attributes(item)}))
             count += 1
     if file is not None:
         _counted("exported", count, as_json=as_json)
@@ -269,7 +280,7 @@ def import_(
     """
     count = 0
     with ExitStack() as stack:
-        db = stack.enter_context(_opened(path, write=True))
+        db = stack.enter_context(opened(path, write=True))
         source = nullcontext(sys.stdin.buffer) if file is None else file.open("rb")
         lines = stack.enter_context(source)
         batch: list[Item] = []
@@ -339,49 +350,15 @@ def backup(
     """
     from penstock import store
 
-    if _is_socket(path):
+    if is_socket(path):
         raise RequestError(f"{path} is a socket; name the store's folder. Nothing was copied.")
-    _require(path)
+    require(path)
     with store.open(path, read_only=True) as db:
         db.backup(target)
     if as_json:
         output.emit({"store": str(path), "backup": str(target)})
     else:
         _say(f"{path} is copied to {target}")
-
-
-# --- what all of them need ------------------------------------------------------------------------
-
-
-@contextmanager
-def _opened(path: Path, *, write: bool = False, create: bool = False) -> Generator["AnyStore"]:
-    """The store in a folder, or behind a socket."""
-    from penstock import store
-
-    if _is_socket(path):
-        with store.Client(path) as client:
-            yield client
-        return
-    if not create:
-        _require(path)
-    with store.open(path, read_only=not write, sweep_seconds=None) as db:
-        yield db
-
-
-def _is_socket(path: Path) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except OSError:
-        return False
-
-
-def _require(path: Path) -> None:
-    from penstock.kv import exists
-
-    if not exists(path):
-        raise RequestError(
-            f"there is no store at {path}. Nothing was changed. `penstock store create` makes one."
-        )
 
 
 def _items(db: "AnyStore", table: str, condition: str | None) -> "Iterator[Item]":
@@ -401,42 +378,6 @@ def _items(db: "AnyStore", table: str, condition: str | None) -> "Iterator[Item]
         yield from page.items
         if (last := page.last_key) is None:
             return
-
-
-def _read(text: str, *, dynamodb: bool) -> "Item":
-    import msgspec
-
-    from penstock.store import from_json
-    from penstock.store.attributevalue import decode_attributes
-
-    try:
-        read = decode_attributes(msgspec.json.decode(text)) if dynamodb else from_json(text)
-    except msgspec.DecodeError as error:
-        raise RequestError(f"this is no JSON: {error}. Nothing was changed.") from error
-    if not isinstance(read, dict):
-        raise RequestError("an item and a key are JSON objects. Nothing was changed.")
-    return read
-
-
-def _written(item: "Item", *, dynamodb: bool) -> bytes:
-    import msgspec
-
-    from penstock.store import ValueRefusedError, to_json
-    from penstock.store.attributevalue import encode_attributes
-
-    if dynamodb:
-        return msgspec.json.encode(encode_attributes(item))
-    try:
-        return to_json(item)
-    except ValueRefusedError as error:
-        raise RequestError(
-            "the item has bytes or a set, which plain JSON does not have; say --dynamodb"
-        ) from error
-
-
-def _write(lines: IO[bytes], line: bytes) -> None:
-    lines.write(line + b"\n")
-    lines.flush()
 
 
 def _say(line: str) -> None:

@@ -10,6 +10,9 @@ from penstock.store.errors import (
     CheckpointConflictError,
     ConditionCheckFailedError,
     DocumentTooLargeError,
+    IndexAlreadyExistsError,
+    IndexNotFoundError,
+    IndexNotReadyError,
     InvalidConditionError,
     KeyAttributeUpdateError,
     KeyTooLargeError,
@@ -52,11 +55,11 @@ from penstock.store.remote.errors import (
     ServerStoppingError,
     ServerUnavailableError,
 )
-from penstock.store.schema import Retention, StreamViewType, Table
+from penstock.store.schema import Index, Retention, StreamViewType, Table
 from penstock.store.store import Store, open  # noqa: A004 - read as `store.open`
 from penstock.store.streams import ConsumerInfo, Page, StreamInfo
-from penstock.store.transaction import Transaction, Updated
-from penstock.store.updates import Update, if_not_exists, list_append, minus, plus
+from penstock.store.transaction import Transaction
+from penstock.store.updates import Update, Updated, if_not_exists, list_append, minus, plus
 from penstock.store.values import Item, Value
 
 __all__ = [
@@ -77,6 +80,10 @@ __all__ = [
     "ConsumerInfo",
     "DocumentTooLargeError",
     "EventType",
+    "Index",
+    "IndexAlreadyExistsError",
+    "IndexNotFoundError",
+    "IndexNotReadyError",
     "InternalServerError",
     "InvalidConditionError",
     "Item",

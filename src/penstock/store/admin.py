@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.kv import Transaction
 from penstock.store.errors import StreamAlreadyEnabledError, StreamNotEnabledError
+from penstock.store.indexes import settle_format
 from penstock.store.keys import after
 from penstock.store.layout import Layout, pack_item, unpack_item
 from penstock.store.retention import prune
@@ -100,6 +101,8 @@ def drop_table(layout: Layout, txn: Transaction, table: Table, *, now_ms: int) -
     if table.stream is not None:
         _close_stream(layout, txn, table, now_ms=now_ms)
     layout.delete_table(txn, table)
+    if table.indexes:
+        settle_format(layout, txn)
     layout.note(txn, "dropTable", table, stream=table.stream, now_ms=now_ms)
 
 
@@ -154,7 +157,8 @@ def _no_node() -> int:
 
 
 def remove_dropped(layout: Layout, txn: Transaction, *, limit: int) -> int:
-    """Remove at most `limit` items of dropped tables; returns how many there were."""
+    """Remove at most `limit` items of dropped tables, and entries of dropped indexes; returns how
+    many there were."""
     removed = 0
     for prefix in layout.dropped(txn):
         keys = list[bytes]()

@@ -15,8 +15,7 @@ from penstock.store.projections import Projection, projection
 from penstock.store.queries import ItemPage, SortBound
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import BYTES_MAX, RECORDS_MAX, Page
-from penstock.store.transaction import Updated
-from penstock.store.updates import SetValue, Update
+from penstock.store.updates import SetValue, Update, Updated
 from penstock.store.values import Item, Scalar, Value
 
 Done = TypeVar("Done")

@@ -16,7 +16,7 @@ from typing import Final, Self
 from penstock import kv
 from penstock.clocks import Clock, SystemClock, Trust
 from penstock.kv import Transaction as Txn
-from penstock.store import backups
+from penstock.store import backups, indexes
 from penstock.store.errors import (
     StoreClosedError,
     StoreError,
@@ -93,7 +93,17 @@ class Engine:
         if state.copied and not self._read_only:
             with self._env.write() as txn:
                 backups.begin_copy(layout, txn, now_ms=self._clock.wall_ms())
+        if not self._read_only:
+            self._forget_unfinished(layout)
         return layout
+
+    def _forget_unfinished(self, layout: Layout) -> None:
+        """Drop what a writer that ended left of an index that it was making."""
+        with self._env.read() as txn:
+            if not indexes.unfinished(layout, txn):
+                return
+        with self._env.write() as txn:
+            indexes.forget_unfinished(layout, txn)
 
     def _newest_ms(self) -> int | None:
         """When the newest record was written, as far as is known."""

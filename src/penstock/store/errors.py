@@ -15,6 +15,9 @@
     │   └── InvalidConditionError  a condition, filter, path or projection that means nothing
     ├── TableNotFoundError
     ├── TableAlreadyExistsError
+    ├── IndexNotFoundError
+    ├── IndexAlreadyExistsError
+    ├── IndexNotReadyError         the index is being made
     ├── ConditionCheckFailedError  the condition was false; nothing was changed
     ├── VersionMismatchError       the item is not of the version that was expected
     ├── TransactionError           a transaction is used where it cannot be
@@ -130,6 +133,57 @@ class TableAlreadyExistsError(StoreError):
     def __init__(self, table: str) -> None:
         self.table = table
         super().__init__(f"there is a table {table!r} already. Nothing was changed.")
+
+
+class IndexNotFoundError(StoreError):
+    """The table has no such index."""
+
+    code = "store.index_not_found"
+    name = "IndexNotFound"
+
+    def __init__(self, table: str, index: str) -> None:
+        self.index = index
+        super().__init__(
+            f"{table} has no index {index!r}. Nothing was changed. describe_table names those that "
+            f"it has."
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The index."""
+        return {"index": self.index}
+
+
+class IndexAlreadyExistsError(StoreError):
+    """The table has an index of that name."""
+
+    code = "store.index_exists"
+    name = "IndexAlreadyExists"
+
+    def __init__(self, table: str, index: str) -> None:
+        self.index = index
+        super().__init__(f"{table} has an index {index!r} already. Nothing was changed.")
+
+    def facts(self) -> dict[str, Any]:
+        """The index."""
+        return {"index": self.index}
+
+
+class IndexNotReadyError(StoreError):
+    """The index is being made, and does not have every item yet."""
+
+    code = "store.index_not_ready"
+    name = "IndexNotReady"
+
+    def __init__(self, table: str, index: str) -> None:
+        self.index = index
+        super().__init__(
+            f"{table}: the index {index!r} is being made, and an answer would leave items out. Ask "
+            f"again once create_index has returned; if that failed, create it again."
+        )
+
+    def facts(self) -> dict[str, Any]:
+        """The index."""
+        return {"index": self.index}
 
 
 class ConditionCheckFailedError(StoreError):

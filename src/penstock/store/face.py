@@ -9,11 +9,11 @@ from penstock.store.conditions import Condition
 from penstock.store.consume import Consumer
 from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import StreamError
+from penstock.store.indexbuilders import CreateIndex, QueryIndex
 from penstock.store.records import StreamRecord
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import StreamInfo
-from penstock.store.transaction import Updated
-from penstock.store.updates import Update
+from penstock.store.updates import Update, Updated
 from penstock.store.values import Item
 
 
@@ -51,6 +51,8 @@ class AnyTransaction(Protocol):
     ) -> Item | None: ...
 
     def check(self, table: str, key: Item, condition: Condition) -> None: ...
+
+    def query_index(self, table: str, index: str) -> QueryIndex: ...
 
 
 class AnyStore(Protocol):
@@ -103,6 +105,12 @@ class AnyStore(Protocol):
     def scan(self, table: str) -> Scan: ...
 
     def count(self, table: str) -> int: ...
+
+    def create_index(self, table: str, name: str) -> CreateIndex: ...
+
+    def drop_index(self, table: str, name: str) -> None: ...
+
+    def query_index(self, table: str, index: str) -> QueryIndex: ...
 
     def set_ttl(self, table: str, attribute: str | None) -> None: ...
 

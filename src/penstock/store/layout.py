@@ -7,11 +7,12 @@
              "beside:" table → what a server keeps with the table
              "token:" token → what it was used for; "spent:" millisecond, token → b""
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
+             index ‖ partition key ‖ sort key ‖ the item's key → where that begins
     expiry   table ‖ second ‖ digest of the item's key → the item's key
     records  stream ‖ sequence → record; stream 0 is the catalog's: what happened to tables
 
-Numbers are big-endian. A table that has no stream never touches `records`, nor the state (F18); one
-without a TTL never touches `expiry`.
+Numbers are big-endian. Tables and indexes are numbered by one counter. A table that has no stream
+never touches `records`, nor the state (F18); one without a TTL never touches `expiry`.
 """
 
 import struct
@@ -32,7 +33,9 @@ ITEMS: Final = b"items"
 EXPIRY: Final = b"expiry"
 RECORDS: Final = b"records"
 DATABASES: Final = (META, ITEMS, EXPIRY, RECORDS)
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""The newest that is read here. 2: a table has an index, which a Penstock that knows only 1 would
+leave as it is while it writes the table's items; a store is of format 1 until then."""
 
 _STATE: Final = b"store"
 _TABLE: Final = b"table:"
@@ -78,7 +81,7 @@ class SealedShard(Struct, frozen=True, array_like=True):
 class State(Struct, frozen=True, kw_only=True):
     """What a store counts."""
 
-    format: int = FORMAT
+    format: int = 1
     id: str
     version_base: int = 0
     """Added to the transaction's number in an item's version: a compacted copy counts anew."""
@@ -141,8 +144,13 @@ class Layout:
     def delete_table(self, txn: Transaction, table: Table) -> None:
         """Forget a table, and remember that its items are to be removed."""
         txn.delete(_TABLE + table.name.encode(), db=self._meta)
-        txn.put(_DROP + table.prefix, b"\x00", db=self._meta)
+        for prefix in (table.prefix, *(index.prefix for index in table.indexes)):
+            self.drop(txn, prefix)
         txn.delete(_BESIDE + table.prefix, db=self._meta)
+
+    def drop(self, txn: Transaction, prefix: bytes) -> None:
+        """Remember that all that begins with `prefix` is to be removed: a table's, an index's."""
+        txn.put(_DROP + prefix, b"\x00", db=self._meta)
 
     def tables(self, txn: Transaction) -> list[Table]:
         """All tables, by name."""
@@ -172,11 +180,11 @@ class Layout:
         return [_streams.decode(value) for _, value in self._prefixed(txn, _STREAM)]
 
     def dropped(self, txn: Transaction) -> list[bytes]:
-        """The prefixes of tables that were dropped, and whose items are not all removed yet."""
+        """The prefixes of tables and indexes that were dropped and are not all removed yet."""
         return [key[len(_DROP) :] for key, _ in self._prefixed(txn, _DROP)]
 
     def forget_dropped(self, txn: Transaction, prefix: bytes) -> None:
-        """Nothing is left of a dropped table."""
+        """Nothing is left of a dropped table or index."""
         txn.delete(_DROP + prefix, db=self._meta)
 
     def _prefixed(self, txn: Transaction, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:

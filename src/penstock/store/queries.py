@@ -1,13 +1,13 @@
 """Reading items: one partition in the order of its sort keys, or a table from end to end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.kv import Transaction
 from penstock.store.conditions import Condition, holds
 from penstock.store.errors import InvalidConditionError, ResponseTooLargeError
 from penstock.store.keys import SORT_BYTES_MAX, after, beginning, encode_key
-from penstock.store.layout import Layout, unpack_item
+from penstock.store.layout import Current, Layout, unpack_item
 from penstock.store.projections import Projection, project
 from penstock.store.schema import Table
 from penstock.store.values import Item, Scalar, decode_item
@@ -119,19 +119,39 @@ def read_page(
             before = place if before is None else min(before, place)
         else:
             first = max(first, after(place) or place)
+    values = layout.items.items(txn, first=first, before=before, reverse=reverse)
+    return page_of(
+        (unpack_item(value) for _, value in values),
+        table.key_names,
+        now_ms=now_ms,
+        limit=limit,
+        condition=condition,
+        projection=projection,
+    )
+
+
+def page_of(
+    candidates: Iterable[Current],
+    keys: tuple[str, ...],
+    *,
+    now_ms: int,
+    limit: int | None,
+    condition: Condition | None,
+    projection: Projection | None,
+) -> ItemPage:
+    """The first page of these items; `keys` are the attributes by which it is gone on."""
     found, evaluated, size, last = list[Item](), 0, 0, None
-    for _, value in layout.items.items(txn, first=first, before=before, reverse=reverse):
-        current = unpack_item(value)
+    for current in candidates:
         if not current.visible(now_ms):
             continue
         if evaluated == limit or (evaluated and size + current.size > PAGE_BYTES_MAX):
             assert last is not None
-            return ItemPage(found, table.keys_of(last), evaluated, size)
+            return ItemPage(found, {name: last[name] for name in keys}, evaluated, size)
         last = decode_item(current.data)
         evaluated += 1
         size += current.size
         if condition is None or holds(condition, last):
-            found.append(project(last, projection, keep=table.key_names) if projection else last)
+            found.append(project(last, projection, keep=keys) if projection else last)
     return ItemPage(found, None, evaluated, size)
 
 

@@ -72,6 +72,32 @@ class Retention(Struct, frozen=True, kw_only=True):
         return cls(age_seconds=None, records_max=None, bytes_max=bytes_max, manual=True)
 
 
+class Index(Struct, frozen=True, kw_only=True):
+    """A secondary index of a table (`penstock.store.indexes`)."""
+
+    id: int
+    name: str
+    partition_key: KeyAttribute
+    sort_key: KeyAttribute | None = None
+    scope: str | None = None
+    """Only items whose partition key begins with it and "#"; None: all items."""
+    ready: bool = False
+    """Whether every item is in it that belongs there: until then nobody may query it."""
+    created_ms: int = 0
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The names of the index's own key attributes, the partition key's first."""
+        if self.sort_key is None:
+            return (self.partition_key.name,)
+        return (self.partition_key.name, self.sort_key.name)
+
+    @property
+    def prefix(self) -> bytes:
+        """With what all of its entries begin: no table's items and no other index's entries do."""
+        return self.id.to_bytes(4, "big")
+
+
 class Table(Struct, frozen=True, kw_only=True):
     """A table's schema. Of the attributes of an item it names those of the key, and the TTL's."""
 
@@ -85,6 +111,8 @@ class Table(Struct, frozen=True, kw_only=True):
     streams: int = 0
     """How many streams it has had, that one too."""
     created_ms: int = 0
+    indexes: tuple[Index, ...] = ()
+    """Its secondary indexes, oldest first, those too that are being made."""
 
     @property
     def key_names(self) -> tuple[str, ...]:

@@ -28,12 +28,13 @@ from penstock.store import admin, queries
 from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
 from penstock.store.errors import StoreClosedError, StreamFullError, TableAlreadyExistsError
+from penstock.store.indexing import Indexes
 from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
 from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits, seal_idle
 from penstock.store.streaming import Streams
-from penstock.store.transaction import Updated
+from penstock.store.updates import Updated
 from penstock.store.values import Item, decode_item
 
 _log = structlog.get_logger()
@@ -64,7 +65,7 @@ def open(  # noqa: A001 - read as `store.open`
     )
 
 
-class Store(Streams):
+class Store(Indexes):
     """An open store. Made by `open`."""
 
     def __init__(

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from penstock.kv import Transaction as Txn
+from penstock.store import indexes
 from penstock.store.conditions import Condition, holds
 from penstock.store.errors import (
     ConditionCheckFailedError,
@@ -18,6 +19,7 @@ from penstock.store.errors import (
     TableNotFoundError,
     VersionMismatchError,
 )
+from penstock.store.indexbuilders import QueryIndex
 from penstock.store.layout import (
     RECORD_OVERHEAD_BYTES,
     Current,
@@ -27,22 +29,16 @@ from penstock.store.layout import (
     record_check,
     unpack_item,
 )
+from penstock.store.queries import ItemPage
 from penstock.store.records import EventType, Stored, encode_record, event_number, raw_image
 from penstock.store.retention import prune
 from penstock.store.schema import Stream, Table
 from penstock.store.shards import ShardLimits, is_due, seal
-from penstock.store.updates import Update, apply
+from penstock.store.updates import Update, Updated, apply
 from penstock.store.values import Encoded, Item, decode_item, encode_item
 
 _PRUNE_STEP: Final = 16
 """Records removed with each transaction, and twice as many as it adds."""
-
-
-class Updated(NamedTuple):
-    """What an update found and left."""
-
-    old: Item | None
-    new: Item
 
 
 class _Pending(NamedTuple):
@@ -97,6 +93,14 @@ class Transaction:
         """The item of that key, as this transaction has left it; None when there is none."""
         found = self._visible(self.table(table).key(key))
         return None if found is None else decode_item(found.data)
+
+    def query_index(self, table: str, index: str) -> QueryIndex:
+        """Describe items found by an index, as this transaction has left them: `execute` it."""
+        return QueryIndex(self._query_index, table, index)
+
+    def _query_index(self, query: QueryIndex) -> ItemPage:
+        table = self.table(query.table)
+        return indexes.read_page(self._layout, self._txn, table, query, now_ms=self._now_ms)
 
     def table(self, name: str) -> Table:
         """A table's schema. Raises TableNotFoundError."""
@@ -179,7 +183,7 @@ class Transaction:
         if current is not None:
             expired = not current.visible(self._now_ms)
             self._record(schema, [self._removal(schema, current, expired=expired)])
-            self._remove(place, current)
+            self._remove(schema, place, current)
         return old
 
     def check(self, table: str, key: Item, condition: Condition) -> None:
@@ -222,7 +226,7 @@ class Transaction:
         if current is None or current.visible(self._now_ms):
             return False
         self._record(schema, [self._removal(schema, current, expired=True)])
-        self._remove(key, current)
+        self._remove(schema, key, current)
         return True
 
     def _checked(
@@ -264,11 +268,21 @@ class Transaction:
             self._layout.put_expiry(self._txn, key, expires)
         value = pack_item(self._version, encoded.size, expires, encoded.data)
         self._layout.items.put(self._txn, key, value, new_node=self._new_node)
+        if schema.indexes:
+            self._reindex(schema, key, current, item)
 
-    def _remove(self, key: bytes, current: Current) -> None:
+    def _remove(self, schema: Table, key: bytes, current: Current) -> None:
         if current.expires:
             self._layout.delete_expiry(self._txn, key, current.expires)
         self._layout.items.delete(self._txn, key)
+        if schema.indexes:
+            self._reindex(schema, key, current, None)
+
+    def _reindex(self, schema: Table, key: bytes, old: Current | None, new: Item | None) -> None:
+        before = None if old is None else decode_item(old.data)
+        indexes.maintain(
+            self._layout, self._txn, schema, key, old=before, new=new, new_node=self._new_node
+        )
 
     def _new_node(self) -> int:
         self._nodes += 1

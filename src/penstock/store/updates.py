@@ -12,7 +12,7 @@ is never rounded (F15).
 
 from collections.abc import Collection, Iterator
 from decimal import Context, Decimal, Inexact
-from typing import Final, TypeAlias, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -44,6 +44,13 @@ MISSING: Final = "The provided expression refers to an attribute that does not e
 
 # The digits of two numbers lie between 1E-167 and 1E+126: none is lost, and if one were, it traps.
 _EXACT: Final = Context(prec=300, traps=[Inexact])
+
+
+class Updated(NamedTuple):
+    """What an update found and left."""
+
+    old: Item | None
+    new: Item
 
 
 class IfNotExists(Struct, frozen=True):

@@ -28,6 +28,7 @@ from penstock.store.conditions import Condition
 from penstock.store.consume import AsyncConsumer
 from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import StoreClosedError, StreamError, TransactionError
+from penstock.store.indexbuilders import CreateIndexWith, QueryIndexWith
 from penstock.store.queries import ItemPage
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
@@ -44,7 +45,7 @@ from penstock.store.remote.requests import (
 from penstock.store.remote.transactions import AsyncTransaction
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import Page, StreamInfo
-from penstock.store.transaction import Updated
+from penstock.store.updates import Updated
 from penstock.store.values import Item
 
 _IDLE_MAX: Final = 8
@@ -262,6 +263,10 @@ class AsyncClient:
         """Describe items of one partition, and read them with `await ....execute()`."""
         return QueryWith(lambda it: self._run(calls.query(it)), table)
 
+    def query_index(self, table: str, index: str) -> QueryIndexWith[Awaitable[ItemPage]]:
+        """Describe items found by an index, and read them with `await ....execute()`."""
+        return QueryIndexWith(lambda it: self._run(calls.query_index(it)), table, index)
+
     def scan(self, table: str) -> ScanWith[Awaitable[ItemPage]]:
         """Describe items of a table, and read them with `await ....execute()`."""
         return ScanWith(lambda it: self._run(calls.scan(it)), table)
@@ -287,6 +292,14 @@ class AsyncClient:
     async def describe_table(self, name: str) -> Table:
         """A table's schema. Raises TableNotFoundError."""
         return await self._run(calls.describe_table(name))
+
+    def create_index(self, table: str, name: str) -> CreateIndexWith[Awaitable[None]]:
+        """Describe an index of a table, and make it with `await ....execute()`."""
+        return CreateIndexWith(lambda it: self._run(calls.create_index(it)), table, name)
+
+    async def drop_index(self, table: str, name: str) -> None:
+        """Remove an index. Its entries leave the disk a few at a time."""
+        await self._run(calls.drop_index(table, name))
 
     async def set_ttl(self, table: str, attribute: str | None) -> None:
         """Let items expire at the second that `attribute` says; None: never."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from msgspec import UNSET
 
-from penstock.store.builders import ReadRecords
+from penstock.store.builders import QueryWith, ReadRecords, ScanWith
 from penstock.store.conditions import Condition
 from penstock.store.errors import (
     RefusedError,
@@ -18,6 +18,7 @@ from penstock.store.errors import (
     ValueRefusedError,
 )
 from penstock.store.filters import condition_from_json
+from penstock.store.indexbuilders import QueryIndex
 from penstock.store.keys import KeyType
 from penstock.store.projections import projection
 from penstock.store.queries import ItemPage, SortBound
@@ -36,8 +37,7 @@ from penstock.store.remote.requests import AnyRequest, Form
 from penstock.store.schema import Retention
 from penstock.store.store import Store
 from penstock.store.streams import BYTES_MAX, Page
-from penstock.store.transaction import Updated
-from penstock.store.updates import Update
+from penstock.store.updates import Update, Updated
 from penstock.store.values import Item, Scalar
 
 ITEMS_BYTES_MAX: Final = 16 << 20
@@ -82,6 +82,8 @@ class Target(Protocol):
 
     def check(self, table: str, key: Item, condition: Condition) -> None: ...
 
+    def query_index(self, table: str, index: str) -> QueryIndex: ...
+
 
 def written(answer: Answer, form: Form) -> dict[str, Any]:
     """The answer as it is sent."""
@@ -106,6 +108,7 @@ _NOTHING: Final = _said()
 # --- one item, inside a transaction ---------------------------------------------------------------
 
 OneItem: TypeAlias = ask.PutItem | ask.UpdateItem | ask.DeleteItem | ask.CheckItem | ask.GetItem
+InTransaction: TypeAlias = OneItem | ask.QueryIndex
 
 
 def one_item(target: Target, request: OneItem) -> Answer:
@@ -144,6 +147,14 @@ def one_item(target: Target, request: OneItem) -> Answer:
             key = read_item(form, request.key)
             target.check(request.table, key, condition_from_json(request.condition))
             return _NOTHING
+
+
+def in_transaction(target: Target, request: InTransaction) -> Answer:
+    """Answer what may be asked in a transaction. Raises as the transaction does."""
+    if isinstance(request, ask.QueryIndex):
+        query = target.query_index(request.table, request.index)
+        return _page(_queried(query, request), request)
+    return one_item(target, request)
 
 
 def _condition(json: Any) -> Condition | None:
@@ -217,7 +228,7 @@ def answer(store: Store, request: AnyRequest) -> Answer:
                 "no transaction is open on this connection. Nothing was changed. Send "
                 "begin_transaction first."
             )
-        case ask.BeginTransaction() | ask.Subscribe():
+        case ask.BeginTransaction() | ask.Subscribe() | ask.CreateIndex():
             raise AssertionError("the connection's own")
         case _:
             return _manage(store, request)
@@ -267,25 +278,35 @@ def _at_most(count: int, limit: int, operation: str, things: str) -> None:
 
 
 def _read_page(store: Store, request: ask.Query | ask.Scan) -> Answer:
+    match request:
+        case ask.QueryIndex():
+            query = store.query_index(request.table, request.index)
+            return _page(_queried(query, request), request)
+        case ask.Query():
+            return _page(_queried(store.query(request.table), request), request)
+        case ask.Scan():
+            return _page(store.scan(request.table), request)
+
+
+def _queried(query: QueryWith[ItemPage], request: ask.Query) -> QueryWith[ItemPage]:
     form = request.values
-    if isinstance(request, ask.Query):
-        query = store.query(request.table)
-        query.partition_key(cast("Scalar", read_value(form, request.partition_key)))
-        query.scan_forward(request.scan_forward)
-        if request.sort_key_condition is not None:
-            query.bound = _bound(form, request.sort_key_condition)
-        wanted: Any = query
-    else:
-        wanted = store.scan(request.table)
+    query.partition_key(cast("Scalar", read_value(form, request.partition_key)))
+    query.scan_forward(request.scan_forward)
+    if request.sort_key_condition is not None:
+        query.bound = _bound(form, request.sort_key_condition)
+    return query
+
+
+def _page(wanted: ScanWith[ItemPage], request: ask.Query | ask.Scan) -> Answer:
     if request.limit is not None:
         wanted.limit(request.limit)
     if request.exclusive_start_key is not None:
-        wanted.exclusive_start_key(read_item(form, request.exclusive_start_key))
+        wanted.exclusive_start_key(read_item(request.values, request.exclusive_start_key))
     if request.filter is not None:
         wanted.filter(condition_from_json(request.filter))
     if request.projection:
         wanted.projection = projection(*map(read_path, request.projection))
-    page: ItemPage = wanted.execute()
+    page = wanted.execute()
     return lambda form: {
         "items": [write_item(form, item) for item in page.items],
         "last_key": write_item(form, page.last_key),
@@ -316,6 +337,9 @@ def _manage(store: Store, request: AnyRequest) -> Answer:
             return _said(tables=store.list_tables())
         case ask.DescribeTable():
             return _said(table=write_table(store.describe_table(request.table)))
+        case ask.DropIndex():
+            store.drop_index(request.table, request.index)
+            return _NOTHING
         case ask.Count():
             return _said(count=store.count(request.table))
         case ask.SetTtl():
@@ -364,6 +388,18 @@ def _manage(store: Store, request: AnyRequest) -> Answer:
             return _said(forgot=store.forget_consumer(request.table, request.name))
         case _:
             raise AssertionError(f"{type(request).__name__} has no answer")
+
+
+def create_index(store: Store, request: ask.CreateIndex, check: Callable[[], None]) -> Answer:
+    """Make an index, unless `check`, called before each step, raises."""
+    index = store.create_index(request.table, request.index)
+    index.partition_key(request.partition_key.name, KeyType(request.partition_key.type))
+    if request.sort_key is not None:
+        index.sort_key(request.sort_key.name, KeyType(request.sort_key.type))
+    if request.scope is not None:
+        index.scope(request.scope)
+    index.between(check).execute()
+    return _NOTHING
 
 
 def _create(store: Store, request: ask.CreateTable) -> None:

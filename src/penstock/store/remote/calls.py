@@ -3,7 +3,7 @@ is awaited."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +19,8 @@ from penstock.store.conditions import Condition, Literal
 from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import RefusedError
 from penstock.store.filters import condition_to_json
+from penstock.store.indexbuilders import CreateIndexWith, QueryIndexWith
+from penstock.store.keys import KeyAttribute
 from penstock.store.queries import ItemPage, SortBound
 from penstock.store.remote import requests as ask
 from penstock.store.remote.answers import WAIT_MS_MAX
@@ -36,7 +38,6 @@ from penstock.store.remote.forms import (
 from penstock.store.remote.requests import Form
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.streams import BYTES_MAX, Page, StreamInfo
-from penstock.store.transaction import Updated
 from penstock.store.updates import (
     Action,
     AddAction,
@@ -44,11 +45,15 @@ from penstock.store.updates import (
     RemoveAction,
     SetAction,
     Update,
+    Updated,
 )
 from penstock.store.values import Item
 
 FORM: Form = "dynamodb"
 """The form in which our clients send values: it has every value."""
+
+_INDEX_SECONDS: Final = 86_400.0
+"""How long an index may take to be made: as long as it does, in effect."""
 
 Result = TypeVar("Result")
 Answer = Mapping[str, Any]
@@ -269,16 +274,25 @@ def scan(described: ScanWith[Any]) -> Call[ItemPage]:
 
 def query(described: QueryWith[Any]) -> Call[ItemPage]:
     """A page of a partition."""
+    request = ask.Query(table=described.table, **_queried(described))
+    return Call(request, _page, writes=False)
+
+
+def query_index(described: QueryIndexWith[Any]) -> Call[ItemPage]:
+    """A page of a partition of an index."""
+    request = ask.QueryIndex(table=described.table, index=described.index, **_queried(described))
+    return Call(request, _page, writes=False)
+
+
+def _queried(described: QueryWith[Any]) -> dict[str, Any]:
     if described.partition is None:
         raise RefusedError("a query reads one partition; say partition_key(value)")
-    request = ask.Query(
-        table=described.table,
-        partition_key=write_value(FORM, described.partition),
-        sort_key_condition=None if described.bound is None else _bound(described.bound),
-        scan_forward=not described.reversed,
+    return {
+        "partition_key": write_value(FORM, described.partition),
+        "sort_key_condition": None if described.bound is None else _bound(described.bound),
+        "scan_forward": not described.reversed,
         **_wanted(described),
-    )
-    return Call(request, _page, writes=False)
+    }
 
 
 def _wanted(described: ScanWith[Any]) -> dict[str, Any]:
@@ -310,11 +324,11 @@ def count(table: str) -> Call[int]:
 def create_table(described: CreateTableWith[Any]) -> Call[None]:
     """Make a table."""
     assert described.partition is not None, "the builder saw to it"
-    sort, view = described.sort, described.view
+    view = described.view
     request = ask.CreateTable(
         table=described.name,
-        partition_key=ask.Key(name=described.partition.name, type=described.partition.type.value),
-        sort_key=None if sort is None else ask.Key(name=sort.name, type=sort.type.value),
+        partition_key=_key(described.partition),
+        sort_key=None if described.sort is None else _key(described.sort),
         ttl_attribute=described.ttl_attribute,
         stream=None
         if view is None
@@ -323,6 +337,10 @@ def create_table(described: CreateTableWith[Any]) -> Call[None]:
         ),
     )
     return Call(request, _nothing, writes=True)
+
+
+def _key(key: KeyAttribute) -> ask.Key:
+    return ask.Key(name=key.name, type=key.type.value)
 
 
 def drop_table(table: str) -> Call[None]:
@@ -342,6 +360,24 @@ def describe_table(table: str) -> Call[Table]:
         _table,
         writes=False,
     )
+
+
+def create_index(described: CreateIndexWith[Any]) -> Call[None]:
+    """Make an index. The server looks at every item of the table before it answers."""
+    assert described.partition is not None, "the builder saw to it"
+    request = ask.CreateIndex(
+        table=described.table,
+        index=described.name,
+        partition_key=_key(described.partition),
+        sort_key=None if described.sort is None else _key(described.sort),
+        scope=described.only,
+    )
+    return Call(request, _nothing, writes=True, wait_seconds=_INDEX_SECONDS)
+
+
+def drop_index(table: str, index: str) -> Call[None]:
+    """Remove an index."""
+    return Call(ask.DropIndex(table=table, index=index), _nothing, writes=True)
 
 
 def set_ttl(table: str, attribute: str | None) -> Call[None]:

@@ -21,6 +21,7 @@ from penstock.store.conditions import Condition
 from penstock.store.consume import Consumer
 from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import StoreClosedError, StreamError, TransactionError
+from penstock.store.indexbuilders import CreateIndex, QueryIndex
 from penstock.store.records import StreamRecord
 from penstock.store.remote import calls
 from penstock.store.remote.calls import Answer, Call, answered
@@ -272,6 +273,10 @@ class Client:
         """Describe items of one partition, and read them with `execute`, by sort key."""
         return Query(lambda it: self._run(calls.query(it)), table)
 
+    def query_index(self, table: str, index: str) -> QueryIndex:
+        """Describe items found by an index, and read them with `execute`, by its sort key."""
+        return QueryIndex(lambda it: self._run(calls.query_index(it)), table, index)
+
     def scan(self, table: str) -> Scan:
         """Describe items of a table, and read them with `execute`, partition by partition."""
         return Scan(lambda it: self._run(calls.scan(it)), table)
@@ -297,6 +302,14 @@ class Client:
     def describe_table(self, name: str) -> Table:
         """A table's schema. Raises TableNotFoundError."""
         return self._run(calls.describe_table(name))
+
+    def create_index(self, table: str, name: str) -> CreateIndex:
+        """Describe an index of a table, and make it with `execute`."""
+        return CreateIndex(lambda it: self._run(calls.create_index(it)), table, name)
+
+    def drop_index(self, table: str, name: str) -> None:
+        """Remove an index. Its entries leave the disk a few at a time."""
+        self._run(calls.drop_index(table, name))
 
     def set_ttl(self, table: str, attribute: str | None) -> None:
         """Let items expire at the second that `attribute` says; None: never."""

@@ -28,7 +28,7 @@ from penstock.store.paths import Path, PathLike, format_path, parse_path
 from penstock.store.records import EventType, StreamRecord
 from penstock.store.remote.errors import InternalServerError
 from penstock.store.remote.requests import Form
-from penstock.store.schema import StreamViewType, Table
+from penstock.store.schema import Index, StreamViewType, Table
 from penstock.store.streams import ConsumerInfo, StreamInfo
 from penstock.store.updates import (
     IfNotExists,
@@ -187,16 +187,32 @@ def write_table(table: Table) -> dict[str, Any]:
         **msgspec.structs.asdict(table),
         "partition_key": table.partition_key._asdict(),
         "sort_key": None if sort is None else sort._asdict(),
+        "indexes": [_write_index(index) for index in table.indexes],
+    }
+
+
+def _write_index(index: Index) -> dict[str, Any]:
+    sort = index.sort_key
+    return {
+        **msgspec.structs.asdict(index),
+        "partition_key": index.partition_key._asdict(),
+        "sort_key": None if sort is None else sort._asdict(),
     }
 
 
 def read_table(json: Mapping[str, Any]) -> Table:
     """What `write_table` wrote."""
+    read = _read_keys(json)
+    read["indexes"] = tuple(Index(**_read_keys(index)) for index in read["indexes"])
+    return Table(**read)
+
+
+def _read_keys(json: Mapping[str, Any]) -> dict[str, Any]:
     read: dict[str, Any] = dict(json)
     for name in ("partition_key", "sort_key"):
         if read[name] is not None:
             read[name] = KeyAttribute(read[name]["name"], KeyType(read[name]["type"]))
-    return Table(**read)
+    return read
 
 
 def write_info(info: StreamInfo) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.store.errors import TransactionError
 from penstock.store.remote import requests as ask
-from penstock.store.remote.answers import Answer, one_item, written
+from penstock.store.remote.answers import Answer, in_transaction, written
 from penstock.store.remote.forms import told, write_error
 from penstock.store.remote.requests import AnyRequest, Form, decode_request, encode_line
 from penstock.store.store import Store
@@ -123,14 +123,21 @@ def _answered(transaction: Transaction, request: AnyRequest) -> bytes:
     form: Form = "plain"
     try:
         if not isinstance(
-            request, ask.GetItem | ask.PutItem | ask.UpdateItem | ask.DeleteItem | ask.CheckItem
+            request,
+            ask.GetItem
+            | ask.PutItem
+            | ask.UpdateItem
+            | ask.DeleteItem
+            | ask.CheckItem
+            | ask.QueryIndex,
         ):
             raise TransactionError(
-                "inside a transaction only get_item, put_item, update_item, delete_item and "
-                "check_item are possible. This changed nothing, and the transaction is open."
+                "inside a transaction only get_item, put_item, update_item, delete_item, "
+                "check_item and query_index are possible. This changed nothing, and the "
+                "transaction is open."
             )
         form = request.values
-        said: Answer = one_item(transaction, request)
+        said: Answer = in_transaction(transaction, request)
         return encode_line(written(said, form))
     except PenstockError as error:
         return encode_line(write_error(form, error))

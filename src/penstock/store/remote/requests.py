@@ -187,6 +187,12 @@ class Query(Valued, frozen=True, kw_only=True, tag="query"):
     projection: list[str | list[str | int]] = []
 
 
+class QueryIndex(Query, frozen=True, kw_only=True, tag="query_index"):
+    """As `query`, of one partition of an index; `last_key` has the index's keys too."""
+
+    index: str
+
+
 class Count(Request, frozen=True, kw_only=True, tag="count"):
     """{"count": how many items a table has}"""
 
@@ -235,6 +241,23 @@ class DescribeTable(Request, frozen=True, kw_only=True, tag="describe_table"):
     """{"table": its schema}"""
 
     table: str
+
+
+class CreateIndex(Request, frozen=True, kw_only=True, tag="create_index"):
+    """{} once every item is in it that belongs there, which may take long."""
+
+    table: str
+    index: str
+    partition_key: Key
+    sort_key: Key | None = None
+    scope: str | None = None
+
+
+class DropIndex(Request, frozen=True, kw_only=True, tag="drop_index"):
+    """{}"""
+
+    table: str
+    index: str
 
 
 class SetTtl(Request, frozen=True, kw_only=True, tag="set_ttl"):
@@ -367,11 +390,14 @@ AnyRequest = (
     | AbortTransaction
     | Scan
     | Query
+    | QueryIndex
     | Count
     | CreateTable
     | DropTable
     | ListTables
     | DescribeTable
+    | CreateIndex
+    | DropIndex
     | SetTtl
     | GetTtl
     | RemoveTtl

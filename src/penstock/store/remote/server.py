@@ -23,7 +23,14 @@ from typing import Any, Final, TypeVar
 from penstock.errors import ConfigError, PenstockError
 from penstock.store.errors import StreamClosedError
 from penstock.store.remote import requests as ask
-from penstock.store.remote.answers import answer, form_of, read_records, records, written
+from penstock.store.remote.answers import (
+    answer,
+    create_index,
+    form_of,
+    read_records,
+    records,
+    written,
+)
 from penstock.store.remote.config import ServerConfig
 from penstock.store.remote.errors import (
     RequestTooLargeError,
@@ -65,6 +72,7 @@ class StoreServer:
         self.config = config
         self._writer = ThreadPoolExecutor(1, "store-writes")
         self._readers = ThreadPoolExecutor(_READER_THREADS, "store-reads")
+        self._indexer = ThreadPoolExecutor(1, "store-indexes")
         self._connections = dict[asyncio.Task[None], Connection]()
         self._stopping = False
 
@@ -101,6 +109,7 @@ class StoreServer:
                 await asyncio.wait(late)
         await asyncio.to_thread(self._writer.shutdown)
         await asyncio.to_thread(self._readers.shutdown)
+        await asyncio.to_thread(self._indexer.shutdown)
 
     async def write(self, call: Callable[[], Result]) -> Result:
         """Call in the thread that writes."""
@@ -109,6 +118,20 @@ class StoreServer:
     async def read(self, call: Callable[[], Result]) -> Result:
         """Call in a thread that reads."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, call)
+
+    async def index(self, call: Callable[[], Result]) -> Result:
+        """Call in the thread that makes indexes: it writes a step at a time, between others."""
+        return await asyncio.get_running_loop().run_in_executor(self._indexer, call)
+
+    def refuse_stopping(self) -> None:
+        """Have an index that is being made given up once the server is to end.
+
+        Raises ServerStoppingError.
+        """
+        if self._stopping:
+            raise ServerStoppingError(
+                "the store's server is stopping. Nothing was done. Try again."
+            )
 
 
 class Connection:
@@ -230,6 +253,13 @@ class Connection:
         def call() -> bytes:
             return encode_line(written(answer(self._store, request), form_of(request)))
 
+        if isinstance(request, ask.CreateIndex):
+            check = self._server.refuse_stopping
+            return await self._server.index(
+                lambda: encode_line(
+                    written(create_index(self._store, request, check), form_of(request))
+                )
+            )
         reads = isinstance(request, _READS)
         return await (self._server.read(call) if reads else self._server.write(call))
 

@@ -1,16 +1,18 @@
 """Transactions in parts, over a connection of their own."""
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import TypeVar
 
 from penstock.store.conditions import Condition
+from penstock.store.indexbuilders import QueryIndex, QueryIndexWith
+from penstock.store.queries import ItemPage
 from penstock.store.remote import calls
 from penstock.store.remote.calls import Call, answered
 from penstock.store.remote.links import AsyncLink, Link, Lost, undone
 from penstock.store.remote.requests import encode_line
-from penstock.store.transaction import Updated
-from penstock.store.updates import Update
+from penstock.store.updates import Update, Updated
 from penstock.store.values import Item
 
 Result = TypeVar("Result")
@@ -69,6 +71,10 @@ class ClientTransaction:
     ) -> Item | None:
         """Remove an item; returns it, or None when there was none, which is no change."""
         return self._run(calls.delete(table, key, condition, expected_version))
+
+    def query_index(self, table: str, index: str) -> QueryIndex:
+        """Describe items found by an index, as this transaction has left them: `execute` it."""
+        return QueryIndex(lambda it: self._run(calls.query_index(it)), table, index)
 
     def check(self, table: str, key: Item, condition: Condition) -> None:
         """Raise ConditionCheckFailedError unless the condition holds for the item of that key."""
@@ -134,6 +140,10 @@ class AsyncTransaction:
     ) -> Item | None:
         """Remove an item; returns it, or None when there was none, which is no change."""
         return await self._run(calls.delete(table, key, condition, expected_version))
+
+    def query_index(self, table: str, index: str) -> QueryIndexWith[Awaitable[ItemPage]]:
+        """Describe items found by an index, as this transaction has left them."""
+        return QueryIndexWith(lambda it: self._run(calls.query_index(it)), table, index)
 
     async def check(self, table: str, key: Item, condition: Condition) -> None:
         """Raise ConditionCheckFailedError unless the condition holds for the item of that key."""

@@ -11,6 +11,7 @@ from penstock.testing.contracts.checkpoints import CheckpointStoreContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
 from penstock.testing.contracts.store import StoreContract
+from penstock.testing.contracts.store_indexes import StoreIndexContract
 
 __all__ = [
     "AboveContract",
@@ -19,4 +20,5 @@ __all__ = [
     "DurableLogContract",
     "ManualClock",
     "StoreContract",
+    "StoreIndexContract",
 ]
