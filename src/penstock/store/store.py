@@ -33,7 +33,6 @@ from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
 from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits, seal_idle
-from penstock.store.streaming import Streams
 from penstock.store.updates import Updated
 from penstock.store.values import Item, decode_item
 
