@@ -3,6 +3,9 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
+
+from msgspec import Struct
 
 from penstock import store
 from penstock.store import KeyType, Page, Store, StreamViewType
@@ -58,3 +61,21 @@ def told(page: Page) -> list[tuple[str, object, object]]:
 def all_records(db: Store, table: str = "t") -> list[tuple[str, object, object]]:
     """What the whole stream of a table says."""
     return told(db.get_stream_records(table).execute())
+
+
+def name_of(value: object) -> str:
+    """As `repr`, but a set's elements in one order, whichever process asks: a test's id."""
+    match value:
+        case set():
+            elements = sorted(name_of(element) for element in cast("set[object]", value))
+            return f"{{{', '.join(elements)}}}"
+        case list() | tuple():
+            return f"[{', '.join(name_of(element) for element in cast('list[object]', value))}]"
+        case dict():
+            pairs = cast("dict[str, object]", value).items()
+            return f"{{{', '.join(f'{name}: {name_of(one)}' for name, one in pairs)}}}"
+        case Struct():
+            fields = (name_of(getattr(value, name)) for name in value.__struct_fields__)
+            return f"{type(value).__name__}({', '.join(fields)})"
+        case _:
+            return repr(value)

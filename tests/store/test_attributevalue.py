@@ -23,6 +23,7 @@ from penstock.store.errors import (
 )
 from penstock.store.values import Item, Number, Value, encode_item, encode_value
 from tests.store.anything import exact_numbers, items, values
+from tests.store.support import name_of
 
 INVALID = "One or more parameter values were invalid: "
 
@@ -59,7 +60,7 @@ def test_a_value_has_one_form(value: Value) -> None:
         ({2, Decimal("1.5")}, {"NS": ["1.5", "2"]}),
         ({b"b", b"a"}, {"BS": ["YQ==", "Yg=="]}),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_values_are_written_as_dynamodb_writes_them(value: Value, written: dict[str, Any]) -> None:
     assert encode_attribute(value) == written

@@ -32,6 +32,7 @@ from penstock.store.errors import InvalidConditionError, ValueRefusedError
 from penstock.store.paths import ABSENT, read
 from penstock.store.values import Item, Value, encode_value
 from tests.store.anything import conditions, small_items, small_values
+from tests.store.support import name_of
 
 ITEM: Item = {
     "price": 10,
@@ -84,7 +85,7 @@ ITEM: Item = {
         attr("price").gt(11) | attr("on").eq(True),
         ~attr("price").gt(11),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_it_holds(condition: Condition) -> None:
     assert holds(condition, ITEM)
@@ -121,7 +122,7 @@ def test_it_holds(condition: Condition) -> None:
         attr("sizes").contains(True),
         attr("map").contains("k"),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_it_does_not_hold(condition: Condition) -> None:
     assert not holds(condition, ITEM)

@@ -18,6 +18,7 @@ from penstock.store.expressions.request import RequestExpressions, read_request
 from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.updates import WRONG_TYPE_LEGACY, Update, apply
 from penstock.store.values import Item, Value
+from tests.store.support import name_of
 
 PK = KeyAttribute("pk", KeyType.STRING)
 SK = KeyAttribute("sk", KeyType.NUMBER)
@@ -171,7 +172,7 @@ A: dict[str, Item] = {
         (legacy("NULL"), {"absent"}),
         (legacy("NOT_NULL"), {"number", "text", "set", "null"}),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_a_legacy_operator_matches_what_its_expression_would(
     given: dict[str, Any], matching: set[str]
@@ -253,7 +254,7 @@ def test_expected_is_a_condition(
             "ComparisonOperator BEGINS_WITH is not valid for N AttributeValue type",
         ),
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_what_expected_cannot_mean_is_refused_in_dynamodbs_words(
     given: dict[str, Any], said: str
@@ -288,7 +289,7 @@ def test_a_legacy_between_needs_its_bounds_in_order() -> None:
         {"ConditionExpression": "a = :a", "ExpressionAttributeValues": [1]},
         {"ConditionExpression": "#a = #b", "ExpressionAttributeNames": {"#a": 1}},
     ],
-    ids=str,
+    ids=name_of,
 )
 def test_no_malformed_request_is_an_error_of_ours(request_: dict[str, Any]) -> None:
     with pytest.raises(RefusedError):

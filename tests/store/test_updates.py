@@ -43,6 +43,7 @@ from penstock.store.updates import (
 )
 from penstock.store.values import Item, Number, Value, encode_item
 from tests.store.anything import exact_numbers, literals, paths, small_items
+from tests.store.support import name_of
 
 ONE: set[Number] = {1}
 TWO: set[Number] = {1, 2}
@@ -101,7 +102,7 @@ def changed(update: Update) -> Item:
         (Update().set("l[1]", "b").remove("l[0]"), {"l": ["b", 3]}),
         (Update(), {}),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_an_update_changes_what_it_says(update: Update, after: Item) -> None:
     assert changed(update) == after
@@ -138,7 +139,7 @@ def test_an_update_changes_what_it_says(update: Update, after: Item) -> None:
         (Update().add("s", 1).set("s2", 1).remove("n.r"), WRONG_PATH),
         (Update(legacy=True).add("s", 1), WRONG_TYPE_LEGACY),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_what_does_not_fit_the_item_is_refused_in_dynamodbs_words(
     update: Update, said: str
@@ -158,7 +159,7 @@ def test_what_does_not_fit_the_item_is_refused_in_dynamodbs_words(
         Update().add("id", 1),
         Update().set("id.x", 1),
     ],
-    ids=repr,
+    ids=name_of,
 )
 def test_a_key_attribute_never_changes(update: Update) -> None:
     with pytest.raises(KeyAttributeUpdateError) as refused:
