@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.serve.dynamodb.config import DynamoConfig
     from penstock.store.remote.config import ServerConfig
+    from penstock.store.syncing import SyncMode
 
 
 def serve(
@@ -38,6 +39,13 @@ def serve(
     stop_seconds_max: Annotated[
         float, typer.Option(help="How long a stop waits for answers and transactions.")
     ] = 10.0,
+    sync: Annotated[
+        Literal["full", "none"],
+        typer.Option(
+            help="full: a write is on the disk when it is answered. none: it is within a second, "
+            "and a power cut takes what is not."
+        ),
+    ] = "full",
     dynamodb: store_dynamodb.AddressOption = None,
     dynamodb_credentials: store_dynamodb.CredentialsOption = None,
     dynamodb_region: store_dynamodb.RegionOption = "us-east-1",
@@ -78,7 +86,7 @@ def serve(
             account=dynamodb_account,
             retention=dynamodb_retention,
         )
-    asyncio.run(_serve(path, socket, config, endpoint, as_json=as_json))
+    asyncio.run(_serve(path, socket, config, endpoint, sync=sync, as_json=as_json))
 
 
 async def _serve(
@@ -87,6 +95,7 @@ async def _serve(
     config: "ServerConfig",
     endpoint: "DynamoConfig | None",
     *,
+    sync: "SyncMode",
     as_json: bool,
 ) -> None:
     from penstock import store
@@ -95,7 +104,7 @@ async def _serve(
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         loop.add_signal_handler(number, stop.set)
-    db = await asyncio.to_thread(store.open, path)
+    db = await asyncio.to_thread(store.open, path, sync=sync)
     try:
         async with AsyncExitStack() as stack:
             places = dict[str, str]()

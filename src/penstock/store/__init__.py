@@ -22,6 +22,8 @@ from penstock.store.errors import (
     StoreClosedError,
     StoreError,
     StoreLockedError,
+    StoreSyncError,
+    StoreUnsettledError,
     StreamAlreadyEnabledError,
     StreamChangedError,
     StreamClosedError,
@@ -55,6 +57,7 @@ from penstock.store.remote.errors import (
 from penstock.store.schema import Retention, StreamViewType, Table
 from penstock.store.store import Store, open  # noqa: A004 - read as `store.open`
 from penstock.store.streams import ConsumerInfo, Page, StreamInfo
+from penstock.store.syncing import SyncMode
 from penstock.store.transaction import Transaction, Updated
 from penstock.store.updates import Update, if_not_exists, list_append, minus, plus
 from penstock.store.values import Item, Value
@@ -104,6 +107,8 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreLockedError",
+    "StoreSyncError",
+    "StoreUnsettledError",
     "StreamAlreadyEnabledError",
     "StreamChangedError",
     "StreamClosedError",
@@ -113,6 +118,7 @@ __all__ = [
     "StreamNotEnabledError",
     "StreamRecord",
     "StreamViewType",
+    "SyncMode",
     "Table",
     "TableAlreadyExistsError",
     "TableNotFoundError",
