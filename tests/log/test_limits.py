@@ -321,7 +321,7 @@ def test_a_log_on_a_network_file_system_is_not_created(
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("40 22 0:40 / / rw - nfs4 host:/share rw\n")
-    monkeypatch.setattr(kv, "_MOUNTS", mounts)
+    monkeypatch.setattr("penstock.disks._MOUNTS", mounts)
     with pytest.raises(ConfigError, match="network file system"):
         LmdbLog(LogConfig(path=tmp_path / "log"))
     assert not (tmp_path / "log" / "data.mdb").exists()
