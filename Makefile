@@ -96,7 +96,7 @@ bench: servers ## Every benchmark under bench/
 # ------------------------------------------------------------------- using it
 
 .PHONY: quickstart
-quickstart: setup ## A simulated shop, captured, followed and merged into a Delta table
+quickstart: setup ## A shop in an embedded store, captured, followed and merged into Delta tables
 	$(BIN)/penstock quickstart
 
 .PHONY: fmt

@@ -214,11 +214,16 @@ class CheckpointUntrustedError(CheckpointStoreError):
 
     code = "checkpoint.untrusted"
 
-    def __init__(self, why: str) -> None:
+    def __init__(
+        self,
+        why: str,
+        *,
+        remedy: str = "Correct ca, certificate and key of [checkpoint], or the store's own "
+        "certificate",
+    ) -> None:
         super().__init__(
             f"the store of published copies cannot be asked: {why}. Nothing was published, and "
-            f"the positions in the log are safe. Correct ca, certificate and key of [checkpoint], "
-            f"or the store's own certificate."
+            f"the positions in the log are safe. {remedy}."
         )
 
 

@@ -41,6 +41,7 @@ _DATABASES_MAX: Final = 16
 _META_PAGES: Final = 2
 _SNAPSHOT_AGE_MAX: Final = 16
 """Transactions. A snapshot that is older is not one of the short ones, and pins pages."""
+_SET_SYNC_SECONDS_MAX: Final = 30.0
 _REUSE_BYTES_MIN: Final = 1 << 20
 _GROWTH_BYTES_MAX: Final = 1 << 20
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
@@ -122,6 +123,8 @@ class Env:
 
     def databases(self, names: Sequence[bytes], *, create: bool) -> bool:
         """Open named databases; False if one is missing and `create` is not asked for."""
+        if all(name in self._names for name in names):
+            return True  # another holder has, and need not be waited for: its users may never rest
         with self._alone():
             return self._open_databases(names, create=create)
 
@@ -152,11 +155,14 @@ class Env:
                     self._turn.notify_all()
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
+    def _alone(self, *, seconds_max: float | None = None) -> Generator[None]:
         """No transaction of this process is open inside, as closing and resizing require."""
         with self._turn:
-            while self._exclusive or self._users:
-                self._turn.wait()
+            if not self._turn.wait_for(lambda: not (self._exclusive or self._users), seconds_max):
+                raise LogLockedError(
+                    f"transactions of this process at {self.path} did not end within "
+                    f"{seconds_max:g} s. Nothing was changed. Let them end, and try again."
+                )
             self._exclusive = True
         try:
             yield
@@ -265,13 +271,16 @@ class Env:
     def set_sync(self, sync: bool) -> None:
         """Whether writes wait for the disk; starts LMDB anew if it was otherwise.
 
+        Raises LogLockedError when transactions of this process hold that up for too long.
+
         Without (MDB_NOSYNC) they survive the process, for they are the kernel's, but a power cut
         may keep any page and lose any: what is left then is the caller's care (`flush`, `pin`).
         """
-        with self._alone():
-            if sync != self._sync:
-                self._sync = sync
-                self._start_anew()
+        if sync == self._sync:
+            return  # nobody else changes it: who does holds the lock of the store's writer
+        with self._alone(seconds_max=_SET_SYNC_SECONDS_MAX):
+            self._sync = sync
+            self._start_anew()
 
     def flush(self) -> None:
         """All that was written is on the disk when this returns."""

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.cli.config import load
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient, PipelineReport
 from penstock.errors import PenstockError
 from penstock.log import LmdbLog
+from penstock.state.tables import open_state, read_applied, state_path, write_applied
 from tests.capture.doubles import commit
 from tests.cli.service import SHOP, Service, configure, penstock
 
@@ -129,6 +131,24 @@ def test_status_says_how_far_the_current_rows_are_behind_with_the_service_down(
     said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
     assert said["state"] is None
     assert {one["rows"] for one in said["sources"]} == {None}
+
+
+def test_status_with_current_rows_of_another_version_says_everything_else(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = configure(tmp_path)
+    with Service(config, "--one-process"):
+        pass
+    with open_state(state_path(load(config).log.path)) as env, env.write() as txn:
+        applied = read_applied(txn, env)
+        assert applied is not None
+        write_applied(txn, env, structs.replace(applied, format=applied.format + 1))
+    said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
+    assert said["state"]["code"] == "log.format"
+    assert "built again from the log" in said["state"]["message"]
+    assert said["state"]["lagEvents"] == said["log"]["head"]
+    assert said["sources"][0]["position"].startswith("1:")
+    assert "built again" in penstock(capsys, "status", "--config", str(config)).out
 
 
 def test_status_reads_the_log_itself_when_the_service_is_down(

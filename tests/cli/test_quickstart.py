@@ -2,7 +2,9 @@
 
 import json
 import threading
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,19 +13,24 @@ from rich.progress import Progress
 
 from penstock.cli.compare import compare
 from penstock.cli.config import load
+from penstock.cli.shopkeeper import Shopkeeper
 from penstock.cli.tail import oldest
 from penstock.cli.walkthrough import Run, prepare
 from penstock.client import follow_sync
 from penstock.errors import ConfigError, PipelineError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from penstock.store import StoreClosedError
 from tests.cli.service import SHOP, Service, configure, penstock, spawn
 
-DOCUMENTS = {
-    "1": b'{"_id":1,"total":{"$numberDecimal":"2.50"},"tags":["b","a"],'
-    b'"at":{"$date":"2026-01-01T00:00:00.010Z"}}',
-    "2": b'{"_id":2,"total":{"$numberDecimal":"10"},"tags":[],'
-    b'"at":{"$date":"2026-01-01T00:00:01.000Z"}}',
-}
+DOCUMENTS: list[dict[str, Any]] = [
+    {
+        "_id": 1,
+        "total": {"$numberDecimal": "2.50"},
+        "tags": ["b", "a"],
+        "at": {"$date": "2026-01-01T00:00:00.010Z"},
+    },
+    {"_id": 2, "total": 10, "tags": [], "at": {"$date": "2026-01-01T00:00:01.000Z"}},
+]
 
 
 def table(
@@ -75,21 +82,22 @@ def test_a_table_that_differs_in_anything_is_not_equal(
 def test_a_folder_that_is_not_a_quickstart_s_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
     with pytest.raises(ConfigError, match="--folder"):
-        prepare(tmp_path, 10)
+        prepare(tmp_path)
     (tmp_path / "penstock.toml").write_text("[log]")
     with pytest.raises(ConfigError, match="Nothing was changed"):
-        prepare(tmp_path, 10)
+        prepare(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"
 
 
 def test_a_quickstart_starts_anew_in_its_own_folder(tmp_path: Path) -> None:
     folder = tmp_path / "q"
-    config = prepare(folder, 10)
+    config = prepare(folder)
     (folder / "lake").mkdir()
+    (folder / "shop.store").mkdir()
     (folder / "mine.txt").write_text("mine")
-    assert prepare(folder, 20) == config
-    assert "transactions = 20" in config.read_text()
+    assert prepare(folder) == config
     assert not (folder / "lake").exists()
+    assert not (folder / "shop.store").exists()
     assert (folder / "mine.txt").exists()
 
 
@@ -101,19 +109,45 @@ def test_a_pipeline_that_fails_while_the_shop_is_silent_ends_the_quickstart_with
     told, merged = progress.add_task("told"), progress.add_task("merged")
 
     def fail() -> None:
-        """Once the reader has everything that will ever come, and waits for more."""
-        while progress.tasks[told].completed < 3:
+        """Once the reader has the two changes that will ever come, and waits for more."""
+        while progress.tasks[told].completed < 2:
             threading.Event().wait(0.01)
         raise PipelineError("the target cannot be written. Nothing of the batch was written.")
 
-    run = Run(load(prepare(tmp_path / "quickstart", 1000)), progress)
+    run = Run(load(prepare(tmp_path / "quickstart")), progress, transactions=1000)
     with Service(configure(tmp_path, shop), "--one-process") as service:
-        changes = follow_sync(
-            service.ready["grpc"], after=oldest(service.ready["flight"]), control_events=True
-        )
+        changes = follow_sync(service.ready["grpc"], after=oldest(service.ready["flight"]))
         with pytest.raises(PipelineError, match="cannot be written"):
             run.follow_during(fail, changes, told, merged)
     assert "quickstart-tail" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_shop_that_cannot_go_on_ends_the_quickstart_with_its_error(tmp_path: Path) -> None:
+    progress = Progress(disable=True)
+    told, merged = progress.add_task("told"), progress.add_task("merged")
+    run = Run(load(prepare(tmp_path / "quickstart")), progress, transactions=3)
+
+    def fail(_: int) -> None:
+        raise StoreClosedError
+
+    def until_stopped() -> None:
+        run.stop.wait()
+
+    with (
+        Service(configure(tmp_path, SHOP.format(rate=1)), "--one-process") as service,
+        closing(
+            Shopkeeper(
+                tmp_path / "shop.store",
+                transactions=3,
+                on_commit=fail,
+                on_end=lambda changes: run.on_written(changes, told, merged),
+            )
+        ) as shop,
+    ):
+        shop.start()
+        changes = follow_sync(service.ready["grpc"], after=oldest(service.ready["flight"]))
+        with pytest.raises(StoreClosedError):
+            run.follow_during(until_stopped, changes, told, merged)
 
 
 @pytest.mark.spark
@@ -156,7 +190,8 @@ def test_a_pipeline_runs_once_and_status_says_how_far_it_is(
     (source,) = json.loads(said.out)["sources"]
     assert source["state"] == "finished"
     truth = ScriptSource("shop", ScriptSourceConfig()).shop.state_at(300)["orders"]
-    assert compare("orders", truth, tmp_path / "lake" / "orders").equal
+    rows = [json.loads(document) for document in truth.values()]
+    assert compare("orders", rows, tmp_path / "lake" / "orders").equal
     after = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
     (pipeline,) = after["pipelines"]
     assert pipeline["name"] == "orders"

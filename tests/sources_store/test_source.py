@@ -20,6 +20,7 @@ from penstock.errors import (
     UndecodableError,
 )
 from penstock.event import ChangeEvent, Commit, Fragment, Operation
+from penstock.flatten import unflatten
 from penstock.store import Item, KeyType, Store, StreamViewType
 from tests.sources_store.support import (
     Story,
@@ -151,6 +152,31 @@ async def test_every_value_is_told_exactly(tmp_path: Path) -> None:
     assert told == [
         b'{"id":%d,"v":%b}' % (number, written) for number, (_, written) in enumerate(VALUES)
     ]
+
+
+async def test_flattened_documents_come_back_as_the_store_has_them(tmp_path: Path) -> None:
+    """P32: of changes, before images and copies, with dots in names and values of every kind."""
+    item = {"id": 1, "a": {"b": {"c": Decimal("0.1")}, "d.e": {}}, "l": [{"x": 1}], "s": {b"a"}}
+    with opened(tmp_path) as db:
+        make(db, "a")
+        db.put("a", item)
+        flat = source_of(tmp_path, start="snapshot", flatten="dot")
+        story = await caught_up(db, flat)
+        db.put("a", {**item, "l": []})
+        await caught_up(db, source_of(tmp_path, flatten="dot"), story)
+        plain = await caught_up(db, source_of(tmp_path, start="beginning"))
+    copied, changed = story.changes
+    assert list(msgspec.json.decode(copied.full_document or b"")) == [
+        "a.b.c", r"a.d\.e", "id", "l", "s",
+    ]  # fmt: skip
+    images = [
+        (copied.full_document, plain.changes[0].full_document),
+        (changed.full_document_before_change, plain.changes[1].full_document_before_change),
+        (changed.full_document, plain.changes[1].full_document),
+    ]
+    for flattened, nested in images:
+        back = unflatten(msgspec.json.decode(flattened or b""))
+        assert back == msgspec.json.decode(nested or b"")
 
 
 KEYS: list[tuple[KeyType, Any, KeyType | None, Any, str, bytes]] = [

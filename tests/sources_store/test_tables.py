@@ -104,6 +104,81 @@ async def test_a_stream_that_begins_on_a_table_with_items_is_copied_or_its_gap_i
             assert len(story.changes) == 1
 
 
+@pytest.mark.parametrize("start", ["now", "snapshot"])
+async def test_a_captured_table_that_is_dropped_and_made_without_a_stream_is_a_gap(
+    tmp_path: Path, start: str
+) -> None:
+    """F19: it was told to be dropped, so it would be taken for empty, and it is not."""
+    with opened(tmp_path) as db:
+        make(db, "a", "b")
+        db.put("a", {"id": 1})
+        story = await caught_up(db, source_of(tmp_path, start=start))
+        db.drop_table("a")
+        without_stream(db, "a")
+        await caught_up(db, source_of(tmp_path, start=start), story)
+        assert story.said[-2:] == [("drop", "a"), ("gap", "a")]
+        assert reasons(story) == [("a", "no_stream")]
+        db.drop_table("a")
+        await caught_up(db, source_of(tmp_path, start=start), story)
+        assert story.said[-1] == ("drop", "a"), "now it is known to be empty again"
+
+
+async def test_a_table_that_is_made_without_a_stream_after_a_whole_copy_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    """Else it would be called complete: whatever was not heard of holds nothing."""
+    with opened(tmp_path) as db:
+        make(db, "a")
+        story = await caught_up(db, source_of(tmp_path, start="snapshot"))
+        without_stream(db, "t")
+        await caught_up(db, source_of(tmp_path, start="snapshot"), story)
+        assert reasons(story) == [("t", "no_stream")]
+        db.enable_stream("t", BOTH)
+        await caught_up(db, source_of(tmp_path, start="snapshot"), story)
+        assert facts(story, "snapshot_completed")[-1]["collections"] == ["shop.t"]
+        assert story.rows() == contents(db, "t")
+
+
+async def test_a_table_whose_stream_begins_before_its_items_is_no_gap(tmp_path: Path) -> None:
+    """Whether capture looked between the two or not; if it did, a copy closes what it said."""
+    with opened(tmp_path) as db:
+        make(db, "a")
+        story = await caught_up(db, source_of(tmp_path, start="snapshot"))
+        for name in ("at_once", "in_two"):
+            db.create_table(name).partition_key("id", KeyType.NUMBER).execute()
+            if name == "in_two":
+                await caught_up(db, source_of(tmp_path, start="snapshot"), story)
+            db.enable_stream(name, BOTH)
+            db.put(name, {"id": 1})
+            await caught_up(db, source_of(tmp_path, start="snapshot"), story)
+        assert reasons(story) == [("in_two", "no_stream")]
+        assert facts(story, "snapshot_completed")[-1]["collections"] == ["shop.in_two"]
+        assert [one for one in story.said if one[0] == "create"] == [
+            ("create", "at_once"),
+            ("create", "in_two"),
+        ]
+        assert story.rows() == contents(db, "at_once", "in_two")
+
+
+async def test_a_table_that_is_remade_without_a_stream_while_it_is_copied_is_not_called_copied(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path) as db:
+        make(db, "a", "b")
+        for number in range(6):
+            db.put("a", {"id": number})
+            db.put("b", {"id": number})
+        source = source_of(tmp_path, start="snapshot", snapshot_chunk_documents=2)
+        story = Story()
+        await follow(source, story, lambda story: len(story.changes) >= 4)
+        db.drop_table("a")
+        without_stream(db, "a")
+        await caught_up(db, source, story)
+        assert reasons(story) == [("a", "no_stream")]
+        (completed,) = facts(story, "snapshot_completed")
+        assert (completed["collections"], completed["whole"]) == (["shop.b"], False)
+
+
 async def test_a_copy_is_of_everything_only_where_every_table_has_a_stream(tmp_path: Path) -> None:
     """Else rows of a table that is not copied would be taken for gone."""
     with opened(tmp_path) as db:

@@ -122,6 +122,26 @@ def test_a_copy_is_told_apart_by_positions_and_by_consumers(tmp_path: Path) -> N
     assert handled == ["a", "lost", "c"]
 
 
+def test_a_stream_that_a_restored_store_begins_is_no_stream_of_the_store_before(
+    tmp_path: Path,
+) -> None:
+    """F10: though it has the number of one, and a reader of that one has read nothing yet."""
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        db.backup(tmp_path / "copy")
+        db.disable_stream("t")
+        db.set_ttl("t", "until")
+        db.enable_stream("t", BOTH)
+        position = db.get_stream_records("t").trim_horizon().execute().position
+    with opened(tmp_path / "copy") as db:
+        db.disable_stream("t")
+        db.enable_stream("t", BOTH)
+        for number in range(4):
+            db.put("t", {"id": str(number)})
+        with pytest.raises(StreamChangedError):
+            db.get_stream_records("t").after(position).execute()
+
+
 def test_a_copy_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with opened(tmp_path / "store") as db:
         with_table(db)

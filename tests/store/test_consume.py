@@ -11,13 +11,21 @@ import pytest
 
 from penstock import store
 from penstock.store import (
+    AsyncClient,
+    OutcomeUnknownError,
     Retention,
     StreamClosedError,
     StreamRecord,
     TransactionError,
 )
 from penstock.store.consumers import CONSUMERS_MAX
-from penstock.store.errors import CheckpointConflictError, RefusedError, StreamChangedError
+from penstock.store.errors import (
+    CheckpointConflictError,
+    RefusedError,
+    StreamChangedError,
+    StreamError,
+)
+from penstock.store.remote.server import serving
 from tests.store.support import BOTH, SetClock, opened, with_table
 
 
@@ -178,3 +186,82 @@ def test_a_hold_moves_to_the_next_stream_and_lets_the_last_one_go(tmp_path: Path
         # The stream that ended is forgotten.
         with pytest.raises(StreamChangedError):
             db.get_stream_records("t").after(first).execute()
+
+
+def _restored(path: Path) -> Path:
+    """A backup of a store in which consumer `c` has handled everything of table `t`."""
+    with opened(path / "store") as db:
+        with_table(db)
+        db.put("t", {"id": "a"})
+        db.consume("t", "c").run(lambda _: None, idle_seconds=0)
+        db.backup(path / "backup")
+    return path / "backup"
+
+
+def _never(records: list[StreamRecord]) -> None:
+    raise AssertionError(f"{len(records)} records were handled")
+
+
+def test_a_consumer_that_is_run_again_does_not_go_on_past_what_it_raised(tmp_path: Path) -> None:
+    """F10: whoever retries what failed has the restored table copied first, or is told again."""
+    copies = list[StreamError]()
+
+    def copy(error: StreamError) -> None:
+        copies.append(error)
+        if len(copies) == 1:
+            raise OSError("no room")
+
+    with opened(_restored(tmp_path)) as db:
+        db.put("t", {"id": "b"})
+        consumer = db.consume("t", "c")
+        for _ in range(2):
+            with pytest.raises(StreamChangedError, match="restored"):
+                consumer.run(_never, idle_seconds=0)
+        consumer = db.consume("t", "c", resync=copy)
+        with pytest.raises(OSError, match="no room"):
+            consumer.run(_never, idle_seconds=0)
+        consumer.run(_never, idle_seconds=0)
+        consumer.run(_never, idle_seconds=0)
+        assert len(copies) == 2, "once it is copied it goes on"
+
+
+async def test_an_awaited_consumer_does_not_go_on_past_what_it_raised_either(
+    tmp_path: Path,
+) -> None:
+    async def never(records: list[StreamRecord]) -> None:
+        _never(records)
+
+    with opened(_restored(tmp_path)) as db:
+        db.put("t", {"id": "b"})
+        async with serving(db, tmp_path / "s"), AsyncClient(tmp_path / "s") as client:
+            consumer = client.consume("t", "c")
+            for _ in range(2):
+                with pytest.raises(StreamChangedError, match="restored"):
+                    await consumer.run(never, idle_seconds=0)
+
+
+def test_a_consumer_looks_where_it_stands_when_nobody_said_whether_it_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeat at the most, and no quarrel with itself."""
+    with opened(tmp_path) as db:
+        with_table(db)
+        db.put("t", {"id": "a"})
+        handled = list[object]()
+
+        def handle(records: list[StreamRecord]) -> None:
+            handled.extend(one.keys["id"] for one in records)
+
+        consumer, save = db.consume("t", "c"), db.save_checkpoint
+
+        def unanswered(table: str, name: str, position: str, *, expected: str | None) -> None:
+            save(table, name, position, expected=expected)
+            raise OutcomeUnknownError("the server broke off")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(db, "save_checkpoint", unanswered)
+            with pytest.raises(OutcomeUnknownError):
+                consumer.run(handle, idle_seconds=0)
+        db.put("t", {"id": "b"})
+        consumer.run(handle, idle_seconds=0)
+        assert handled == ["a", "b"]

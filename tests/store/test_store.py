@@ -419,10 +419,10 @@ def test_an_item_that_was_refreshed_is_not_swept(tmp_path: Path) -> None:
         with_table(db, ttl="until")
         db.put("t", {"id": "a", "until": second + 10})
         clock.pass_(10)
-        seen = db.describe_table("t").key({"id": "a"})
+        table = db.describe_table("t")
         db.put("t", {"id": "a", "until": second + 100})
         with db.transact() as transaction:
-            assert not transaction.expire("t", seen)
+            assert not transaction.expire(table, table.key({"id": "a"}))
         assert db.get("t", {"id": "a"}) is not None
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from penstock import kv, store
-from penstock.errors import ConfigError, LogFullError, SourceError
+from penstock.errors import ConfigError, LogFullError, LogLockedError, SourceError
 from penstock.event import Commit
 from penstock.kv import Env
 from penstock.sources.store import StoreSource, StoreSourceConfig
@@ -242,6 +242,19 @@ def test_a_reader_beside_a_writer_of_either_mode_goes_on(tmp_path: Path) -> None
                 assert kv_of(db).synchronous == (mode == "full")
             assert not (tmp_path / NAME).exists()
         assert reader.list_tables() == ["t0", "t1", "t2"]
+
+
+def test_a_change_of_the_mode_does_not_wait_forever_for_a_reader_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv, "_SET_SYNC_SECONDS_MAX", 0.01)
+    store.open(tmp_path).close()
+    with store.open(tmp_path, read_only=True) as reader, reader.view():
+        with pytest.raises(LogLockedError, match="did not end"):
+            store.open(tmp_path, sync="none")
+        store.open(tmp_path).close()
+    with store.open(tmp_path, sync="none") as db:
+        assert not kv_of(db).synchronous
 
 
 def kv_of(db: Store) -> Env:

@@ -1,7 +1,7 @@
 """What an item may hold, and its one encoding."""
 
 import copy
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, Rounded, localcontext
 from typing import Any
 
 import pytest
@@ -58,6 +58,27 @@ def test_an_item_is_read_back_as_it_was_written(item: Item) -> None:
     read = decode_item(encode_item(item).data)
     assert typed(read) == typed(written)
     assert encode_item(read) == encode_item(item)
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        Context(prec=3, Emin=-5, Emax=5, traps=[]),
+        Context(prec=3, traps=[Inexact, Rounded]),
+        Context(capitals=0),
+    ],
+)
+@given(item=items)
+def test_what_is_written_does_not_depend_on_the_callers_decimal_context(
+    context: Context, item: Item
+) -> None:
+    """F15: it may round, trap, and write numbers otherwise."""
+    plain = encode_item(item)
+    with localcontext(context):
+        written = encode_item(item)
+        read = decode_item(written.data)
+    assert written == plain
+    assert typed(read) == typed(item)
 
 
 @given(values, values)

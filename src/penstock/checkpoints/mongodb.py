@@ -26,11 +26,13 @@ from pymongo.write_concern import WriteConcern
 
 from penstock.checkpoints.config import CheckpointConfig
 from penstock.checkpoints.record import pack, unpack
+from penstock.checkpoints.tls import untrusted_because
 from penstock.errors import (
     CheckpointConflictError,
     CheckpointError,
     CheckpointStoreError,
     CheckpointUnavailableError,
+    CheckpointUntrustedError,
     ConfigError,
 )
 from penstock.ports import Checkpoint, Kept
@@ -59,7 +61,7 @@ class MongoCheckpoints:
         try:
             found = await self._collection().find_one({"_id": instance})
         except PyMongoError as error:
-            raise _translated(error) from None
+            raise self._translated(error) from None
         if found is None:
             return None
         record = found.get("record")
@@ -81,7 +83,7 @@ class MongoCheckpoints:
         except DuplicateKeyError:
             raise CheckpointConflictError(instance=checkpoint.instance) from None
         except PyMongoError as error:
-            raise _translated(error) from None
+            raise self._translated(error) from None
         if replaced.matched_count == 0:
             raise CheckpointConflictError(instance=checkpoint.instance)
         return revision
@@ -91,7 +93,7 @@ class MongoCheckpoints:
         try:
             await self._collection().delete_one({"_id": instance})
         except PyMongoError as error:
-            raise _translated(error) from None
+            raise self._translated(error) from None
 
     async def close(self) -> None:
         """Close the connections; harmless when there are none."""
@@ -124,16 +126,29 @@ class MongoCheckpoints:
                 f"Nothing was published."
             ) from None
 
-
-def _translated(error: PyMongoError) -> CheckpointError:
-    """Without the server's text, which may hold a host or a user."""
-    if isinstance(error, _PASSING) or error.timeout or not isinstance(error, OperationFailure):
-        return CheckpointUnavailableError(
-            f"MongoDB does not answer ({type(error).__name__}). Capture goes on, the positions in "
-            f"the log are safe, and publishing is tried again. Is [checkpoint] uri up?"
+    def _translated(self, error: PyMongoError) -> CheckpointError:
+        """Without the server's text, which may hold a host or a user."""
+        if isinstance(error, _PASSING) or error.timeout or not isinstance(error, OperationFailure):
+            return self._untrusted() or CheckpointUnavailableError(
+                f"MongoDB does not answer ({type(error).__name__}). Capture goes on, the positions "
+                f"in the log are safe, and publishing is tried again. Is [checkpoint] uri up?"
+            )
+        name = (error.details or {}).get("codeName") or f"code {error.code}"
+        return CheckpointStoreError(
+            f"MongoDB refuses: {name}. Nothing was published, and the positions in the log are "
+            f"safe. Correct [checkpoint], or what its user may do: it needs readWrite on the "
+            f"database."
         )
-    name = (error.details or {}).get("codeName") or f"code {error.code}"
-    return CheckpointStoreError(
-        f"MongoDB refuses: {name}. Nothing was published, and the positions in the log are safe. "
-        f"Correct [checkpoint], or what its user may do: it needs readWrite on the database."
-    )
+
+    def _untrusted(self) -> CheckpointUntrustedError | None:
+        """Whether every member is known, and none asked since its certificate is not trusted."""
+        if self._client is None:
+            return None
+        members = self._client.topology_description.server_descriptions().values()
+        whys = [untrusted_because(str(member.error)) for member in members]
+        if not whys or not all(whys):
+            return None
+        return CheckpointUntrustedError(
+            f"the store's certificate is not trusted: {whys[0]}",
+            remedy="Correct tlsCAFile in [checkpoint] uri, or the store's own certificate",
+        )

@@ -94,6 +94,119 @@ def backoff_of(config: CaptureConfig) -> Backoff:
     )
 
 
+class Capturing:
+    """All sources of a configuration, captured into a log, with all that is told of them."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: CaptureLog,
+        *,
+        publisher: Publisher | None = None,
+        reloads: Reloads | None = None,
+    ) -> None:
+        self._log = log
+        self._publisher = publisher
+        self._reloads = reloads
+        self._publishes_at_end = settings.checkpoint.on_shutdown
+        self._clock = SystemClock()
+        self._paused = PausedSources(settings.log.path)
+        self._holds = Holds(settings.log.path)
+        self._reconciler: Reconciler | None = None
+        if settings.state.enabled:
+            self._reconciler = Reconciler(log, settings.log.path)
+            log.held_by(self._holds)
+        self._supervisor = Supervisor(
+            log,
+            [supervised(settings, name, clock=self._clock) for name in settings.sources],
+            clock=self._clock,
+            rng=random.Random(),
+            backoff=backoff_of(settings.capture),
+            paused=self._paused.read(),
+            injector=self._reconciler,
+        )
+        self._sender = Sender(settings.alerts)
+        self._observer = Observer(
+            log,
+            self._supervisor,
+            settings.capture,
+            self._clock,
+            alert=self._sender.offer,
+            memory=AlertMemory(settings.log.path),
+        )
+        self._sender.on_delivered = self._observer.delivered
+        self._reloader = Reloader(settings, self._apply)
+        log.on_request(self._control(settings).answer)
+
+    def _control(self, settings: Settings) -> Control:
+        """What may be asked of it."""
+        control = Control()
+        control.register("metrics", metrics)
+        control.register("status", self._observer.status)
+        control.register("reload", self._reloader.answer)
+        Operations(self._log, self._supervisor, self._paused).register(control)
+        copies = SnapshotRequests(
+            settings.log.path, self._supervisor.sources, keeps_state=settings.state.enabled
+        )
+        control.register(snapshot.REQUEST, copies.answer)
+        LetterRequests(self._supervisor).register(control)
+        publishing.register(control, self._log, self._supervisor, self._publisher)
+        return control
+
+    async def _apply(self, after: Settings, found: Plan) -> None:
+        # Opened before anything is changed: what cannot be opened changes nothing.
+        begun = [*found.added, *found.changed]
+        opened = {name: supervised(after, name, clock=self._clock) for name in begun}
+        self._log.retain(after.log)
+        self._supervisor.configure(backoff_of(after.capture))
+        self._observer.config = after.capture
+        self._sender.configure(after.alerts)
+        set_level(after.logging.level)
+        if self._publisher is not None:
+            self._publisher.configure(publishing.limits_of(after.checkpoint))
+        self._publishes_at_end = after.checkpoint.on_shutdown
+        if self._reloads is not None:
+            self._reloads.take(after)
+        kept = self._paused.read()
+        for name in found.removed:
+            await self._supervisor.remove(name)
+        for name in found.changed:
+            await self._supervisor.replace(opened[name])
+        for name in found.added:
+            await self._supervisor.add(opened[name], paused=name in kept)
+
+    async def run(self, *, stop: asyncio.Event, hangup: asyncio.Event | None = None) -> None:
+        """Until `stop` is set; reload at `hangup`."""
+        tasks = [
+            asyncio.create_task(self._supervisor.run(lasting=True)),
+            asyncio.create_task(self._observer.run()),
+            asyncio.create_task(self._observer.ask_sources()),
+            asyncio.create_task(self._observer.read_gaps()),
+            asyncio.create_task(self._sender.run()),
+            asyncio.create_task(self._reloader.on_hangup(hangup or asyncio.Event())),
+        ]
+        if self._publisher is not None:
+            tasks.append(asyncio.create_task(self._publisher.run()))
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            # All sources may have finished or stopped before we are told to: the service goes on,
+            # and says so to whoever asks.
+            waiting: set[asyncio.Task[Any]] = {stopping, *tasks}
+            while not stopping.done():
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in (stopping, *tasks):
+                task.cancel()
+            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+            await asyncio.to_thread(self._holds.close)
+            if self._reconciler is not None:
+                await self._reconciler.close()
+        if self._publisher is not None and self._publishes_at_end:
+            await self._publisher.finish()
+
+
 async def capture(
     settings: Settings,
     log: CaptureLog,
@@ -110,94 +223,5 @@ async def capture(
     the supervisor or the observer fails with: the process ends, and its parent starts it again;
     and SupersededError once another machine publishes as this instance.
     """
-    clock, paused = SystemClock(), PausedSources(settings.log.path)
-    reconciler = Reconciler(log, settings.log.path) if settings.state.enabled else None
-    holds = Holds(settings.log.path)
-    if settings.state.enabled:
-        log.held_by(holds)
-    supervisor = Supervisor(
-        log,
-        [supervised(settings, name, clock=clock) for name in settings.sources],
-        clock=clock,
-        rng=random.Random(),
-        backoff=backoff_of(settings.capture),
-        paused=paused.read(),
-        injector=reconciler,
-    )
-    sender = Sender(settings.alerts)
-    observer = Observer(
-        log,
-        supervisor,
-        settings.capture,
-        clock,
-        alert=sender.offer,
-        memory=AlertMemory(settings.log.path),
-    )
-    sender.on_delivered = observer.delivered
-    control = Control()
-    control.register("metrics", metrics)
-    control.register("status", observer.status)
-    Operations(log, supervisor, paused).register(control)
-    copies = SnapshotRequests(
-        settings.log.path, supervisor.sources, keeps_state=settings.state.enabled
-    )
-    control.register(snapshot.REQUEST, copies.answer)
-    LetterRequests(supervisor).register(control)
-    publishing.register(control, log, supervisor, publisher)
-
-    on_shutdown = settings.checkpoint.on_shutdown
-
-    async def apply(after: Settings, found: Plan) -> None:
-        # Opened before anything is changed: what cannot be opened changes nothing.
-        begun = [*found.added, *found.changed]
-        opened = {name: supervised(after, name, clock=clock) for name in begun}
-        log.retain(after.log)
-        supervisor.configure(backoff_of(after.capture))
-        observer.config = after.capture
-        sender.configure(after.alerts)
-        set_level(after.logging.level)
-        if publisher is not None:
-            publisher.configure(publishing.limits_of(after.checkpoint))
-        nonlocal on_shutdown
-        on_shutdown = after.checkpoint.on_shutdown
-        if reloads is not None:
-            reloads.take(after)
-        kept = paused.read()
-        for name in found.removed:
-            await supervisor.remove(name)
-        for name in found.changed:
-            await supervisor.replace(opened[name])
-        for name in found.added:
-            await supervisor.add(opened[name], paused=name in kept)
-
-    reloader = Reloader(settings, apply)
-    control.register("reload", reloader.answer)
-    log.on_request(control.answer)
-    tasks = [
-        asyncio.create_task(supervisor.run(lasting=True)),
-        asyncio.create_task(observer.run()),
-        asyncio.create_task(observer.ask_sources()),
-        asyncio.create_task(observer.read_gaps()),
-        asyncio.create_task(sender.run()),
-        asyncio.create_task(reloader.on_hangup(hangup or asyncio.Event())),
-    ]
-    if publisher is not None:
-        tasks.append(asyncio.create_task(publisher.run()))
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        # All sources may have finished or stopped before we are told to: the service goes on, and
-        # says so to whoever asks.
-        waiting: set[asyncio.Task[Any]] = {stopping, *tasks}
-        while not stopping.done():
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-    finally:
-        for task in (stopping, *tasks):
-            task.cancel()
-        await asyncio.gather(stopping, *tasks, return_exceptions=True)
-        await asyncio.to_thread(holds.close)
-        if reconciler is not None:
-            await reconciler.close()
-    if publisher is not None and on_shutdown:
-        await publisher.finish()
+    capturing = Capturing(settings, log, publisher=publisher, reloads=reloads)
+    await capturing.run(stop=stop, hangup=hangup)

@@ -6,7 +6,7 @@ neither the order of rows nor of fields matters.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -37,13 +37,18 @@ class Comparison(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def compare(
-    collection: str, documents: Mapping[str, bytes], path: Path, *, columns: Sequence[str] = ()
+    collection: str,
+    rows: Iterable[Mapping[str, Any]],
+    path: Path,
+    *,
+    columns: Sequence[str] = (),
 ) -> Comparison:
-    """Compare a collection's documents (Extended JSON) with the Delta table at `path`.
+    """Compare a collection's rows, in their store's values or as Extended JSON, with the Delta
+    table at `path`.
 
     `columns` are those of the sample.
     """
-    source = [plain(json.loads(document)) for document in documents.values()]
+    source = [plain(row) for row in rows]
     table = read(path)
     texts = {text(row) for row in source}
     return Comparison(
@@ -87,13 +92,16 @@ def text(row: dict[str, Any]) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value without its wrapping: that of Extended JSON, or of Arrow."""
+    """A value without its wrapping: that of Extended JSON, or of Arrow.
+
+    A number is its digits: a column may have a wider type than one of its values.
+    """
     if isinstance(value, dict):
         return _plain_object(cast("Mapping[str, object]", value))
     if isinstance(value, list):
         return [plain(item) for item in cast("Sequence[object]", value)]
-    if isinstance(value, Decimal):
-        return f"{value.normalize():f}"
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return f"{Decimal(str(value)).normalize():f}"
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     if isinstance(value, str) and value[:1] in {"{", "["}:

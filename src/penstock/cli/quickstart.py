@@ -1,4 +1,4 @@
-"""`penstock quickstart`: the whole way once, from a simulated shop to Delta tables equal to it."""
+"""`penstock quickstart`: the whole way once, from an embedded store to Delta tables equal to it."""
 
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,7 +19,7 @@ def command(
     ] = TRANSACTIONS,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Run a simulated shop through log, gRPC and Spark into Delta tables, and compare them.
+    """Have a simulated shop write to a store, carry it through log, gRPC and Spark, and compare.
 
     Needs no database; leaves nothing running. Exit code 1 if a table differs from the shop.
     """

@@ -108,7 +108,7 @@ class StateReport(Struct, frozen=True, kw_only=True, rename="camel"):
     lag_seconds: float
     """Since when the first of those is durable; 0 if there is none."""
     code: str = ""
-    """Of the error that keeps them from going on, as the serve process says."""
+    """Of the error that keeps them from going on, as the serve process says, or from being read."""
     message: str = ""
 
 
@@ -168,7 +168,7 @@ def look(settings: "Settings") -> Report:
     now_ms = time.time_ns() // 1_000_000
     states: list[SourceState] = []
     log: LogReport | None = None
-    rows: Standing | None = None
+    rows: Standing | LogError | None = None
     if exists(path):
         states, log, rows = asyncio.run(_read_log(settings, now_ms))
     head = log.head if log is not None else 0
@@ -206,8 +206,10 @@ def look(settings: "Settings") -> Report:
         age_retention_paused=bool((answer or {}).get("ageRetentionPaused")),
         publishing=ask_publishing(settings) if answer is not None else None,
         log=log,
-        state=_state(rows, status if serving else None),
-        sources=_sources(settings, answer, states, now_ms, rows),
+        state=_state(rows, status if serving else None, head=head),
+        sources=_sources(
+            settings, answer, states, now_ms, None if isinstance(rows, LogError) else rows
+        ),
         consumers=consumers,
         pipelines=pipelines,
     )
@@ -237,11 +239,17 @@ def ask_publishing(settings: "Settings") -> dict[str, Any] | None:
         return None
 
 
-def _state(rows: "Standing | None", serve: "ConsumersStatus | None") -> StateReport | None:
+def _state(
+    rows: "Standing | LogError | None", serve: "ConsumersStatus | None", *, head: int
+) -> StateReport | None:
     """What lies beside the log, and what whoever keeps it says of itself."""
     said = None if serve is None else serve.current
     if rows is None:
         return None
+    if isinstance(rows, LogError):
+        return StateReport(
+            sequence=0, lag_events=head, lag_seconds=0.0, code=rows.code, message=str(rows)
+        )
     return StateReport(
         sequence=rows.sequence,
         lag_events=rows.lag_events,
@@ -253,13 +261,18 @@ def _state(rows: "Standing | None", serve: "ConsumersStatus | None") -> StateRep
 
 async def _read_log(
     settings: "Settings", now_ms: int
-) -> "tuple[list[SourceState], LogReport, Standing | None]":
+) -> "tuple[list[SourceState], LogReport, Standing | LogError | None]":
     from penstock.log import LmdbLogReader
     from penstock.state.standing import standing
 
     path = settings.log.path
     async with LmdbLogReader(path) as reader:
-        rows = await standing(reader, path, now_ms=now_ms) if settings.state.enabled else None
+        rows: Standing | LogError | None = None
+        if settings.state.enabled:
+            try:
+                rows = await standing(reader, path, now_ms=now_ms)
+            except LogError as error:  # told in its place: everything else can be said
+                rows = error
         # In this order, so that the head is never behind what the sources have appended.
         sources = await reader.sources()
         bounds = await reader.bounds()

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +29,11 @@ from penstock.cli import output
 from penstock.cli.compare import Comparison, compare
 from penstock.cli.config import Settings, load, missing_extra
 from penstock.cli.parent import PARENT_VARIABLE
+from penstock.cli.shopkeeper import Shopkeeper
 from penstock.cli.tail import oldest
 from penstock.client import SyncFollowing, follow_sync
 from penstock.errors import ConfigError, ServiceUnavailableError
-from penstock.sources.script import ScriptSource, ScriptSourceConfig
+from penstock.event import ChangeEvent
 
 PIPELINE: Final = "shop"
 _COLUMNS: Final = {
@@ -40,17 +41,16 @@ _COLUMNS: Final = {
     "orders": ("_id", "status", "total"),
     "order_lines": ("order", "line", "product", "amount"),
 }
-"""The collections, and what is shown of them."""
+"""The shop's tables, and what is shown of them."""
 _MARK: Final = "# Written by `penstock quickstart`, which starts anew where it finds this line.\n"
 _CONFIG: Final = """
 [log]
 path = "log"
 
 [sources.shop]
-type = "script"                 # a simulated shop; for yours: type = "mongodb"
-seed = 1
-transactions = {transactions}
-events_per_second = 1000
+type = "store"                  # the embedded store that the shop writes; or "mongodb"
+path = "shop.store"
+start = "beginning"
 
 [serve]
 grpc = "127.0.0.1:0"            # 0: any free port
@@ -84,14 +84,15 @@ and run:
     penstock tail               # in another terminal: watch changes pass
     penstock pipeline run orders
 
-What this run made is in {folder}: penstock.toml, the log, and the tables under lake/.
+What this run made is in {folder}: penstock.toml, the shop's store, the log, and the tables
+under lake/. Look into the store: penstock store scan {folder}/shop.store orders --limit 3
 """
 
 
 def walk(folder: Path, *, transactions: int, as_json: bool) -> bool:
     """Run the quickstart in `folder`, and say how it went; whether every table equals the shop."""
     started = time.monotonic()
-    settings = load(prepare(folder, transactions))
+    settings = load(prepare(folder))
     console = Console(quiet=as_json, highlight=False)
     with Progress(
         TextColumn("[bold]{task.description:<34}"),
@@ -101,7 +102,7 @@ def walk(folder: Path, *, transactions: int, as_json: bool) -> bool:
         console=console,
         disable=as_json,
     ) as progress:
-        comparisons = Run(settings, progress).run()
+        comparisons = Run(settings, progress, transactions=transactions).run()
     equal = all(one.equal for one in comparisons)
     seconds = time.monotonic() - started
     if as_json:
@@ -112,7 +113,7 @@ def walk(folder: Path, *, transactions: int, as_json: bool) -> bool:
     return equal
 
 
-def prepare(folder: Path, transactions: int) -> Path:
+def prepare(folder: Path) -> Path:
     """An empty working folder with a configuration; returns the configuration's path.
 
     Raises ConfigError if the folder holds what no quickstart made.
@@ -124,29 +125,30 @@ def prepare(folder: Path, transactions: int) -> Path:
                 f"{folder} holds something that is not of a quickstart. Nothing was changed. "
                 f"Name another folder with --folder."
             )
-        for name in ("log", "lake", "lake_rejects"):
+        for name in ("shop.store", "log", "lake", "lake_rejects"):
             shutil.rmtree(folder / name, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    config.write_text(_MARK + _CONFIG.format(transactions=transactions), encoding="utf-8")
+    config.write_text(_MARK + _CONFIG, encoding="utf-8")
     return config
 
 
 class Run:
-    """One run: a service, a reader over gRPC, and a Spark query, until all have everything."""
+    """One run: a shop, a service, a reader over gRPC, and a Spark query, until all have
+    everything."""
 
-    def __init__(self, settings: Settings, progress: Progress) -> None:
-        source = settings.sources[PIPELINE].config
-        assert isinstance(source, ScriptSourceConfig)
-        assert source.transactions is not None
+    def __init__(self, settings: Settings, progress: Progress, *, transactions: int) -> None:
         self._settings = settings
         self._progress = progress
-        self._transactions = source.transactions
-        self._shop = ScriptSource(PIPELINE, source).shop
-        self._applied = 0
-        self._last: int | None = None
-        """Sequence of the shop's last change, once it was read."""
+        self._transactions = transactions
         self._lock = threading.Lock()
-        self._stop = threading.Event()
+        self._applied = 0
+        self._told = 0
+        """Changes that came over gRPC; `_newest` is the sequence of the last of them."""
+        self._newest = 0
+        self._written: int | None = None
+        """Changes that the shop made, once it has made all."""
+        self.stop = threading.Event()
+        """Set once all is done, or nothing more can be."""
         self._failed: Exception | None = None
 
     def run(self) -> list[Comparison]:
@@ -155,19 +157,29 @@ class Run:
             from penstock.spark.session import local_session
         except ImportError as error:
             raise missing_extra("the quickstart", "spark,java", error) from error
-        log_path = self._settings.path.parent / "output.txt"
+        folder = self._settings.path.parent
+        log_path = folder / "output.txt"
         steps = self._progress
+        written = steps.add_task("transactions written to the store", total=self._transactions)
         up = steps.add_task("service: capture and serve", total=1)
         spark_up = steps.add_task("Spark", total=1)
-        told = steps.add_task("transactions followed over gRPC", total=self._transactions)
+        told = steps.add_task("changes followed over gRPC", total=None, start=False)
         merged = steps.add_task("entries merged into Delta", total=None, start=False)
-        with _service(self._settings, log_path) as service:
+        shop = Shopkeeper(
+            folder / "shop.store",
+            transactions=self._transactions,
+            on_commit=lambda done: steps.update(written, completed=done),
+            on_end=lambda changes: self.on_written(changes, told, merged),
+        )
+        with closing(shop), _service(self._settings, log_path) as service:
+            shop.start()
             # Spark takes longest to start; the service comes up meanwhile.
             with _stderr_to(log_path):
                 spark = local_session(app_name="penstock quickstart")
             steps.advance(spark_up)
             ready = service()
             steps.advance(up)
+            steps.start_task(told)
             steps.start_task(merged)
             try:
                 self.follow_during(
@@ -176,21 +188,20 @@ class Run:
                         self._settings.pipelines[PIPELINE],
                         ready["flight"],
                         spark=spark,
-                        stop=self._stop,
+                        stop=self.stop,
                         on_progress=lambda done: self._on_applied(done.sequence, merged),
                     ),
-                    follow_sync(ready["grpc"], after=oldest(ready["flight"]), control_events=True),
+                    follow_sync(ready["grpc"], after=oldest(ready["flight"])),
                     told,
                     merged,
                 )
             finally:
                 spark.stop()
-        truth = self._shop.state_at(self._transactions)
-        lake = Path(self._settings.pipelines[PIPELINE].path)
-        return [
-            compare(name, truth[name], lake / name, columns=columns)
-            for name, columns in _COLUMNS.items()
-        ]
+            lake = Path(self._settings.pipelines[PIPELINE].path)
+            return [
+                compare(name, shop.items(name), lake / name, columns=columns)
+                for name, columns in _COLUMNS.items()
+            ]
 
     def follow_during(
         self, merge: Callable[[], None], changes: SyncFollowing, told: TaskID, merged: TaskID
@@ -211,30 +222,48 @@ class Run:
         if self._failed is not None:
             raise self._failed
 
+    def on_written(self, changes: int | Exception, told: TaskID, merged: TaskID) -> None:
+        """The shop has made all its changes, so many; or could not."""
+        if isinstance(changes, Exception):
+            self._fail(changes)
+            return
+        with self._lock:
+            self._written = changes
+            self._progress.update(told, total=changes)
+            self._stop_at_the_end(merged)
+
     def _follow(self, following: SyncFollowing, told: TaskID, merged: TaskID) -> None:
-        """Read every change over gRPC until the shop's last one, or until stopped."""
-        last = self._shop.position(self._transactions)
+        """Read changes over gRPC until stopped."""
         try:
             with following as changes:
                 for change in changes:
-                    if change.entry.ends_commit:
-                        self._progress.update(told, completed=change.commit)
-                    if change.event.position == last and change.entry.ends_commit:
-                        self._last = change.sequence
-                        self._progress.update(merged, total=change.sequence)
-                        break
+                    if isinstance(change.event, ChangeEvent):
+                        with self._lock:
+                            self._told += 1
+                            self._newest = change.sequence
+                            self._progress.update(told, completed=self._told)
+                            self._stop_at_the_end(merged)
         except Exception as error:
-            self._failed = error
-            self._stop.set()
-        self._on_applied(0, merged)
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = error
+        self.stop.set()
 
     def _on_applied(self, sequence: int, merged: TaskID) -> None:
-        """The tables hold everything up to `sequence`; stop once that is all there is."""
+        """The tables hold everything up to `sequence`."""
         with self._lock:
             self._applied = max(self._applied, sequence)
             self._progress.update(merged, completed=self._applied)
-            if self._last is not None and self._applied >= self._last:
-                self._stop.set()
+            self._stop_at_the_end(merged)
+
+    def _stop_at_the_end(self, merged: TaskID) -> None:
+        """Stop once every change was told, and the tables have the last of them."""
+        if self._written is None or self._told < self._written:
+            return
+        self._progress.update(merged, total=self._newest)
+        if self._applied >= self._newest:
+            self.stop.set()
 
 
 @contextmanager

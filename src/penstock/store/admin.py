@@ -1,5 +1,6 @@
 """What changes tables and streams themselves, inside a write transaction."""
 
+import uuid
 from datetime import UTC, datetime
 from typing import Final
 
@@ -15,6 +16,8 @@ from penstock.store.shards import forget
 from penstock.store.values import decode_item
 
 _SWEEP_RECORDS: Final = 200
+_TTL_ITEMS: Final = 256
+"""Items rewritten at once with another time to live: 100 MiB of the largest."""
 
 
 def enable_stream(
@@ -52,6 +55,7 @@ def enable_stream(
         unchanged=unchanged,
         retention=retention,
         label=label,
+        drawn=uuid.uuid4().hex[:8],
         partition_key=table.partition_key,
         sort_key=table.sort_key,
         created_ms=now_ms,
@@ -116,18 +120,33 @@ def set_ttl(
     while layout.clear_expiry(txn, table.prefix, limit=1000):
         pass
     changed = msgspec.structs.replace(table, ttl_attribute=attribute)
-    moved = list[tuple[bytes, bytes]]()
-    for key, value in layout.items.items(txn, first=table.prefix, before=after(table.prefix)):
-        current = unpack_item(value)
-        expires = changed.expires_at(decode_item(current.data)) or 0
-        if expires != current.expires:
-            moved.append((key, pack_item(current.version, current.size, expires, current.data)))
-        if expires:
-            layout.put_expiry(txn, key, expires)
-    for key, value in moved:
-        layout.items.put(txn, key, value, new_node=_no_node)
+    first: bytes | None = table.prefix
+    while first is not None:
+        first = _expire_anew(layout, txn, changed, first, after(table.prefix))
     layout.note(txn, "setTtl", changed, now_ms=now_ms)
     return changed
+
+
+def _expire_anew(
+    layout: Layout, txn: Transaction, table: Table, first: bytes, end: bytes | None
+) -> bytes | None:
+    """Have items from the key `first` on expire as the table says; returns where to go on.
+
+    A step at a time: the items of a table may be more than memory holds.
+    """
+    moved = list[tuple[bytes, bytes]]()
+    for key, value in layout.items.items(txn, first=first, before=end):
+        current = unpack_item(value)
+        expires = table.expires_at(decode_item(current.data)) or 0
+        if expires:
+            layout.put_expiry(txn, key, expires)
+        if expires != current.expires:
+            moved.append((key, pack_item(current.version, current.size, expires, current.data)))
+            if len(moved) == _TTL_ITEMS:
+                break
+    for key, value in moved:
+        layout.items.put(txn, key, value, new_node=_no_node)
+    return after(moved[-1][0]) if len(moved) == _TTL_ITEMS else None
 
 
 def _no_node() -> int:

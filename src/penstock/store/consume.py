@@ -21,6 +21,7 @@ from penstock.store.builders import ReadRecords, ReadRecordsWith
 from penstock.store.consumers import Checkpoint, Start
 from penstock.store.errors import (
     AheadOfStreamError,
+    CheckpointConflictError,
     StreamChangedError,
     StreamClosedError,
     StreamError,
@@ -128,35 +129,44 @@ class Consumer:
         try:
             page = read.limit(self._limit).wait(wait_seconds).execute()
         except LOST as error:
-            self._copy_again(error)
+            self._copy_again(error, position)
             return 0
         if page.records:
             handle(page.records)
-            self._save(page.position)
+            self._save(page.position, position)
         elif page.closed:
-            self._copy_again(StreamClosedError(self.table, position=page.position))
+            ended = StreamClosedError(self.table, position=page.position)
+            self._copy_again(ended, position)
         return len(page.records)
 
     def _begin(self) -> str:
         checkpoint = self._db.register_consumer(
             self.table, self.name, start=self._start, hold_bytes_max=self._hold_bytes_max
         )
-        self._position = checkpoint.position
         if checkpoint.restored:
-            return self._copy_again(restored(self.table, self.name))
+            error = restored(self.table, self.name)
+            return self._copy_again(error, checkpoint.position)
+        self._position = checkpoint.position
         return checkpoint.position
 
-    def _copy_again(self, error: StreamError) -> str:
+    def _copy_again(self, error: StreamError, expected: str) -> str:
         ended = isinstance(error, StreamClosedError)
         if self._resync is None or (ended and not self._db.get_stream_info(self.table).enabled):
             raise error
         position = self._db.get_stream_records(self.table).latest().execute().position
         self._resync(error)
-        self._save(position)
+        self._save(position, expected)
         return position
 
-    def _save(self, position: str) -> None:
-        self._db.save_checkpoint(self.table, self.name, position, expected=self._position)
+    def _save(self, position: str, expected: str) -> None:
+        # Unless it is known to stand at one of the two, the next step looks: a server's answer may
+        # be lost, and the checkpoint of a copy is good only once the table was copied anew.
+        self._position = None
+        try:
+            self._db.save_checkpoint(self.table, self.name, position, expected=expected)
+        except CheckpointConflictError:
+            self._position = expected  # somebody else's from now on, and never taken over
+            raise
         self._position = position
 
 
@@ -237,25 +247,27 @@ class AsyncConsumer:
         try:
             page = await read.limit(self._limit).wait(wait_seconds).execute()
         except LOST as error:
-            await self._copy_again(error)
+            await self._copy_again(error, position)
             return 0
         if page.records:
             await handle(page.records)
-            await self._save(page.position)
+            await self._save(page.position, position)
         elif page.closed:
-            await self._copy_again(StreamClosedError(self.table, position=page.position))
+            ended = StreamClosedError(self.table, position=page.position)
+            await self._copy_again(ended, position)
         return len(page.records)
 
     async def _begin(self) -> str:
         checkpoint = await self._db.register_consumer(
             self.table, self.name, start=self._start, hold_bytes_max=self._hold_bytes_max
         )
-        self._position = checkpoint.position
         if checkpoint.restored:
-            return await self._copy_again(restored(self.table, self.name))
+            error = restored(self.table, self.name)
+            return await self._copy_again(error, checkpoint.position)
+        self._position = checkpoint.position
         return checkpoint.position
 
-    async def _copy_again(self, error: StreamError) -> str:
+    async def _copy_again(self, error: StreamError, expected: str) -> str:
         ended = isinstance(error, StreamClosedError)
         if self._resync is None:
             raise error
@@ -263,11 +275,18 @@ class AsyncConsumer:
             raise error
         position = (await self._db.get_stream_records(self.table).latest().execute()).position
         await self._resync(error)
-        await self._save(position)
+        await self._save(position, expected)
         return position
 
-    async def _save(self, position: str) -> None:
-        await self._db.save_checkpoint(self.table, self.name, position, expected=self._position)
+    async def _save(self, position: str, expected: str) -> None:
+        # Unless it is known to stand at one of the two, the next step looks: a server's answer may
+        # be lost, and the checkpoint of a copy is good only once the table was copied anew.
+        self._position = None
+        try:
+            await self._db.save_checkpoint(self.table, self.name, position, expected=expected)
+        except CheckpointConflictError:
+            self._position = expected  # somebody else's from now on, and never taken over
+            raise
         self._position = position
 
 

@@ -61,6 +61,8 @@ class Engine:
         self._life: int | None = None
         """By how many starts of LMDB a life of ours was begun: after another one the last write
         may be there or not, so what follows is another life's (`Layout.begin_life`)."""
+        self._mine = threading.local()
+        """`views`: how many this thread is inside of."""
         self._closing = threading.Event()
         self._wake: WakeServer | None = None
         self._woken: WakeClient | None = None
@@ -142,7 +144,11 @@ class Engine:
 
     def close(self) -> None:
         """Wait for what is under way, have all of it on the disk, and close. A second time does
-        nothing. Raises StoreSyncError."""
+        nothing.
+
+        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
+        """
+        self._refuse_to_wait_for_oneself()
         self._closing.set()
         self.bell.ring()
         with self._woken_turn:
@@ -151,6 +157,13 @@ class Engine:
             woken.close()
         with self._turn:
             self._open.close()
+
+    def _refuse_to_wait_for_oneself(self) -> None:
+        if self._writer == threading.get_ident() or getattr(self._mine, "views", 0) > 0:
+            raise TransactionError(
+                "a transaction or view of this thread is open, and closing would wait for it. The "
+                "store is open. Close it behind the block."
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -249,15 +249,30 @@ class View:
         for sequence, data in self._layout.records(self._txn, CATALOG, after=after):
             yield sequence, CATALOG, data, None
 
-    def dropped(self, name: str, *, before: int) -> bool:
-        """Whether a table of that name was dropped before the sequence `before`."""
-        for sequence, data in self._layout.records(self._txn, CATALOG, after=0):
-            if sequence >= before:
-                break
-            note = decode_note(data)
-            if note.operation == "dropTable" and note.table.name == name:
-                return True
-        return False
+    def dropped(self, name: str, *, before: int, followed: bool = False) -> bool:
+        """Whether a table of that name was dropped before a sequence; `followed`: one that had a
+        stream once."""
+        return any(
+            note.operation == "dropTable"
+            and note.table.name == name
+            and bool(note.table.streams or not followed)
+            for sequence, note in self._notes(after=0)
+            if sequence < before
+        )
+
+    def followed_whole(self, table: Table, *, after: int) -> bool:
+        """Whether the first stream of a table, which was made at `after`, found it empty."""
+        enabled = (
+            note
+            for _, note in self._notes(after=after)
+            if note.operation == "enableStream" and note.table.id == table.id
+        )
+        first = next(enabled, None)
+        return first is not None and first.empty
+
+    def _notes(self, *, after: int) -> Iterator[tuple[int, CatalogRecord]]:
+        for sequence, data in self._layout.records(self._txn, CATALOG, after=after):
+            yield sequence, decode_note(data)
 
     def time_of(self, *, stream: int, after: int) -> int | None:
         """When a stream's next record behind `after` was written; None when there is none."""

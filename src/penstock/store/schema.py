@@ -1,5 +1,6 @@
 """What a table and its stream are, as the catalog keeps them."""
 
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from penstock.store.keys import (
     KeyAttribute,
     key_of,
 )
-from penstock.store.values import Item
+from penstock.store.values import Item, number
 
 DAY_SECONDS: Final = 86_400
 _SECOND_MAX: Final = (1 << 63) - 1
@@ -117,13 +118,18 @@ class Table(Struct, frozen=True, kw_only=True):
         return {name: item[name] for name in self.key_names}
 
     def expires_at(self, item: Item) -> int | None:
-        """The second from which the item is no longer there; None: never (0, absent, no number)."""
+        """The second from which the item is no longer there; None: never (0, absent, no number).
+
+        The item is one that can be kept (`encode_item`).
+        """
         if self.ttl_attribute is None:
             return None
         value = item.get(self.ttl_attribute)
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal):
             return None
-        return min(value, _SECOND_MAX)
+        # In the form in which it is read back: that it was written as Decimal means nothing.
+        second = number(value)
+        return min(second, _SECOND_MAX) if isinstance(second, int) and second > 0 else None
 
 
 class Hold(Struct, frozen=True, kw_only=True):
@@ -163,6 +169,8 @@ class Stream(Struct, frozen=True, kw_only=True):
     retention: Retention
     label: str
     """When it was enabled, as text; no two streams of a table share one."""
+    drawn: str = ""
+    """A part of its name, drawn when it was enabled: a restored store gives its number again."""
     partition_key: KeyAttribute
     sort_key: KeyAttribute | None = None
     created_ms: int

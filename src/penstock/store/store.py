@@ -21,12 +21,19 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+import structlog
 
 from penstock.clocks import Clock
+from penstock.errors import PenstockError
 from penstock.store import admin, queries
 from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
-from penstock.store.errors import StoreClosedError, StoreSyncError, TableAlreadyExistsError
+from penstock.store.errors import (
+    StoreClosedError,
+    StoreSyncError,
+    StreamFullError,
+    TableAlreadyExistsError,
+)
 from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
 from penstock.store.schema import Table
@@ -35,6 +42,8 @@ from penstock.store.streaming import Streams
 from penstock.store.syncing import SyncMode
 from penstock.store.transaction import Updated
 from penstock.store.values import Item, decode_item
+
+_log = structlog.get_logger()
 
 _SWEEP_ITEMS: Final = 100
 _SWEEP_TOKENS: Final = 1000
@@ -91,6 +100,8 @@ class Store(Streams):
         sync_seconds: float | None = 1.0,
     ) -> None:
         super().__init__(path, read_only=read_only, clock=clock, shards=shards, sync=sync)
+        self._full = set[str]()
+        """Tables whose stream had no room for the removal of what expired."""
         self._threads = list[threading.Thread]()
         if sweep_seconds is not None and not read_only:
             self._begin_thread("store-sweeper", self._sweep_on, sweep_seconds)
@@ -104,7 +115,11 @@ class Store(Streams):
 
     def close(self) -> None:
         """Wait for what is under way, have all of it on the disk, and close. A second time does
-        nothing. Raises StoreSyncError."""
+        nothing.
+
+        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
+        """
+        self._refuse_to_wait_for_oneself()
         self._closing.set()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -307,9 +322,11 @@ class Store(Streams):
 
     def sweep(self) -> int:
         """Remove a bounded step of what expired, of what retention does not keep, and of dropped
-        tables; returns how much there was. 0: nothing is left to remove.
+        tables; returns how much there was. 0: nothing is left that can be removed.
 
         A clock that was set removes nothing until it is to be believed (`penstock.clocks.Trust`).
+        What expired in a table whose stream is full (`Retention.by_hand`) stays, unseen, until
+        `prune_stream` has made room for its removal.
         """
         now_ms = self._clock.wall_ms() if self._trust.trusted() else None
         with self._reading() as txn:
@@ -332,9 +349,7 @@ class Store(Streams):
             )
         removed = 0
         if expired:
-            with self.transact() as transaction:
-                # What was seen may have been written since: it is looked at again (F9).
-                removed += sum(transaction.expire(table.name, key) for table, key in expired)
+            removed += self._expire(expired)
         if not idle:
             with self._writing() as txn:
                 removed += admin.prune_streams(self._layout, txn, now_ms=now_ms)
@@ -343,11 +358,43 @@ class Store(Streams):
                     removed += self._layout.forget_tokens(txn, now_ms=now_ms, limit=_SWEEP_TOKENS)
         return removed
 
+    def _expire(self, expired: list[tuple[Table, bytes]]) -> int:
+        """Remove items that were seen to have expired; returns how many there were."""
+        removed, full = 0, set[str]()
+        with self.transact() as transaction:
+            for table, key in expired:
+                if table.name in full:
+                    continue
+                try:
+                    # What was seen may have been written since: it is looked at again (F9).
+                    removed += transaction.expire(table, key)
+                except StreamFullError:
+                    full.add(table.name)
+        for name in sorted(full - self._full):
+            _log.warning(
+                "a stream is full, so what expires in its table is hidden and cannot be removed; "
+                "prune_stream makes room",
+                table=name,
+            )
+        self._full = full
+        return removed
+
     def _sweep_on(self, seconds: float) -> None:
         while not self._closing.wait(seconds):
-            with suppress(StoreClosedError):
+            try:
                 while self.sweep() and not self._closing.is_set():
                     pass
+            except StoreClosedError:
+                return
+            except Exception as error:
+                # Nothing is lost by sweeping later. A full disk is emptied some day.
+                failed = error.code if isinstance(error, PenstockError) else type(error).__name__
+                _log.warning(
+                    "a sweep of a store failed, and is tried again",
+                    path=str(self.path),
+                    error=failed,
+                    wait_seconds=seconds,
+                )
 
     def _sync_on(self, seconds: float) -> None:
         while not self._closing.wait(seconds):

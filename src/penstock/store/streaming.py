@@ -106,8 +106,13 @@ class Streams(Engine):
 
         Keep it short: no page of the file that it sees is used again meanwhile.
         """
+        outside = getattr(self._mine, "views", 0)
         with self._reading() as txn:
-            yield View(self._layout, txn, self._state(txn))
+            self._mine.views = outside + 1
+            try:
+                yield View(self._layout, txn, self._state(txn))
+            finally:
+                self._mine.views = outside
 
     def get_stream_records(self, table: str) -> ReadRecords:
         """Describe a part of a table's stream, and read it with `execute`."""

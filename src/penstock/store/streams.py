@@ -105,7 +105,7 @@ class Page(NamedTuple):
 
 def stream_id(state: State, stream: Stream) -> str:
     """The stream's name in every position: no other stream of any store has it."""
-    return f"{state.id}.{stream.id}"
+    return ".".join(filter(None, (state.id, str(stream.id), stream.drawn)))
 
 
 def horizon(state: State, stream: Stream) -> Position:

@@ -209,12 +209,18 @@ class Transaction:
         self._layout.put_token(self._txn, token, value, until_ms=until_ms)
         return None
 
-    def expire(self, table: str, key: bytes) -> bool:
-        """Remove the item under `key` if it has expired by now (F9); returns whether it had."""
+    def expire(self, seen: Table, key: bytes) -> bool:
+        """Remove the item under `key` if it has expired by now (F9); returns whether it had.
+
+        `seen` is its table as it was when the key was found; nothing of one that was dropped since.
+        Raises StreamFullError.
+        """
+        schema = self._tables.get(seen.name) or self._layout.table(self._txn, seen.name)
+        if schema is None or schema.id != seen.id:
+            return False
         current = self._current(key)
         if current is None or current.visible(self._now_ms):
             return False
-        schema = self.table(table)
         self._record(schema, [self._removal(schema, current, expired=True)])
         self._remove(key, current)
         return True

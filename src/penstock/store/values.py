@@ -14,7 +14,7 @@ UTF-8 bytes, bytes count themselves, a bool or null 1, a number 1 and one for ea
 for a minus), a list or map 3 and 1 for each element, a set its elements.
 """
 
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, Inexact
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -52,6 +52,8 @@ _STRINGS: Final = 2
 _NUMBERS: Final = 3
 _BINARIES: Final = 4
 _INT64: Final = 1 << 63
+_EXACT: Final = Context(prec=DIGITS_MAX, traps=[Inexact])
+"""Never the caller's context, which may round, or write numbers otherwise."""
 
 
 class Encoded(NamedTuple):
@@ -117,9 +119,8 @@ def number_text(value: Number) -> str:
 
 def number_size(value: Number) -> int:
     """DynamoDB's bytes of a number in its one form."""
-    digits = str(abs(value)) if isinstance(value, int) else str(abs(value).as_tuple().digits)
     if isinstance(value, int):
-        significant = len(digits.rstrip("0"))
+        significant = len(str(abs(value)).rstrip("0"))
     else:
         significant = len(value.as_tuple().digits)
     return 1 + (significant + 1) // 2 + (value < 0)
@@ -136,9 +137,7 @@ def _plain_number(value: Number) -> Any:
     """The form in which a number is encoded."""
     if isinstance(value, int) and -_INT64 <= value < _INT64:
         return value
-    with localcontext() as context:
-        context.prec = DIGITS_MAX
-        text = str(Decimal(value).normalize())
+    text = _EXACT.to_sci_string(_EXACT.normalize(Decimal(value)))
     return Ext(_NUMBER, text.encode())
 
 

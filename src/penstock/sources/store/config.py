@@ -37,6 +37,11 @@ class StoreSourceConfig(Config):
         description="Whose an event is: a constant, or `{field = ...}` of the item, "
         "`{id_prefix = ...}` or `{id_field = ...}` of its key. Default: the event's database.",
     )
+    flatten: Literal["none", "dot"] = Field(
+        "none",
+        description="`dot`: documents and before images have one level of dotted keys; "
+        "`penstock.client.unflatten` gives them back exactly.",
+    )
     start: Literal["now", "snapshot", "beginning"] = Field(
         "now",
         description="Where to start without a position: at the next change, with a copy of what "

@@ -17,17 +17,18 @@ import msgspec
 from msgspec import Raw
 
 from penstock import extjson
+from penstock.flatten import flatten
 from penstock.store.values import Item, Value, number_text
 
 _INT64: Final = 1 << 63
 
 
-def document(item: Item) -> Raw:
-    """An item's bytes as a document.
+def document(item: Item, *, flat: bool = False) -> Raw:
+    """An item's bytes as a document; `flat`: with one level of dotted keys (`penstock.flatten`).
 
     Raises AmbiguousDocumentError for an item or map that would read as a wrapper.
     """
-    return Raw(_encoder.encode(plain(item)))
+    return Raw(_encoder.encode(plain(flatten(item) if flat else item)))
 
 
 def identity(key: Item, names: tuple[str, ...]) -> tuple[str, Raw]:

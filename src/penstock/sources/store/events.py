@@ -27,8 +27,9 @@ _OPERATIONS = {
 class Teller:
     """Makes the events of one source. `position` of a change is that of its record in the store."""
 
-    def __init__(self, source: str, *, database: str, tenant: Tenant) -> None:
+    def __init__(self, source: str, *, database: str, tenant: Tenant, flat: bool = False) -> None:
         self._source = source
+        self._flat = flat
         self.database = database
         self._rule = tenant if isinstance(tenant, TenantRule) else None
         self._tenant = tenant if isinstance(tenant, str) else database
@@ -39,8 +40,8 @@ class Teller:
         after, before = record.new_image, record.old_image
         try:
             document_id, key = identity(record.keys, names)
-            full = None if after is None else document(after)
-            was = None if before is None else document(before)
+            full = None if after is None else document(after, flat=self._flat)
+            was = None if before is None else document(before, flat=self._flat)
             tenant = self._told(record.keys, names, after=after, before=before)
         except (TypeError, ValueError) as error:
             raise self._undecodable(
@@ -72,7 +73,7 @@ class Teller:
         try:
             document_id, key = identity(item, names)
             where = f"{where}:{bytes(key).decode()}"
-            full = document(item)
+            full = document(item, flat=self._flat)
             tenant = self._told(item, names, after=item, before=None)
         except (TypeError, ValueError) as error:
             raise self._undecodable(f"an item of {table.name}: {error}", where) from error

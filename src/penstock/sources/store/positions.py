@@ -76,6 +76,11 @@ class StorePosition(Struct, frozen=True, omit_defaults=True):
     copying: Copying | None = None
     gap_said: tuple[str, ...] = ()
     """The tables of which the log has a gap that begins here; capture stopped at it."""
+    whole: bool = False
+    """Whether all that is captured was copied once: a table that was never told of is then taken
+    for empty."""
+    unfollowed: tuple[str, ...] = ()
+    """The tables that were made without a stream, and of which a gap was said for that."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:

@@ -67,7 +67,12 @@ class Session:
         self._config = config
         self._scope = config.scope
         self._db = db
-        self._teller = Teller(source, database=config.database_name, tenant=config.tenant)
+        self._teller = Teller(
+            source,
+            database=config.database_name,
+            tenant=config.tenant,
+            flat=config.flatten == "dot",
+        )
         self._position: StorePosition | None = None
         self._reached = 0
         """Where the reading goes on, which within a commit is not where a restart would."""
@@ -248,7 +253,9 @@ class Session:
     ) -> list[AnyEvent]:
         """What a record of the catalog says to whoever follows the table."""
         table = note.table
-        if note.operation == "dropTable" and table.streams:
+        if note.operation == "createTable":
+            return self._made(view, recorded, note)
+        if note.operation == "dropTable" and (self._was_unfollowed(table.name) or table.streams):
             return [self._teller.schema(recorded, "drop", table, time_ms=note.time_ms)]
         if note.operation == "setTtl" and table.stream is not None:
             return [self._teller.schema(recorded, "modify", table, time_ms=note.time_ms)]
@@ -258,6 +265,31 @@ class Session:
         if note.operation == "enableStream" and note.stream is not None:
             return self._enabled(view, recorded, note, streams.get(note.stream))
         return []
+
+    def _made(self, view: View, recorded: Recorded, note: CatalogRecord) -> list[AnyEvent]:
+        """A table was made. Where its name is taken for that of an empty one, since one was dropped
+        or everything was copied, what is written before it has a stream is missing."""
+        table, position = note.table, self.position
+        dropped = view.dropped(table.name, before=recorded.sequence, followed=True)
+        empty = position.whole or dropped
+        if not empty or view.followed_whole(table, after=recorded.sequence):
+            return []
+        self._copy_without(view, table.name)
+        copying = self.position.copying
+        self._position = structs.replace(
+            self.position,
+            copying=None if copying is None else structs.replace(copying, whole=False),
+            unfollowed=(*(one for one in position.unfollowed if one != table.name), table.name),
+        )
+        return [self._unknown(recorded, note, "no_stream")]
+
+    def _was_unfollowed(self, table: str) -> bool:
+        """Take a table off those of which a gap was said because it was made without a stream;
+        whether it was one."""
+        left = tuple(one for one in self.position.unfollowed if one != table)
+        said = left != self.position.unfollowed
+        self._position = structs.replace(self.position, unfollowed=left)
+        return said
 
     def _enabled(
         self, view: View, recorded: Recorded, note: CatalogRecord, stream: Stream | None
@@ -274,11 +306,14 @@ class Session:
         if not stream.view.has_new:
             return [self._unknown(recorded, note, "no_new_image")]
         if note.empty and table.streams == 1:
+            if self._was_unfollowed(table.name) and self._config.start == "snapshot":
+                # Only a copy closes a gap.
+                self._copy_on(with_tables(self.position.copying, [table.name], view))
             return [self._teller.schema(recorded, "create", table, time_ms=note.time_ms)]
+        self._was_unfollowed(table.name)
         if self._config.start != "snapshot":
             return [self._unknown(recorded, note, "stream_enabled")]
-        copying = with_tables(self.position.copying, [table.name], view)
-        self._position = structs.replace(self.position, copying=copying)
+        self._copy_on(with_tables(self.position.copying, [table.name], view))
         return []
 
     def _unknown(self, recorded: Recorded, note: CatalogRecord, reason: str) -> SystemEvent:
@@ -296,8 +331,7 @@ class Session:
         """The table's changes are not seen any more, so no copy of it is good for anything."""
         copying = self.position.copying
         if copying is not None and table in copying.covers:
-            copying = begun_anew(copying, view, without={table})
-            self._position = structs.replace(self.position, copying=copying)
+            self._copy_on(begun_anew(copying, view, without={table}))
 
     # --- a lost position -------------------------------------------------------------------------
 
@@ -408,7 +442,8 @@ class Session:
             self._copy_on(structs.replace(copying, announced=True, announcements=announcements))
             return self._said(view, "snapshot_started", copying)
         if not copying.pending:
-            self._copy_on(None)
+            whole = copying.whole or self.position.whole
+            self._position = structs.replace(self.position, copying=None, whole=whole)
             return self._said(view, "snapshot_completed", copying)
         table = view.table(copying.pending[0])
         events, after, last = list[AnyEvent](), copying.after, True

@@ -57,12 +57,19 @@ def undone(address: Path, lost: Lost) -> ServerUnavailableError:
     )
 
 
+_UNANSWERED: Final = "the answer to an earlier request was not waited for"
+
+
 class Link:
-    """One connection."""
+    """One connection. One request at a time: whoever gives an answer up, gives the connection up.
+
+    What came later would be taken for the answer to the next request, so there is no next one.
+    """
 
     def __init__(self, address: Path, timeout_seconds: float) -> None:
         self._timeout = timeout_seconds
         self._received = bytearray()
+        self._unanswered = False
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.settimeout(timeout_seconds)
@@ -81,11 +88,16 @@ class Link:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def usable(self) -> bool:
-        """Whether the server has neither hung up nor said anything unasked."""
-        return not self._received and not select.select([self._socket], [], [], 0)[0]
+        """Whether the server has neither hung up nor said anything unasked, nor has to."""
+        if self._unanswered or self._received:
+            return False
+        return not select.select([self._socket], [], [], 0)[0]
 
     def send(self, line: bytes) -> None:
         """Hand a line over. Raises Lost; then the server has not got all of it."""
+        if self._unanswered:
+            raise Lost(_UNANSWERED, sent=False)
+        self._unanswered = True
         try:
             self._socket.sendall(line)
         except OSError as error:
@@ -129,15 +141,17 @@ class Link:
             self._received += data
         line = bytes(self._received[: end + 1])
         del self._received[: end + 1]
+        self._unanswered = False
         return line
 
 
 class AsyncLink:
-    """One connection."""
+    """One connection; see `Link`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._unanswered = False
 
     @classmethod
     async def open(cls, address: Path, timeout_seconds: float) -> Self:
@@ -152,11 +166,17 @@ class AsyncLink:
         self._writer.transport.abort()
 
     def usable(self) -> bool:
-        """Whether the server has not hung up. What it said meanwhile is heard by the next call."""
+        """Whether the server has not hung up, nor has to answer. What it said unasked is heard by
+        the next call."""
+        if self._unanswered:
+            return False
         return not self._reader.at_eof() and not self._writer.is_closing()
 
     async def send(self, line: bytes) -> None:
         """Hand a line over. Raises Lost; then the server has not got all of it."""
+        if self._unanswered:
+            raise Lost(_UNANSWERED, sent=False)
+        self._unanswered = True
         try:
             self._writer.write(line)
             await self._writer.drain()
@@ -182,10 +202,12 @@ class AsyncLink:
         """The next line; None when none has come after so many seconds."""
         try:
             async with asyncio.timeout(seconds):
-                return await self._reader.readuntil(b"\n")
+                line = await self._reader.readuntil(b"\n")
         except TimeoutError:
             return None
         except asyncio.IncompleteReadError as error:
             raise Lost("the server hung up", sent=True) from error
         except OSError as error:
             raise Lost(str(error), sent=True) from error
+        self._unanswered = False
+        return line

@@ -245,6 +245,14 @@ class Connection:
             over = page.records or page.closed or left <= 0
             if over or self._stopping or self._reader.at_eof():
                 return encode_line(written(records(page), request.values))
+            # The latest place moves with each write, so what is waited for is behind this one.
+            request = ask.GetStreamRecords(
+                table=request.table,
+                after=page.position,
+                limit=request.limit,
+                max_bytes=request.max_bytes,
+                values=request.values,
+            )
             await self._store.wait_async(rings, min(left, _LOOK_SECONDS))
 
     # --- transactions ----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Transactions in parts, over a connection of their own."""
 
+import asyncio
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,17 +76,23 @@ class ClientTransaction:
 
 
 class AsyncTransaction:
-    """One write transaction over an asynchronous client. Of use only inside its block."""
+    """One write transaction over an asynchronous client. Of use only inside its block.
+
+    What is awaited at once is done one by one, in the order of the calls. A call that is cancelled
+    may have been done, so nothing more is possible: the transaction is undone.
+    """
 
     def __init__(self, link: AsyncLink, address: Path, timeout_seconds: float) -> None:
         self._link = link
         self._address = address
         self._timeout = timeout_seconds
+        self._turn = asyncio.Lock()
 
     async def _run(self, call: Call[Result]) -> Result:
         try:
-            await self._link.send(encode_line(call.request))
-            reply = await self._link.receive(self._timeout)
+            async with self._turn:
+                await self._link.send(encode_line(call.request))
+                reply = await self._link.receive(self._timeout)
         except Lost as lost:
             raise undone(self._address, lost) from lost
         return call.read(answered(reply))

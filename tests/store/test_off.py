@@ -1,4 +1,4 @@
-"""What a table without a stream pays for streams: nothing (F18)."""
+"""A table without a stream pays nothing for streams."""
 
 from collections import Counter
 from pathlib import Path
@@ -7,12 +7,50 @@ from typing import Any, NamedTuple
 import pytest
 
 from penstock import kv
-from penstock.store import KeyType, Store
-from penstock.store.layout import DATABASES, ITEMS
+from penstock.store import Store
+from penstock.store.layout import DATABASES, EXPIRY, ITEMS, META, RECORDS
 from tests.store.killing import CountedLmdb, Counting
-from tests.store.support import BOTH, opened
+from tests.store.support import BOTH, opened, with_table
 
 PUTS = 300
+
+
+def beside_items(path: Path) -> dict[bytes, list[tuple[bytes, bytes]]]:
+    """All that lies in a store but its items."""
+    with kv.open_env(path, create=False) as env:
+        env.databases(DATABASES, create=False)
+        with env.read() as txn:
+            return {
+                name: list(txn.cursor(env[name]).iternext()) for name in (META, EXPIRY, RECORDS)
+            }
+
+
+def write(db: Store) -> None:
+    """Every way in which an item changes."""
+    db.put("t", {"id": "a", "n": 1})
+    db.put("t", {"id": "a", "n": 2})
+    db.update("t", {"id": "a"}).set("n", 3).execute()
+    db.write_batch(puts=[("t", {"id": "b"})], deletes=[("t", {"id": "a"})])
+    db.delete("t", {"id": "b"})
+
+
+@pytest.mark.parametrize("after_a_stream", [False, True])
+def test_without_a_stream_an_items_change_writes_nothing_but_the_item(
+    tmp_path: Path, after_a_stream: bool
+) -> None:
+    """F18: no record, no head, and not what the store counts; nor after a stream was disabled."""
+    with opened(tmp_path) as db:
+        with_table(db, view=None)
+        if after_a_stream:
+            db.enable_stream("t", BOTH)
+            write(db)
+            db.disable_stream("t")
+        before = beside_items(tmp_path)
+        write(db)
+        assert beside_items(tmp_path) == before
+
+
+# --- what LMDB is asked for, and what it writes ---
 
 
 class Paid(NamedTuple):
@@ -64,13 +102,12 @@ def test_a_table_whose_stream_is_off_costs_what_it_would_without_streams(
 ) -> None:
     """F18: no call of LMDB more, no other database touched, no page more written."""
     with opened(tmp_path / "never") as db:
-        db.create_table("t").partition_key("id", KeyType.STRING).execute()
+        with_table(db, view=None)
         never = paid(db, counting)
     with opened(tmp_path / "off") as db:
-        for name in ("t", "other"):
-            db.create_table(name).partition_key("id", KeyType.STRING).stream(BOTH).execute()
-            for number in range(100):
-                db.put(name, {"id": f"{number}", "data": "d" * 300})
+        with_table(db)
+        for number in range(100):
+            db.put("t", {"id": f"{number}", "data": "d" * 300})
         db.disable_stream("t")
         for number in range(100):
             db.delete("t", {"id": f"{number}"})

@@ -1,0 +1,89 @@
+"""Clients whose answers come late, or are not waited for: nobody else's answer is taken for one."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.store import AsyncClient, ServerUnavailableError
+from penstock.store.remote.links import Link, Lost
+from penstock.store.remote.server import serving
+from tests.store.support import opened, with_table
+from tests.store.test_server import Raw
+
+
+async def given_up(client: AsyncClient, *, then_commit: bool) -> None:
+    """A transaction that asks for the item `b` and does not wait for the answer."""
+    async with client.transact() as transaction:
+        await transaction.put("t", {"id": "a", "n": 2})
+        asked = asyncio.ensure_future(transaction.get("t", {"id": "b"}))
+        await asyncio.sleep(0)  # it is on its way
+        asked.cancel()
+        if then_commit:
+            await asyncio.wait([asked])
+        else:
+            await asked
+
+
+@pytest.mark.parametrize("then_commit", [False, True])
+async def test_an_answer_that_was_not_waited_for_is_nobody_elses(
+    tmp_path: Path, then_commit: bool
+) -> None:
+    """Not the commit's either: the transaction is undone, and whoever asks next asks anew."""
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        db.put("t", {"id": "a", "n": 1})
+        db.put("t", {"id": "b"})
+        async with serving(db, tmp_path / "s"), AsyncClient(tmp_path / "s") as client:
+            with pytest.raises(ServerUnavailableError if then_commit else asyncio.CancelledError):
+                await given_up(client, then_commit=then_commit)
+            assert await client.get("t", {"id": "a"}) == {"id": "a", "n": 1}
+            assert await client.get("t", {"id": "c"}) is None
+
+
+async def test_what_is_awaited_at_once_in_a_transaction_is_done_one_by_one(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        async with serving(db, tmp_path / "s"), AsyncClient(tmp_path / "s") as client:
+            async with client.transact() as transaction:
+                await asyncio.gather(
+                    *(transaction.put("t", {"id": str(number)}) for number in range(5))
+                )
+            assert await client.count("t") == 5
+
+
+def test_a_connection_whose_answer_is_late_is_not_used_again(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        link = Link(tmp_path / "s", 60)
+        peer, _ = listener.accept()
+        with peer:
+            link.send(b"first\n")
+            with pytest.raises(Lost):
+                link.receive(0.001)
+            assert not link.usable()
+            with pytest.raises(Lost) as refused:
+                link.send(b"second\n")
+            assert not refused.value.sent
+            link.close()
+            assert peer.recv(100) == b"first\n"
+
+
+async def test_who_waits_for_the_latest_gets_what_is_written_while_it_waits(tmp_path: Path) -> None:
+    """F14: the place that it waits behind is that of its request, wherever the latest is by now."""
+    with opened(tmp_path / "store") as db:
+        with_table(db)
+        async with serving(db, tmp_path / "s"):
+            with await asyncio.to_thread(Raw, tmp_path / "s") as raw:
+                asking = asyncio.ensure_future(
+                    asyncio.to_thread(
+                        raw.ask, "get_stream_records", table="t", start="latest", wait_ms=3000
+                    )
+                )
+                written = 0
+                while not asking.done():
+                    await asyncio.to_thread(db.put, "t", {"id": str(written)})
+                    written += 1
+                assert (await asking)["records"]

@@ -1,0 +1,38 @@
+"""Opening and closing beside what is under way in the same process."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock import store
+from penstock.store import TransactionError
+from tests.store.support import opened, with_table
+
+
+def test_a_store_is_not_closed_inside_its_own_transaction_or_view(tmp_path: Path) -> None:
+    """It would wait for itself; and the store stays open, with what the transaction writes."""
+    with opened(tmp_path) as db:
+        with_table(db)
+        with db.transact() as transaction:
+            with pytest.raises(TransactionError, match="would wait"):
+                db.close()
+            transaction.put("t", {"id": "a"})
+        with db.view() as view, db.view():
+            with pytest.raises(TransactionError, match="would wait"):
+                db.close()
+            assert view.table("t") is not None
+        assert db.get("t", {"id": "a"}) == {"id": "a"}
+
+
+def test_a_store_is_opened_beside_transactions_that_are_open_in_the_process(
+    tmp_path: Path,
+) -> None:
+    """As a source of it is: those of a busy store never all end at once."""
+    with opened(tmp_path) as db:
+        with_table(db)
+        with (
+            db.view(),
+            db.transact(),
+            store.open(tmp_path, read_only=True, sweep_seconds=None) as reader,
+        ):
+            assert reader.list_tables() == ["t"]

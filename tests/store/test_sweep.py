@@ -1,0 +1,128 @@
+"""Sweeping: what cannot be removed now holds up nothing else, and is removed later."""
+
+import threading
+import tracemalloc
+from contextlib import AbstractContextManager
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from penstock import store
+from penstock.errors import LogFullError
+from penstock.store import KeyType, Retention, Store, Transaction
+from tests.store.support import BOTH, NOW_MS, SetClock, all_records, opened, with_table
+
+SOON = NOW_MS // 1000 + 5
+
+
+def test_an_item_expires_however_its_second_was_written(tmp_path: Path) -> None:
+    """F8: a Decimal is the number that it is; one that is no whole second means never."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl="until")
+        for name, until in (("a", Decimal(SOON)), ("b", Decimal(f"{SOON}.5")), ("c", Decimal(-5))):
+            db.put("t", {"id": name, "until": until})
+        clock.pass_(10)
+        assert [db.get("t", {"id": name}) is None for name in "abc"] == [True, False, False]
+        assert db.sweep() == 1
+
+
+def test_a_full_stream_holds_up_the_sweep_of_its_own_table_alone(tmp_path: Path) -> None:
+    """F8, F12: what expired there stays hidden, and goes once the stream has room."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl="until")
+        full = db.create_table("full").partition_key("id", KeyType.STRING).ttl("until")
+        full.stream(BOTH).retention(Retention.by_hand(bytes_max=200)).execute()
+        for table in ("full", "t"):
+            db.put(table, {"id": "a", "until": SOON, "data": "x" * 60})
+        clock.pass_(10)
+        assert db.sweep() == 1
+        assert db.sweep() == 0
+        assert [event for event, _, _ in all_records(db)] == ["Insert", "Remove"]
+        assert db.get("full", {"id": "a"}) is None
+        assert [event for event, _, _ in all_records(db, "full")] == ["Insert"]
+        db.prune_stream("full", until_sequence=1000)
+        assert db.sweep() == 1
+        assert [event for event, _, _ in all_records(db, "full")] == ["Remove"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_that_is_dropped_between_the_look_and_the_sweep_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """F9: and so is one that has its name since."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl="until")
+        with_table_named(db, "other")
+        for table in ("t", "other"):
+            db.put(table, {"id": "a", "until": SOON})
+        clock.pass_(10)
+        transact = db.transact
+
+        def dropped() -> AbstractContextManager[Transaction]:
+            monkeypatch.undo()
+            db.drop_table("t")
+            if again:
+                db.create_table("t").partition_key("other", KeyType.STRING).stream(BOTH).execute()
+            return transact()
+
+        monkeypatch.setattr(db, "transact", dropped)
+        assert db.sweep() > 0
+        assert [event for event, _, _ in all_records(db, "other")] == ["Insert", "Remove"]
+        if again:
+            assert all_records(db) == []
+
+
+def with_table_named(db: Store, name: str) -> None:
+    """A table whose items expire, with a stream."""
+    table = db.create_table(name).partition_key("id", KeyType.STRING)
+    table.ttl("until").stream(BOTH).execute()
+
+
+def test_a_table_is_given_a_time_to_live_in_bounded_memory(tmp_path: Path) -> None:
+    """Every item of it, whatever their number: here more than are rewritten at once."""
+    clock, items, size = SetClock(), 1500, 20_000
+    with opened(tmp_path, clock) as db:
+        with_table(db, view=None)
+        for begun in range(0, items, 100):
+            with db.transact() as transaction:
+                for number in range(begun, begun + 100):
+                    item = {"id": f"{number:04}" + "k" * 600, "until": SOON, "data": "x" * size}
+                    transaction.put("t", item)
+        tracemalloc.start()
+        db.set_ttl("t", "until")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < items * size / 2
+        clock.pass_(10)
+        assert db.count("t") == 0
+        db.set_ttl("t", None)
+        assert db.count("t") == items
+        db.set_ttl("t", "until")
+        while db.sweep():
+            pass
+        db.set_ttl("t", None)
+        assert db.count("t") == 0
+
+
+@pytest.mark.parametrize("failure", [LogFullError("the disk is full"), RuntimeError("a defect")])
+def test_a_sweep_that_failed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Else nothing would ever expire, nor leave a stream, until the store is opened anew."""
+    swept = threading.Event()
+    tries = list[int]()
+
+    def sweep(_: Store) -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise failure
+        swept.set()
+        return 0
+
+    monkeypatch.setattr(Store, "sweep", sweep)
+    with store.open(tmp_path, sweep_seconds=0.001):
+        assert swept.wait(10)
