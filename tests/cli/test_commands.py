@@ -262,7 +262,7 @@ def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
 def test_help_loads_nothing_of_what_the_commands_do() -> None:
     script = (
         "import sys\nfrom penstock.cli import app\n"
-        "heavy = {'pyarrow', 'grpc', 'lmdb', 'pydantic', 'structlog', 'numpy'}\n"
+        "heavy = {'pyarrow', 'grpc', 'lmdb', 'pydantic', 'structlog', 'numpy', 'boto3'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -21,6 +21,7 @@ from penstock.cli import (
     status,
     store,
     tail,
+    trigger,
 )
 from penstock.errors import PenstockError
 
@@ -72,6 +73,7 @@ def _root(
 app.command("run")(run.command)
 app.command("tail")(tail.command)
 app.command("consume")(consume.command)
+app.command("trigger")(trigger.command)
 app.command("snapshot")(snapshot.command)
 app.command("status")(status.command)
 app.command("doctor")(doctor.command)

@@ -1,0 +1,116 @@
+"""Where a trigger stands: a file of its own, replaced whole, and a lock for its one runner.
+
+The lock is of the open file, so a process that was given the descriptor holds it too: after kill -9
+of a trigger nobody can start it again until the calls that it had under way are over. Else an old
+call could write behind a newer one, and an item's changes would come out of order.
+"""
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.errors import TriggerError, TriggerLockedError
+from penstock.folders import sync_folder
+from penstock.trigger.lineage import Place
+
+FORMAT: Final = 1
+_FILE: Final = "checkpoint.json"
+_LOCK: Final = "lock"
+
+
+class _Kept(Struct, frozen=True):
+    """What the file holds."""
+
+    format: int
+    stream: str
+    shards: dict[str, Place]
+
+
+@contextmanager
+def locked(folder: Path, *, name: str) -> Generator[int]:
+    """Be the only one to run the trigger; yields the descriptor that holds the lock.
+
+    Raises TriggerLockedError while another process, or a child of a killed one, holds it.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise TriggerLockedError(name=name, owner=owner) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+class Checkpoints:
+    """The places of a trigger in the shards of one stream. For the process that holds the lock."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is kept. Raises TriggerError if it is not what this program wrote."""
+        self._path = folder / _FILE
+        self._turn = asyncio.Lock()
+        self.stream: str | None = None
+        """The ARN that the places belong to; None before the first."""
+        self.places: dict[str, Place] = {}
+        try:
+            kept = msgspec.json.decode(self._path.read_bytes(), type=_Kept)
+        except FileNotFoundError:
+            return
+        except msgspec.DecodeError as error:
+            raise self._unreadable() from error
+        if kept.format != FORMAT:
+            raise self._unreadable()
+        self.stream, self.places = kept.stream, kept.shards
+
+    async def put(self, shard: str, place: Place) -> None:
+        """Keep a place, durably when this returns."""
+        async with self._turn:
+            self.places[shard] = place
+            await self._write()
+
+    async def put_all(self, stream: str, places: Mapping[str, Place]) -> None:
+        """Keep these places of a stream instead of all others, durably when this returns."""
+        async with self._turn:
+            self.stream, self.places = stream, dict(places)
+            await self._write()
+
+    async def _write(self) -> None:
+        assert self.stream is not None
+        kept = _Kept(FORMAT, self.stream, self.places)
+        try:
+            await asyncio.to_thread(_replace, self._path, msgspec.json.encode(kept))
+        except OSError as error:
+            raise TriggerError(
+                f"the checkpoint {self._path} cannot be written ({error.strerror}). What was "
+                f"handled since the last one comes again, and nothing is skipped. Make space, or "
+                f"repair the disk, and start again."
+            ) from error
+
+    def _unreadable(self) -> TriggerError:
+        return TriggerError(
+            f"{self._path} is not a checkpoint that this Penstock reads. Nothing was read from the "
+            f"stream, for to begin anew would skip or repeat records. Restore the file, or move it "
+            f"away to begin at --starting-position."
+        )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    beside = path.with_name(f"{path.name}.new")
+    with beside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+    sync_folder(path.parent)

@@ -1,0 +1,165 @@
+"""Processes that run a function, one call at a time in each, started when they are needed.
+
+A process for each concurrent call, as Lambda does it: functions are written for one call at a time
+(a module-level BatchProcessor is shared state), a call that hangs can be killed, and one that takes
+its process down is one failed batch.
+"""
+
+import asyncio
+import sys
+import uuid
+from asyncio import subprocess
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from penstock.errors import ConfigError
+from penstock.trigger.environment import HEAD, Facts, Outcome
+
+ANSWER_BYTES_MAX: Final = 6 << 20
+"""Of an answer in JSON, as Lambda's."""
+_LEAVE_SECONDS: Final = 10.0
+
+
+class Environments:
+    """A function's processes."""
+
+    def __init__(
+        self,
+        reference: str,
+        *,
+        name: str,
+        arn: str,
+        timeout_seconds: float,
+        count_max: int,
+        lock: int,
+    ) -> None:
+        """`lock` is a descriptor that each process keeps open."""
+        self._reference = reference
+        self._name, self._arn = name, arn
+        self._timeout_seconds = timeout_seconds
+        self._lock = lock
+        self._free = asyncio.Semaphore(count_max)
+        self._idle = list[subprocess.Process]()
+        self._running = set[subprocess.Process]()
+
+    async def __aenter__(self) -> Self:
+        """Start the first one. Raises ConfigError if the function cannot be loaded."""
+        process, loaded = await self._start()
+        if loaded.error:
+            await self._end(process)
+            raise ConfigError(
+                f"{self._reference} cannot be loaded: {loaded.error}: {loaded.message}. Nothing "
+                f"was read from the stream. Name module:function, importable from here."
+            )
+        self._idle.append(process)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in list(self._running):
+            await self._end(process, kill=process not in self._idle)
+
+    async def call(self, event: bytes) -> Outcome:
+        """Call the function with an event in JSON, once one of the processes is free.
+
+        What happens to the function or its process is in the outcome. A call that is cancelled ends
+        its process.
+        """
+        async with self._free:
+            if self._idle:
+                process = self._idle.pop()
+            else:
+                process, loaded = await self._start()
+                if loaded.error:
+                    await self._end(process)
+                    return loaded
+            facts = Facts(str(uuid.uuid4()), self._name, self._arn, self._timeout_seconds)
+            request = b'{"event":' + event + b',"facts":' + msgspec.json.encode(facts) + b"}"
+            try:
+                async with asyncio.timeout(self._timeout_seconds):
+                    outcome = await _ask(process, request)
+            except TimeoutError:
+                await self._end(process, kill=True)
+                return Outcome(
+                    error="Timeout", message=f"killed after {self._timeout_seconds:g} seconds"
+                )
+            except asyncio.CancelledError:
+                await self._end(process, kill=True)
+                raise
+            if outcome is None:
+                code = await self._end(process, kill=True)
+                return Outcome(error="EnvironmentEnded", message=f"with exit code {code}")
+            self._idle.append(process)
+            return outcome
+
+    async def _start(self) -> tuple[subprocess.Process, Outcome]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "penstock.trigger.environment",
+            self._reference,
+            str(self._lock),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._lock,),
+        )
+        self._running.add(process)
+        try:
+            loaded = await _answer(process)
+        except asyncio.CancelledError:
+            await self._end(process, kill=True)
+            raise
+        if loaded is None:
+            loaded = Outcome(error="EnvironmentEnded", message="before the function was loaded")
+        return process, loaded
+
+    async def _end(self, process: subprocess.Process, *, kill: bool = False) -> int:
+        """End a process, at once with `kill`; returns its exit code."""
+        if kill and process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                code = await process.wait()
+        except TimeoutError:
+            process.kill()
+            code = await process.wait()
+        self._running.discard(process)
+        if process in self._idle:
+            self._idle.remove(process)
+        return code
+
+
+async def _ask(process: subprocess.Process, request: bytes) -> Outcome | None:
+    """Send a request; its outcome, or None if the process ended."""
+    assert process.stdin is not None
+    try:
+        process.stdin.write(HEAD.pack(len(request)) + request)
+        await process.stdin.drain()
+    except ConnectionError:
+        return None
+    return await _answer(process)
+
+
+async def _answer(process: subprocess.Process) -> Outcome | None:
+    assert process.stdout is not None
+    try:
+        (size,) = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
+        if size > ANSWER_BYTES_MAX:
+            return None
+        body = await process.stdout.readexactly(size)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return _decoder.decode(body)
+
+
+_decoder: Final = msgspec.json.Decoder(Outcome)

@@ -1,0 +1,185 @@
+"""Filter patterns: which records a function is called for.
+
+A subset of EventBridge's patterns, as Lambda's event filtering has them
+(https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html): exact values,
+`prefix`, `suffix`, `equals-ignore-case`, `numeric`, `exists`, `anything-but`, and `$or`. A pattern
+that says anything else is refused when it is read: one that matches nothing by mistake passes
+everything.
+
+One thing more than Lambda: `numeric` looks into a DynamoDB number too, which is text under "N".
+"""
+
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, cast
+
+import msgspec
+
+Test = Callable[[Any], bool]
+"""Whether a value matches; a value that is not there is `ABSENT`."""
+
+ABSENT: Final = object()
+_NUMBER: Final = "N"
+
+
+def parse_pattern(text: str) -> Test:
+    """What tells the records that match a pattern. Raises ValueError, which says what is wrong."""
+    try:
+        pattern = msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"a filter is not JSON: {error}") from None
+    if not isinstance(pattern, dict) or not pattern:
+        raise ValueError("a filter must be a JSON object that says something")
+    return _object(cast("dict[str, Any]", pattern), "")
+
+
+def _object(pattern: dict[str, Any], path: str) -> Test:
+    """Every member matches."""
+    tests = list[Test]()
+    for name, wanted in pattern.items():
+        if name == "$or":
+            if not isinstance(wanted, list) or not wanted:
+                raise ValueError(f"{path}$or must be a list of patterns")
+            tests.append(_any_of([_nested(one, f"{path}$or.") for one in _list(wanted)]))
+        elif isinstance(wanted, dict) and wanted:
+            tests.append(_member(name, _object(cast("dict[str, Any]", wanted), f"{path}{name}.")))
+        elif isinstance(wanted, list) and wanted:
+            conditions = [
+                _condition(one, f"{path}{name}", is_number=name == _NUMBER) for one in _list(wanted)
+            ]
+            tests.append(_member(name, _leaf(conditions)))
+        else:
+            raise ValueError(f"{path}{name} must be a list of values, or an object that holds some")
+    return lambda value: all(test(value) for test in tests)
+
+
+def _nested(pattern: Any, path: str) -> Test:
+    if not isinstance(pattern, dict) or not pattern:
+        raise ValueError(f"{path[:-1]} must hold objects")
+    return _object(cast("dict[str, Any]", pattern), path)
+
+
+def _member(name: str, test: Test) -> Test:
+    """The member of that name matches; one of anything but an object is not there."""
+
+    def matches(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return test(ABSENT)
+        return test(cast("dict[str, Any]", value).get(name, ABSENT))
+
+    return matches
+
+
+def _leaf(conditions: list[Test]) -> Test:
+    """Any of the conditions matches the value, or any element of it if it is a list."""
+
+    def matches(value: Any) -> bool:
+        values = _list(value) if isinstance(value, list) else [value]
+        return any(condition(one) for condition in conditions for one in values)
+
+    return matches
+
+
+def _any_of(tests: list[Test]) -> Test:
+    return lambda value: any(test(value) for test in tests)
+
+
+def _condition(wanted: Any, path: str, *, is_number: bool) -> Test:
+    if not isinstance(wanted, dict):
+        return _equals(wanted, path)
+    said = cast("dict[str, Any]", wanted)
+    if len(said) != 1:
+        raise ValueError(f"{path}: a condition must say one thing")
+    ((name, operand),) = said.items()
+    match name, operand:
+        case "exists", bool():
+            return lambda value: _is_leaf(value) is operand
+        case "prefix", str():
+            return lambda value: isinstance(value, str) and value.startswith(operand)
+        case "suffix", str():
+            return lambda value: isinstance(value, str) and value.endswith(operand)
+        case "equals-ignore-case", str():
+            folded = operand.casefold()
+            return lambda value: isinstance(value, str) and value.casefold() == folded
+        case "numeric", list():
+            return _numeric(_list(operand), path, is_number=is_number)
+        case "anything-but", _:
+            listed = _list(operand) if isinstance(operand, list) else [operand]
+            excluded = _any_of([_excluded(one, path) for one in listed])
+            return lambda value: _is_leaf(value) and not excluded(value)
+        case _:
+            raise ValueError(f"{path}: {name!r} with this operand is not a condition known here")
+
+
+def _excluded(wanted: Any, path: str) -> Test:
+    if isinstance(wanted, dict) and set(_keys(wanted)) - {"prefix", "suffix"}:
+        raise ValueError(f"{path}: anything-but takes values, prefix or suffix")
+    return _condition(wanted, path, is_number=False)
+
+
+def _equals(wanted: Any, path: str) -> Test:
+    if isinstance(wanted, list):
+        raise ValueError(f"{path}: a list in a list is no value")  # noqa: TRY004 - of the pattern
+    if wanted is None or isinstance(wanted, bool):
+        return lambda value: value is wanted
+    if isinstance(wanted, str):
+        return lambda value: isinstance(value, str) and value == wanted
+    return lambda value: (
+        isinstance(value, int | float) and not isinstance(value, bool) and value == wanted
+    )
+
+
+def _numeric(operands: list[Any], path: str, *, is_number: bool) -> Test:
+    if not operands or len(operands) % 2:
+        raise ValueError(f"{path}: numeric takes pairs of an operator and a number")
+    comparisons = list[Callable[[Decimal], bool]]()
+    for operator, bound in zip(operands[::2], operands[1::2], strict=True):
+        if isinstance(bound, bool) or not isinstance(bound, int | float):
+            raise ValueError(f"{path}: numeric compares with numbers")  # noqa: TRY004
+        comparisons.append(_comparison(operator, Decimal(str(bound)), path))
+
+    def matches(value: Any) -> bool:
+        number = _decimal(value, is_number=is_number)
+        return number is not None and all(compare(number) for compare in comparisons)
+
+    return matches
+
+
+def _comparison(operator: Any, bound: Decimal, path: str) -> Callable[[Decimal], bool]:
+    match operator:
+        case "=":
+            return lambda number: number == bound
+        case "<":
+            return lambda number: number < bound
+        case "<=":
+            return lambda number: number <= bound
+        case ">":
+            return lambda number: number > bound
+        case ">=":
+            return lambda number: number >= bound
+        case _:
+            raise ValueError(f"{path}: numeric knows =, <, <=, > and >=")
+
+
+def _decimal(value: Any, *, is_number: bool) -> Decimal | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and not is_number:
+        return None
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None
+
+
+def _is_leaf(value: Any) -> bool:
+    """`exists` is of leaves only, as in EventBridge."""
+    return value is not ABSENT and not isinstance(value, dict)
+
+
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value)
+
+
+def _keys(value: Any) -> list[str]:
+    return list(cast("dict[str, Any]", value))

@@ -1,0 +1,175 @@
+"""A batch until it is done: called, called again, cut, and in the end kept by a destination."""
+
+import asyncio
+import time
+from collections import Counter, deque
+
+import structlog
+
+from penstock.client.retry import Backoff, Retry
+from penstock.errors import ProgramError
+from penstock.trigger.batches import InvalidAnswerError, Piece, after_failure, first_failed, too_old
+from penstock.trigger.config import TriggerConfig
+from penstock.trigger.destinations import Condition, Deliver, write_letter
+from penstock.trigger.environment import Outcome
+from penstock.trigger.environments import Environments
+from penstock.trigger.records import Record, event_of
+from penstock.trigger.shard import Finished
+from penstock.trigger.streams import stopped_within
+
+log = structlog.get_logger(__name__)
+
+
+class Handler:
+    """Handles the batches of all shards of a stream. Nothing is finished but what was handled,
+    kept by the destination, or is to be discarded by configuration."""
+
+    def __init__(
+        self,
+        config: TriggerConfig,
+        environments: Environments,
+        deliver: Deliver | None,
+        *,
+        stream: str,
+        arn: str,
+        stop: asyncio.Event,
+        counts: Counter[str],
+    ) -> None:
+        """`deliver` None: what is given up is discarded, and that is logged as an error."""
+        self._config, self._environments, self._deliver = config, environments, deliver
+        self._stream, self._arn = stream, arn
+        self._stop, self._counts = stop, counts
+        self._retry = Retry(
+            initial_seconds=config.retry_delay, max_seconds=config.retry_delay_max, max_retries=0
+        )
+
+    async def handle(self, shard: str, batch: tuple[Record, ...], finished: Finished) -> None:
+        """Return once every record of the batch is finished, or `stop` is set."""
+        pending = deque([Piece(batch)])
+        backoff = Backoff(self._retry)
+        last = Outcome()
+        while pending and not self._stop.is_set():
+            piece = pending.popleft()
+            if count := self._too_old(piece):
+                old = piece._replace(records=piece.records[:count])
+                if not await self._give_up(shard, old, "MaximumRecordAgeExceeded", last, finished):
+                    return
+                rest = piece.records[count:]
+                if rest:
+                    pending.appendleft(piece._replace(records=rest))
+                continue
+            piece = piece._replace(calls=piece.calls + 1)
+            last, failed = await self._call(piece)
+            done = [record.number for record in piece.records[:failed]]
+            if done:
+                self._counts["handled"] += len(done)
+                await finished(done)
+            if failed is None:
+                backoff.reset()
+                continue
+            if failed:
+                backoff.reset()
+            self._counts["failed_calls"] += 1
+            then = after_failure(
+                piece,
+                failed,
+                bisect=self._config.bisect_batch_on_function_error,
+                retries_max=self._config.maximum_retry_attempts,
+            )
+            pending.extendleft(reversed(then.pieces))
+            if then.discarded is not None:
+                gone = then.discarded
+                if not await self._give_up(shard, gone, "RetryAttemptsExhausted", last, finished):
+                    return
+                backoff.reset()
+                continue
+            seconds = backoff.next_wait()
+            assert seconds is not None
+            log.warning(
+                "a batch failed, trying again",
+                shard=shard,
+                first=then.pieces[0].records[0].number,
+                records=sum(len(one.records) for one in then.pieces),
+                pieces=len(then.pieces),
+                calls=piece.calls,
+                error=last.error,
+                wait_seconds=round(seconds, 3),
+            )
+            await stopped_within(self._stop, seconds)
+
+    async def _call(self, piece: Piece) -> tuple[Outcome, int | None]:
+        """Call the function; its outcome, and the first record that it did not handle."""
+        outcome = await self._environments.call(event_of(piece.records))
+        self._counts["calls"] += 1
+        if outcome.error:
+            return outcome, 0
+        is_reporting = self._config.report_batch_item_failures
+        try:
+            if outcome.unencodable and is_reporting:
+                raise InvalidAnswerError(f"it is a {outcome.unencodable}, which JSON cannot hold")
+            numbers = [record.number for record in piece.records]
+            failed = first_failed(outcome.answer, numbers, is_reporting=is_reporting)
+        except InvalidAnswerError as error:
+            return Outcome(error="InvalidAnswer", message=f"the function's answer: {error}"), 0
+        if failed is None:
+            return outcome, None
+        return Outcome(error="BatchItemFailures"), failed
+
+    def _too_old(self, piece: Piece) -> int:
+        age = self._config.maximum_record_age
+        return too_old(piece.records, now_seconds=time.time(), age_seconds_max=age)
+
+    async def _give_up(
+        self,
+        shard: str,
+        piece: Piece,
+        condition: Condition,
+        outcome: Outcome,
+        finished: Finished,
+    ) -> bool:
+        """Have records kept by the destination, and finish them; False if stopped before."""
+        facts = {
+            "shard": shard,
+            "first": piece.records[0].number,
+            "last": piece.records[-1].number,
+            "records": len(piece.records),
+            "condition": condition,
+        }
+        if self._deliver is None:
+            self._counts["discarded"] += len(piece.records)
+            log.error("records were discarded, as configured", **facts)
+        else:
+            letter = write_letter(
+                piece,
+                condition=condition,
+                outcome=outcome if piece.calls else Outcome(),
+                shard=shard,
+                stream=self._stream,
+                arn=self._arn,
+            )
+            if not await self._delivered(self._deliver, letter):
+                return False
+            self._counts["set_aside"] += len(piece.records)
+            log.error("records were given to the failure destination", **facts)
+        await finished([record.number for record in piece.records])
+        return True
+
+    async def _delivered(self, deliver: Deliver, letter: bytes) -> bool:
+        """Deliver until it works; False if stopped before. Without it, no record is passed."""
+        backoff = Backoff(self._retry)
+        while True:
+            try:
+                await deliver(letter)
+            except (OSError, ProgramError) as error:
+                seconds = backoff.next_wait()
+                assert seconds is not None
+                log.error(  # noqa: TRY400 - the text of the error may quote the document
+                    "the failure destination cannot be reached, trying again",
+                    error=type(error).__name__,
+                    attempt=backoff.failures,
+                    wait_seconds=round(seconds, 3),
+                )
+                if await stopped_within(self._stop, seconds):
+                    return False
+            else:
+                return True

@@ -1,0 +1,114 @@
+"""Which shards may be read, and from where: parents before children, and nothing passed. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+PlaceKind = Literal[
+    "TRIM_HORIZON", "LATEST", "AT_TIMESTAMP", "AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"
+]
+
+
+class Place(Struct, frozen=True, omit_defaults=True):
+    """Where a trigger stands in a shard, in the words of GetShardIterator."""
+
+    kind: PlaceKind
+    value: str = ""
+    """A sequence number, or Unix seconds."""
+    done: bool = False
+    """The shard has ended, and all of it was handled."""
+
+
+class Shard(NamedTuple):
+    """A shard as DescribeStream tells of it."""
+
+    id: str
+    parent: str | None
+    first: str
+    """Where its sequence numbers begin."""
+    is_closed: bool
+
+
+class Plan(NamedTuple):
+    """What to do about a stream."""
+
+    places: dict[str, Place]
+    """Of every shard that is begun; to be made durable before any is read."""
+    missing: tuple[str, ...]
+    """Shards that were removed before they were handled."""
+
+    def ready(self) -> list[str]:
+        """Shards that may be read."""
+        return [shard for shard, place in self.places.items() if not place.done]
+
+
+def begin(shards: Sequence[Shard], start: Place) -> Plan:
+    """The plan of a trigger that has no checkpoint yet.
+
+    LATEST takes the shards that are open now, and later their children; else the oldest are begun,
+    and their children once they are drained.
+    """
+    listed = {shard.id for shard in shards}
+    places = dict[str, Place]()
+    for shard in shards:
+        if start.kind == "LATEST":
+            places[shard.id] = Place("LATEST", done=shard.is_closed)
+        elif shard.parent is None or shard.parent not in listed:
+            places[shard.id] = start
+    return Plan(places, ())
+
+
+def go_on(
+    shards: Sequence[Shard], places: Mapping[str, Place], *, running: Iterable[str] = ()
+) -> Plan:
+    """The plan of a trigger that stands at `places`.
+
+    A child is begun at its first sequence number, so that the service itself refuses it when
+    retention was faster. Only where nothing of its parent was ever read does it begin as the parent
+    did. Missing is an unfinished shard that is not listed (one that is `running` hears of it by
+    itself), and one whose parent is neither listed nor known: the parent came and went unseen.
+    """
+    listed = {shard.id for shard in shards}
+    planned = dict(places)
+    missing = [
+        shard
+        for shard, place in places.items()
+        if not place.done and shard not in listed and shard not in set(running)
+    ]
+    for shard in shards:
+        if shard.id in places:
+            continue
+        at_start = Place("AT_SEQUENCE_NUMBER", shard.first)
+        if shard.parent is None:
+            planned[shard.id] = at_start
+        elif shard.parent in places:
+            parent = places[shard.parent]
+            if parent.done:
+                is_untouched = parent.kind in {"TRIM_HORIZON", "AT_TIMESTAMP"}
+                planned[shard.id] = Place(parent.kind, parent.value) if is_untouched else at_start
+        elif shard.parent not in listed:
+            missing.append(shard.parent)
+    # Forgotten is what is gone, once its child is known: else the child would have no parent.
+    followed = {shard.parent for shard in shards if shard.id in planned}
+    kept = {
+        shard: place
+        for shard, place in planned.items()
+        if not place.done or shard in listed or shard not in followed
+    }
+    return Plan(kept, tuple(missing))
+
+
+def from_horizon(shards: Sequence[Shard], plan: Plan) -> Plan:
+    """The plan without what is missing: its children begin with the oldest record that is left."""
+    lost = set(plan.missing)
+    places = {shard: place for shard, place in plan.places.items() if shard not in lost}
+    for shard in shards:
+        if shard.parent in lost and shard.id not in places:
+            places[shard.id] = Place("TRIM_HORIZON")
+    return Plan(places, ())
+
+
+def has_ended(shards: Sequence[Shard], places: Mapping[str, Place]) -> bool:
+    """Whether every shard that is listed was handled to its end."""
+    return all(shard.id in places and places[shard.id].done for shard in shards)

@@ -1,0 +1,294 @@
+"""A trigger: the shards of a stream, those side by side that may be, until it is told to stop."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from penstock.errors import (
+    TriggerStreamChangedError,
+    TriggerStreamEndedError,
+    TriggerStreamGoneError,
+    TriggerTrimmedError,
+)
+from penstock.trigger.checkpoints import Checkpoints, locked
+from penstock.trigger.config import DISCARD, TriggerConfig
+from penstock.trigger.destinations import Deliver, to_command, to_file, to_function
+from penstock.trigger.environments import Environments
+from penstock.trigger.filters import parse_pattern
+from penstock.trigger.handling import Handler
+from penstock.trigger.lineage import Place, Plan, Shard, begin, from_horizon, go_on, has_ended
+from penstock.trigger.shard import ShardReader
+from penstock.trigger.streams import Described, StoppedError, Streams, stopped_within
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 30.0
+"""How often the stream's shards are looked at while those that are known go on."""
+
+Tell = Callable[[dict[str, Any]], None]
+
+
+async def run_trigger(
+    config: TriggerConfig, *, stop: asyncio.Event, tell: Tell | None = None
+) -> Counter[str]:
+    """Give a stream's records to the function in batches, until `stop` is set.
+
+    A batch under way is finished first. Returns what was counted: `calls`, `failed_calls`, and
+    records `handled`, `filtered`, `set_aside`, `discarded`; `trimmed` is how often retention was
+    faster and it was configured to go on. `tell` hears `{"event": "ready", ...}` once the function
+    is loaded and the place where it begins is durable.
+
+    Every record is handled at least once, in order for each item, whenever the process dies. Raises
+    TriggerError and ConfigError; the checkpoint then stands behind what was handled, and a trigger
+    that is started again goes on there.
+    """
+    folder = config.state / config.name
+    async with AsyncExitStack() as stack:
+        lock = stack.enter_context(locked(folder, name=config.name))
+        checkpoints = Checkpoints(folder)
+        streams = await stack.enter_async_context(Streams(config, stop=stop))
+        trigger = _Trigger(config, checkpoints, streams, stop, tell)
+        try:
+            stream = await trigger.find()
+            await trigger.prepare(stack, stream, lock)
+            await trigger.run(stream)
+        except StoppedError:
+            pass
+        log.info("the trigger has stopped", **trigger.counts)
+        return trigger.counts
+
+
+class _Trigger:
+    """What runs one trigger, once it is locked."""
+
+    def __init__(
+        self,
+        config: TriggerConfig,
+        checkpoints: Checkpoints,
+        streams: Streams,
+        stop: asyncio.Event,
+        tell: Tell | None,
+    ) -> None:
+        self._config, self._checkpoints, self._streams = config, checkpoints, streams
+        self._stop, self._tell = stop, tell
+        self._iterators = dict[str, str]()
+        """Where shards begin that begin at LATEST."""
+        self._abort = asyncio.Event()
+        """Set with `stop`, and when a shard has failed: the others finish what is under way."""
+        self._filters = [parse_pattern(text) for text in config.filters]
+        self._environments: Environments | None = None
+        self._deliver: Deliver | None = None
+        self.counts: Counter[str] = Counter()
+
+    async def find(self) -> str:
+        """The stream to read: that of the checkpoint, else the one that is named.
+
+        Raises TriggerStreamGoneError, and TriggerStreamChangedError for another than was named.
+        """
+        config, kept = self._config, self._checkpoints.stream
+        if kept is None:
+            found = config.stream or await self._streams.latest_of(config.table or "")
+            if found is None:
+                raise TriggerStreamGoneError(what=f"a stream of the table {config.table}")
+            return found
+        is_named = (
+            kept == config.stream
+            if config.stream is not None
+            else _table_of(kept) == _table_of(f":table/{config.table}")
+        )
+        if not is_named and config.on_stream_end == "halt":
+            raise TriggerStreamChangedError(
+                name=config.name, expected=kept, found=config.stream or str(config.table)
+            )
+        return kept
+
+    async def prepare(self, stack: AsyncExitStack, stream: str, lock: int) -> None:
+        """Load the function, and open the destination."""
+        config = self._config
+        processes = partial(
+            Environments,
+            name=config.name,
+            arn=function_arn(stream, config.name),
+            timeout_seconds=config.timeout,
+            lock=lock,
+        )
+        self._environments = await stack.enter_async_context(
+            processes(config.function, count_max=config.environments_max)
+        )
+        kind, _, target = (config.on_failure or DISCARD).partition(":")
+        match kind:
+            case "file":
+                self._deliver = to_file(Path(target))
+            case "exec":
+                self._deliver = to_command(target, timeout_seconds=config.timeout)
+            case "call":
+                keeper = await stack.enter_async_context(processes(target, count_max=1))
+                self._deliver = to_function(keeper)
+            case _:
+                self._deliver = None
+
+    async def run(self, stream: str) -> None:
+        """Read the stream, and with on_stream_end = follow those of the table that come after."""
+        while True:
+            described = await self._read(stream)
+            if described is None:
+                return
+            if self._config.on_stream_end == "halt":
+                raise TriggerStreamEndedError(stream=stream)
+            log.warning(
+                "the stream has ended, and all of it was handled; waiting for another. What is "
+                "changed without a stream is in none",
+                stream=stream,
+            )
+            stream = await self._next(stream, described.table)
+            await self._checkpoints.put_all(stream, {})
+            log.warning("going on with the table's new stream, from its beginning", stream=stream)
+
+    async def _next(self, ended: str, table: str) -> str:
+        """The table's stream after the one that ended. Raises StoppedError."""
+        while True:
+            found = await self._streams.latest_of(table or _table_of(ended))
+            if found is not None and found != ended:
+                return found
+            if await stopped_within(self._stop, self._config.retry_delay_max):
+                raise StoppedError
+
+    async def _read(self, stream: str) -> Described | None:
+        """Read a stream to its end; None if stopped before. Raises what a shard's reader raises."""
+        running = dict[str, asyncio.Task[None]]()
+        stopping = asyncio.create_task(self._stop.wait())
+        self._abort.clear()
+        try:
+            while not self._stop.is_set():
+                described = await self._streams.describe(stream)
+                await self._plan(stream, described, running)
+                is_handled = has_ended(described.shards, self._checkpoints.places)
+                if not running and not described.is_enabled and is_handled:
+                    return described
+                await self._wait(running, stopping)
+        except StoppedError:
+            pass
+        finally:
+            self._abort.set()
+            stopping.cancel()
+            # Each finishes its batch; what one of them raises is raised here, too, if nothing was.
+            ended = await asyncio.gather(*running.values(), return_exceptions=True)
+        failures = [one for one in ended if isinstance(one, Exception)]
+        if failures:
+            raise failures[0]
+        return None
+
+    async def _plan(
+        self, stream: str, described: Described, running: dict[str, asyncio.Task[None]]
+    ) -> None:
+        """Begin what may be begun, once that is durable."""
+        checkpoints = self._checkpoints
+        shards = described.shards
+        if checkpoints.stream is None:
+            plan = begin(shards, _start(self._config))
+        elif not checkpoints.places:
+            plan = begin(shards, Place("TRIM_HORIZON"))  # of a stream that follows another
+        else:
+            plan = go_on(shards, checkpoints.places, running=running)
+        if plan.missing:
+            plan = self._without_missing(described, plan)
+        if not plan.places:
+            return  # a stream that is being enabled has no shards yet
+        plan = await self._pinned(stream, plan)
+        if checkpoints.stream != stream or plan.places != checkpoints.places:
+            await checkpoints.put_all(stream, plan.places)
+        if self._tell is not None:
+            self._tell({"event": "ready", "name": self._config.name, "stream": stream})
+            self._tell = None
+        by_id = {shard.id: shard for shard in shards}
+        for shard in plan.ready():
+            if shard not in running and shard in by_id:
+                running[shard] = asyncio.create_task(self._reader(stream, by_id[shard]).run())
+
+    async def _pinned(self, stream: str, plan: Plan) -> Plan:
+        """LATEST is somewhere else after a crash, so what is kept of it is the service's time."""
+        places = dict(plan.places)
+        for shard, place in places.items():
+            if place.kind == "LATEST" and not place.done:
+                iterator, seconds = await self._streams.iterator(stream, shard, place)
+                self._iterators[shard] = iterator
+                places[shard] = Place("AT_TIMESTAMP", f"{seconds:.0f}")
+        return plan._replace(places=places)
+
+    def _without_missing(self, described: Described, plan: Plan) -> Plan:
+        if self._config.on_trimmed == "halt":
+            raise TriggerTrimmedError(shard=plan.missing[0])
+        self.counts["trimmed"] += len(plan.missing)
+        log.error(
+            "shards were removed before they were handled; going on with the oldest that is left",
+            shards=list(plan.missing),
+        )
+        return from_horizon(described.shards, plan)
+
+    async def _wait(
+        self, running: dict[str, asyncio.Task[None]], stopping: "asyncio.Task[Any]"
+    ) -> None:
+        """Wait until a shard has ended, the trigger is to stop, or it is time to look again.
+
+        Raises what a shard's reader raised.
+        """
+        seconds = LOOK_SECONDS if running else self._config.poll_interval
+        await asyncio.wait(
+            {stopping, *running.values()},
+            timeout=seconds,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for shard, task in list(running.items()):
+            if task.done():
+                del running[shard]
+                task.result()
+
+    def _reader(self, stream: str, shard: Shard) -> ShardReader:
+        assert self._environments is not None
+        handler = Handler(
+            self._config,
+            self._environments,
+            self._deliver,
+            stream=stream,
+            arn=function_arn(stream, self._config.name),
+            stop=self._abort,
+            counts=self.counts,
+        )
+        return ShardReader(
+            shard,
+            config=self._config,
+            streams=self._streams,
+            checkpoints=self._checkpoints,
+            handle=partial(handler.handle, shard.id),
+            filters=self._filters,
+            stop=self._abort,
+            counts=self.counts,
+            iterator=self._iterators.pop(shard.id, None),
+        )
+
+
+def function_arn(stream: str, name: str) -> str:
+    """What a function's ARN would be, in the region and the account of a stream."""
+    parts = (*stream.split(":"), *[""] * 5)
+    return f"arn:aws:lambda:{parts[3]}:{parts[4]}:function:{name}"
+
+
+def _table_of(arn: str) -> str:
+    """The table's name in a stream's ARN: arn:aws:dynamodb:...:table/NAME/stream/LABEL."""
+    return arn.partition(":table/")[2].partition("/")[0]
+
+
+def _start(config: TriggerConfig) -> Place:
+    at = config.starting_position_timestamp
+    return Place(config.starting_position, _seconds(at) if at is not None else "")
+
+
+def _seconds(at: datetime) -> str:
+    return f"{at.timestamp():.3f}".rstrip("0").rstrip(".")

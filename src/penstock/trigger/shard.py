@@ -1,0 +1,251 @@
+"""One shard: read ahead by a little, in lanes by item, each lane a batch at a time."""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+import structlog
+import xxhash
+
+from penstock.errors import TriggerTrimmedError
+from penstock.trigger.batches import EVENT_BYTES_MAX, Tracker, fitting, take_batch
+from penstock.trigger.checkpoints import Checkpoints
+from penstock.trigger.config import TriggerConfig
+from penstock.trigger.filters import Test
+from penstock.trigger.lineage import Place, Shard
+from penstock.trigger.records import Record, read_record
+from penstock.trigger.streams import (
+    ExpiredError,
+    NotThereError,
+    Page,
+    StoppedError,
+    Streams,
+    TrimmedError,
+    stopped_within,
+)
+
+log = structlog.get_logger(__name__)
+
+TRACKED_MAX: Final = 100_000
+"""Numbers of records that may wait for one that is unfinished."""
+
+Finished = Callable[[list[str]], Awaitable[None]]
+"""Says that the records of these numbers are done."""
+Handle = Callable[[tuple[Record, ...], Finished], Awaitable[None]]
+"""Handles a batch until all of it is done, or the trigger is to stop."""
+
+
+class ShardReader:
+    """Reads one shard, from its checkpoint to its end."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        config: TriggerConfig,
+        streams: Streams,
+        checkpoints: Checkpoints,
+        handle: Handle,
+        filters: list[Test],
+        stop: asyncio.Event,
+        counts: Counter[str],
+        iterator: str | None = None,
+    ) -> None:
+        """`stop` is set by this too, when it fails: all shards then finish what is under way.
+
+        `iterator` is where to begin, if it was made already.
+        """
+        assert checkpoints.stream is not None
+        self._shard, self._stream = shard, checkpoints.stream
+        self._config, self._streams, self._checkpoints = config, streams, checkpoints
+        self._handle, self._filters = handle, filters
+        self._stop, self._counts = stop, counts
+        self._iterator = iterator
+        self._failure: Exception | None = None
+        self._lanes = [deque[Record]() for _ in range(config.parallelization_factor)]
+        self._tracker = Tracker()
+        self._sizes = dict[str, int]()
+        """Of the records in hand, by their numbers."""
+        self._bytes = 0
+        self._is_ended = False
+        self._changed = asyncio.Condition()
+
+    async def run(self) -> None:
+        """Read and handle, until the shard has ended and all of it is done, or `stop` is set.
+
+        In the first case its checkpoint says so. Raises TriggerTrimmedError.
+        """
+        stopping = asyncio.create_task(self._wake_at_stop())
+        parts = [self._read(), *(self._work(lane) for lane in self._lanes)]
+        try:
+            await asyncio.gather(*(self._guarded(part) for part in parts))
+        finally:
+            stopping.cancel()
+        if self._failure is not None:
+            raise self._failure
+        if self._is_ended and not len(self._tracker):
+            place = self._checkpoints.places[self._shard.id]
+            await self._checkpoints.put(self._shard.id, msgspec.structs.replace(place, done=True))
+
+    async def _guarded(self, part: Coroutine[Any, Any, None]) -> None:
+        """A part that fails stops the others once their calls are over."""
+        try:
+            await part
+        except Exception as error:
+            self._failure = self._failure or error
+            self._stop.set()
+
+    async def _wake_at_stop(self) -> None:
+        await self._stop.wait()
+        async with self._changed:
+            self._changed.notify_all()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        place = self._checkpoints.places[self._shard.id]
+        iterator = self._iterator
+        while await self._has_room():
+            try:
+                if iterator is None:
+                    place, iterator = await self._open(place)
+                page = await self._streams.records(iterator)
+            except ExpiredError:
+                iterator = None
+                continue
+            except (TrimmedError, NotThereError):
+                place, iterator = await self._after_loss(), None
+                continue
+            except StoppedError:
+                return
+            if page.records:
+                place = await self._take(page, place)
+            iterator = page.then
+            if iterator is None:
+                async with self._changed:
+                    self._is_ended = True
+                    self._changed.notify_all()
+                return
+            if not page.records:
+                await stopped_within(self._stop, self._config.poll_interval)
+
+    async def _open(self, place: Place) -> tuple[Place, str]:
+        """An iterator at a place, and the place under which it can be had again."""
+        shard = self._shard
+        match place.kind:
+            case "TRIM_HORIZON" if shard.first:
+                # A number holds the place for good; what retention takes from now on is then told.
+                begin = Place("AT_SEQUENCE_NUMBER", shard.first)
+                try:
+                    iterator, _ = await self._streams.iterator(self._stream, shard.id, begin)
+                except TrimmedError:
+                    iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
+                    return place, iterator
+                await self._checkpoints.put(shard.id, begin)
+                return begin, iterator
+            case _:
+                iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
+                return place, iterator
+
+    async def _after_loss(self) -> Place:
+        """Where to go on when retention was faster, if that is said; else TriggerTrimmedError."""
+        if self._config.on_trimmed == "halt":
+            raise TriggerTrimmedError(shard=self._shard.id)
+        described = await self._streams.describe(self._stream)
+        if self._shard.id not in {one.id for one in described.shards}:
+            raise TriggerTrimmedError(shard=self._shard.id)
+        self._counts["trimmed"] += 1
+        log.error(
+            "records were removed before they were handled; going on with the oldest that is left",
+            shard=self._shard.id,
+        )
+        self._shard = self._shard._replace(first="")
+        return Place("TRIM_HORIZON")
+
+    async def _take(self, page: Page, place: Place) -> Place:
+        """Take a page into the lanes; returns the place behind it."""
+        records = [read_record(told, stream=self._stream) for told in page.records]
+        is_numbered = place.kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}
+        if not is_numbered and not len(self._tracker):
+            # Once a record was seen its number is the place: a restart may not begin behind it.
+            first = Place("AT_SEQUENCE_NUMBER", records[0].number)
+            await self._checkpoints.put(self._shard.id, first)
+        passed = list[str]()
+        async with self._changed:
+            for record in records:
+                self._tracker.add(record.number)
+                if not self._is_wanted(record):
+                    passed.append(record.number)
+                    continue
+                self._sizes[record.number] = len(record.data)
+                self._bytes += len(record.data)
+                place_of = xxhash.xxh3_64_intdigest(record.key) % len(self._lanes)
+                self._lanes[place_of].append(record)
+            self._changed.notify_all()
+        self._counts["filtered"] += len(passed)
+        await self._finished(passed)
+        return Place("AFTER_SEQUENCE_NUMBER", records[-1].number)
+
+    def _is_wanted(self, record: Record) -> bool:
+        if not self._filters:
+            return True
+        told: Any = msgspec.json.decode(record.data)
+        return any(matches(told) for matches in self._filters)
+
+    async def _has_room(self) -> bool:
+        """Wait until more may be read; False if the trigger is to stop."""
+        lanes = len(self._lanes)
+
+        def is_ready() -> bool:
+            has_room = (
+                len(self._sizes) < self._config.batch_size * lanes
+                and self._bytes < EVENT_BYTES_MAX * lanes
+                and len(self._tracker) < TRACKED_MAX
+            )
+            return has_room or self._stop.is_set()
+
+        async with self._changed:
+            await self._changed.wait_for(is_ready)
+        return not self._stop.is_set()
+
+    # --- handling ---------------------------------------------------------------------------------
+
+    async def _work(self, lane: deque[Record]) -> None:
+        while batch := await self._gather(lane):
+            await self._handle(batch, self._finished)
+
+    async def _gather(self, lane: deque[Record]) -> tuple[Record, ...]:
+        """The lane's next batch, full or as its window leaves it; empty when there is none more."""
+        count_max = self._config.batch_size
+
+        def is_full() -> bool:
+            fit = fitting(lane, count_max=count_max)
+            return fit == count_max or fit < len(lane) or self._is_over()
+
+        async with self._changed:
+            await self._changed.wait_for(lambda: bool(lane) or self._is_over())
+            if self._config.batching_window and not is_full():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._config.batching_window):
+                        await self._changed.wait_for(is_full)
+            if self._stop.is_set():
+                return ()
+            return take_batch(lane, count_max=count_max)
+
+    def _is_over(self) -> bool:
+        return self._is_ended or self._stop.is_set()
+
+    async def _finished(self, numbers: list[str]) -> None:
+        """These records are done: keep the checkpoint behind the lowest that is not."""
+        async with self._changed:
+            for number in numbers:
+                self._bytes -= self._sizes.pop(number, 0)
+            reached = self._tracker.finish(numbers)
+            if reached is not None:
+                # Inside the turn, so that no checkpoint overtakes a later one.
+                place = Place("AFTER_SEQUENCE_NUMBER", reached)
+                await self._checkpoints.put(self._shard.id, place)
+            self._changed.notify_all()

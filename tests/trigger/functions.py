@@ -1,0 +1,89 @@
+"""Functions that triggers call in these tests. What they are called with goes into a file."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+CALLS = "TRIGGER_CALLS"
+"""Names the file that every call is a line of."""
+BAD = "TRIGGER_BAD"
+"""Names a file: while it is there, items that it names fail."""
+
+
+class BadItemError(Exception):
+    """An item that is to fail."""
+
+
+def note(event: Any, **facts: Any) -> list[str]:
+    """Write a call down; returns its items, by their key."""
+    items = [item_of(record) for record in event["Records"]]
+    with Path(os.environ[CALLS]).open("a") as file:
+        file.write(json.dumps({"items": items, "pid": os.getpid(), **facts}) + "\n")
+    return items
+
+
+def item_of(record: Any) -> str:
+    """An item and its value, as k=3."""
+    image = record["dynamodb"].get("NewImage", {})
+    key = record["dynamodb"]["Keys"]["id"]["S"]
+    return f"{key}={image['v']['N']}" if "v" in image else key
+
+
+def bad() -> list[str]:
+    """What is to fail now."""
+    path = Path(os.environ.get(BAD, ""))
+    return path.read_text().split() if path.is_file() else []
+
+
+def handle(event: Any, context: Any) -> None:
+    """Fails while any item of the batch is bad."""
+    if set(note(event)) & set(bad()):
+        raise BadItemError
+
+
+async def handle_async(event: Any, context: Any) -> None:
+    """The same, asynchronously."""
+    handle(event, context)
+
+
+def whole(event: Any, context: Any) -> None:
+    """Writes the event down as it is, and what the context says."""
+    members = (
+        "function_name",
+        "function_version",
+        "invoked_function_arn",
+        "memory_limit_in_mb",
+        "aws_request_id",
+    )
+    facts = {member: getattr(context, member) for member in members}
+    facts["remaining"] = context.get_remaining_time_in_millis()
+    with Path(os.environ[CALLS]).open("a") as file:
+        file.write(json.dumps({"event": event, "context": facts}) + "\n")
+    print("what a function prints is no answer")
+
+
+def hang(event: Any, context: Any) -> None:
+    """Never returns while anything is bad."""
+    note(event)
+    while bad():
+        time.sleep(0.01)
+
+
+def die(event: Any, context: Any) -> None:
+    """Takes its process with it while an item is bad."""
+    if set(note(event)) & set(bad()):
+        os._exit(7)
+
+
+def wrong_answer(event: Any, context: Any) -> Any:
+    """Answers what is no answer, while anything is bad."""
+    note(event)
+    return {"batchItemFailures": [{"itemIdentifier": ""}]} if bad() else None
+
+
+def keep(letter: Any, context: Any) -> None:
+    """A failure destination."""
+    with Path(os.environ[CALLS]).open("a") as file:
+        file.write(json.dumps({"letter": letter}) + "\n")

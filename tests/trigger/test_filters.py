@@ -1,0 +1,134 @@
+"""Filter patterns, as Lambda documents them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.trigger.filters import parse_pattern
+
+RECORD: Any = {
+    "eventName": "INSERT",
+    "size": 7,
+    "nothing": None,
+    "tags": ["red", "green"],
+    "dynamodb": {"NewImage": {"name": {"S": "Pat Candella"}, "age": {"N": "41.5"}}},
+}
+
+
+def image(name: str, kind: str, condition: Any) -> Any:
+    return {"dynamodb": {"NewImage": {name: {kind: [condition]}}}}
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        {"eventName": ["INSERT"]},
+        {"eventName": ["REMOVE", "INSERT"]},
+        {"eventName": ["INSERT"], "size": [7]},
+        {"size": [7.0]},
+        {"nothing": [None]},
+        {"tags": ["green"]},
+        image("name", "S", {"prefix": "Pat"}),
+        image("name", "S", {"suffix": "ella"}),
+        image("name", "S", {"equals-ignore-case": "pat candella"}),
+        image("name", "S", {"exists": True}),
+        image("other", "S", {"exists": False}),
+        image("age", "N", {"numeric": [">", 41, "<=", 41.5]}),
+        {"size": [{"numeric": ["=", 7]}]},
+        {"eventName": [{"anything-but": "REMOVE"}]},
+        {"eventName": [{"anything-but": ["REMOVE", "MODIFY"]}]},
+        {"eventName": [{"anything-but": {"prefix": "RE"}}]},
+        {"$or": [{"eventName": ["REMOVE"]}, {"size": [7]}]},
+        {"absent": {"deep": [{"exists": False}]}},
+    ],
+)
+def test_these_match(pattern: Any) -> None:
+    assert parse_pattern(json.dumps(pattern))(RECORD)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        {"eventName": ["insert"]},
+        {"eventName": ["INSERT"], "size": [8]},
+        {"size": ["7"]},
+        {"size": [True]},
+        {"nothing": ["x"]},
+        {"absent": [None]},
+        image("name", "S", {"prefix": "Bob"}),
+        image("name", "N", {"exists": True}),
+        image("name", "S", {"exists": False}),
+        {"dynamodb": [{"exists": True}]},
+        image("age", "N", {"numeric": [">", 42]}),
+        image("name", "S", {"numeric": [">", 0]}),
+        {"eventName": [{"anything-but": ["INSERT"]}]},
+        {"absent": [{"anything-but": ["INSERT"]}]},
+        {"$or": [{"eventName": ["REMOVE"]}, {"size": [8]}]},
+        {"$or": [{"size": [7]}], "eventName": ["REMOVE"]},
+    ],
+)
+def test_these_do_not(pattern: Any) -> None:
+    assert not parse_pattern(json.dumps(pattern))(RECORD)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"a": 1}',
+        '{"a": []}',
+        '{"a": {}}',
+        '{"a": [["b"]]}',
+        '{"a": [{"wildcard": "b*"}]}',
+        '{"a": [{"exists": "yes"}]}',
+        '{"a": [{"prefix": "b", "suffix": "c"}]}',
+        '{"a": [{"numeric": [">"]}]}',
+        '{"a": [{"numeric": ["!", 1]}]}',
+        '{"a": [{"numeric": [">", "1"]}]}',
+        '{"a": [{"anything-but": {"numeric": [">", 1]}}]}',
+        '{"$or": {}}',
+        '{"$or": [1]}',
+    ],
+)
+def test_a_pattern_that_is_not_understood_is_refused(text: str) -> None:
+    """It would match nothing, and all records would be passed."""
+    with pytest.raises(ValueError, match=r"\w"):
+        parse_pattern(text)
+
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.text()
+TREES = st.recursive(
+    st.dictionaries(st.sampled_from("abc"), LEAVES | st.lists(LEAVES), min_size=1),
+    lambda inner: st.dictionaries(st.sampled_from("abc"), inner, min_size=1),
+    max_leaves=8,
+)
+
+
+def pattern_of(tree: Any) -> Any:
+    """The pattern that names every leaf of a tree."""
+    inside: Any = tree
+    if isinstance(tree, dict):
+        return {name: pattern_of(value) for name, value in inside.items()}
+    if isinstance(tree, list):
+        return inside or [{"exists": False}]
+    return [inside]
+
+
+@given(TREES)
+def test_what_names_every_leaf_matches_and_what_asks_for_one_more_does_not(tree: Any) -> None:
+    pattern: Any = pattern_of(tree)
+    assert [parse_pattern(json.dumps(pattern))(tree)] == [not _has_empty_list(tree)]
+    pattern["more"] = [{"exists": True}]
+    assert not parse_pattern(json.dumps(pattern))(tree)
+
+
+def _has_empty_list(tree: Any) -> bool:
+    inside: Any = tree
+    if isinstance(tree, dict):
+        return any(_has_empty_list(value) for value in inside.values())
+    return bool(inside == [])
