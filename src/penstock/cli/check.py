@@ -42,5 +42,6 @@ def summary(settings: "Settings") -> dict[str, object]:
         "grpc": settings.serve.grpc,
         "flight": settings.serve.flight,
         "http": settings.serve.http,
+        "dynamodb": "off" if settings.serve.dynamodb is None else settings.serve.dynamodb.address,
         "pipelines": {name: pipeline.to for name, pipeline in settings.pipelines.items()},
     }

@@ -133,9 +133,15 @@ def load(
         raise ConfigError(f"{path} is not TOML: {error}. Nothing was started.") from error
     variables = _Variables(path, os.environ if environment is None else environment)
     written = variables.table(written, "")
-    replaced = {name: address for name, address in (listen or {}).items() if address is not None}
-    if replaced and isinstance(written.get("serve", {}), dict):
-        written["serve"] = {**written.get("serve", {}), **replaced}
+    replaced: dict[str, Any] = {
+        name: address for name, address in (listen or {}).items() if address is not None
+    }
+    serve = written.get("serve", {})
+    if replaced and isinstance(serve, dict):
+        table = cast("dict[str, Any]", serve).get("dynamodb")
+        if "dynamodb" in replaced and isinstance(table, dict) and replaced["dynamodb"] != "off":
+            replaced = {**replaced, "dynamodb": {**table, "address": replaced["dynamodb"]}}
+        written["serve"] = {**serve, **replaced}
     try:
         return _settings(path, written)
     except ConfigError as error:

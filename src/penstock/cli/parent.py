@@ -22,11 +22,12 @@ from penstock.errors import PenstockError, SupersededError
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings
+    from penstock.serve.config import ServeConfig
 
 logger = structlog.get_logger(__name__)
 
 PARENT_VARIABLE: Final = "PENSTOCK_PARENT_PID"
-ADDRESSES: Final = ("grpc", "flight", "http")
+ADDRESSES: Final = ("grpc", "flight", "http", "dynamodb")
 """What serve listens on: settings of [serve], options of `penstock run`, and facts once ready."""
 RESTART_SECONDS_FIRST = 0.2
 RESTART_SECONDS_MAX = 10.0
@@ -209,9 +210,21 @@ def ready_fact(
         "grpc": addresses["grpc"],
         "flight": addresses["flight"],
         "http": addresses["http"],
+        "dynamodb": addresses["dynamodb"],
         "log": str(settings.log.path),
         "sources": list(settings.sources),
         "pids": dict(pids),
+    }
+
+
+def addresses_of(serve: "ServeConfig") -> dict[str, str]:
+    """Where serve is to listen, by protocol; `off` for one that it does not serve."""
+    dynamodb = "off" if serve.dynamodb is None else serve.dynamodb.address
+    return {
+        "grpc": serve.grpc,
+        "flight": serve.flight,
+        "http": serve.http,
+        "dynamodb": dynamodb,
     }
 
 
@@ -232,7 +245,7 @@ async def supervise_processes(
     Both start at once: serve waits for capture to open the log. Raises ChildFailedError if either
     cannot start.
     """
-    configured = {name: getattr(settings.serve, name) for name in ADDRESSES}
+    configured = addresses_of(settings.serve)
 
     def command(role: str) -> list[str]:
         # Serve listens again where it did before, whatever port that was.

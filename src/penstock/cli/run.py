@@ -43,6 +43,10 @@ def command(
     http: Annotated[
         str | None, typer.Option(help="Serve health and metrics here instead; `off` serves none.")
     ] = None,
+    dynamodb: Annotated[
+        str | None,
+        typer.Option(help="Serve DynamoDB Streams here instead; `off` serves none."),
+    ] = None,
     role: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the service: capture every source into the log, and serve it. Stop with Ctrl-C.
@@ -56,7 +60,8 @@ def command(
 
     die_with_parent()
     logs.configure(as_json=as_json, process=role or "penstock")
-    settings = load(config, listen={"grpc": grpc, "flight": flight, "http": http})
+    listen = {"grpc": grpc, "flight": flight, "http": http, "dynamodb": dynamodb}
+    settings = load(config, listen=listen)
     logs.set_level(settings.logging.level)
     if role == "capture":
         _run(lambda asked: _capture(settings, asked), child=True)
@@ -286,9 +291,11 @@ def _say(fact: dict[str, Any]) -> None:
     console = output.stdout()
     event = fact["event"]
     if event == "ready":
+        dynamodb = "" if fact["dynamodb"] == "off" else f"DynamoDB Streams {fact['dynamodb']}, "
         console.print("[bold green]ready[/]", end=" ")
         console.print(
-            f"gRPC {fact['grpc']}, Flight {fact['flight']}, log {fact['log']}, "
+            f"gRPC {fact['grpc']}, Flight {fact['flight']}, "
+            f"{dynamodb}log {fact['log']}, "
             f"{len(fact['sources'])} source(s). Ctrl-C stops it.",
             markup=False,
             soft_wrap=True,

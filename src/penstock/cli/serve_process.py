@@ -8,6 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.cli.captured import captured_streams
 from penstock.cli.config import Settings
 from penstock.cli.live import Reloads
 from penstock.cli.page import Page
@@ -27,6 +28,7 @@ class Addresses(Struct, frozen=True, kw_only=True):
     flight: str
     http: str
     """`off` if it serves none."""
+    dynamodb: str = "off"
 
 
 class ServedLog(LogReader, SyncLogReader, StateLog, Protocol):
@@ -75,9 +77,13 @@ async def serve(
         flight.start()
         # Waits for reads under way, which end at their next batch.
         stack.push_async_callback(asyncio.to_thread, flight.stop)
+        dynamodb = "off"
+        if settings.serve.dynamodb is not None:
+            captured = captured_streams(settings, settings.serve.dynamodb, log)
+            dynamodb = await stack.enter_async_context(captured)
         http = "off"
         if settings.serve.http != "off":
             server = await stack.enter_async_context(await serve_http(settings.serve, page.told()))
             http = server.address
-        ready(Addresses(grpc=grpc.address, flight=flight.address, http=http))
+        ready(Addresses(grpc=grpc.address, flight=flight.address, http=http, dynamodb=dynamodb))
         await stop.wait()

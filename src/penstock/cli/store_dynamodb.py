@@ -3,7 +3,7 @@
 from configparser import ConfigParser
 from configparser import Error as MalformedError
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +13,18 @@ if TYPE_CHECKING:
     from penstock.serve.dynamodb.config import DynamoConfig
 
 _PANEL = "DynamoDB"
+_OPTIONS: Final = {
+    "region": "--dynamodb-region",
+    "account": "--dynamodb-account",
+    "stream_retention": "--dynamodb-retention",
+    "iterator_seconds": "--dynamodb-iterator-age",
+    "shard_age": "--dynamodb-shard-age",
+    "shard_bytes": "--dynamodb-shard-bytes",
+    "connections_max": "--dynamodb-connections-max",
+    "request_bytes_max": "--dynamodb-request-bytes-max",
+    "reader_threads": "--dynamodb-reader-threads",
+}
+"""By the settings of `DynamoConfig`."""
 
 AddressOption = Annotated[
     str | None,
@@ -50,32 +62,73 @@ RetentionOption = Annotated[
     ),
 ]
 
+IteratorOption = Annotated[
+    str,
+    typer.Option(
+        "--dynamodb-iterator-age",
+        help="How long a shard iterator may be used.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ShardAgeOption = Annotated[
+    str,
+    typer.Option(
+        "--dynamodb-shard-age",
+        help="A shard that is so old is closed, and has a child.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ShardBytesOption = Annotated[
+    str,
+    typer.Option(
+        "--dynamodb-shard-bytes",
+        help="A shard with so much of records is closed, and has a child.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ConnectionsOption = Annotated[
+    int,
+    typer.Option(
+        "--dynamodb-connections-max",
+        help="Connections at once; one more is answered with 503.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RequestOption = Annotated[
+    str,
+    typer.Option(
+        "--dynamodb-request-bytes-max",
+        help="The largest request; a larger one is refused with 413.",
+        rich_help_panel=_PANEL,
+    ),
+]
+ThreadsOption = Annotated[
+    int,
+    typer.Option(
+        "--dynamodb-reader-threads",
+        help="Threads that answer what only reads.",
+        rich_help_panel=_PANEL,
+    ),
+]
 
-def read_config(
-    address: str, credentials: Path | None, *, region: str, account: str, retention: str
-) -> "DynamoConfig":
-    """The endpoint's configuration of its options. Raises ConfigError."""
+
+def read_config(address: str, credentials: Path | None, **options: str | int) -> "DynamoConfig":
+    """The endpoint's configuration of its options, by the settings' names. Raises ConfigError."""
     from pydantic import ValidationError
 
-    from penstock.config import parse_duration
     from penstock.serve.dynamodb.config import DynamoConfig
 
+    keys = {} if credentials is None else read_keys(credentials)
     try:
-        return DynamoConfig.model_validate(
-            {
-                "address": address,
-                "keys": {} if credentials is None else read_keys(credentials),
-                "region": region,
-                "account": account,
-                "stream_retention": parse_duration(retention),
-            }
-        )
+        return DynamoConfig.model_validate({"address": address, "keys": keys, **options})
     except ValidationError as error:
         # Only what is wrong: an error's input may be a secret.
-        told = "; ".join(one["msg"] for one in error.errors(include_input=False))
-        raise ConfigError(f"--dynamodb: {told}. Nothing was started.") from None
-    except ValueError as error:
-        raise ConfigError(f"--dynamodb-retention: {error}. Nothing was started.") from None
+        told = "; ".join(
+            f"{_OPTIONS.get(str(one['loc'][0]) if one['loc'] else '', '--dynamodb')}: "
+            f"{one['msg'].removeprefix('Value error, ')}"
+            for one in error.errors(include_input=False)
+        )
+        raise ConfigError(f"{told}. Nothing was started.") from None
 
 
 def read_keys(path: Path) -> dict[str, str]:

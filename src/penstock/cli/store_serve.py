@@ -51,6 +51,12 @@ def serve(
     dynamodb_region: store_dynamodb.RegionOption = "us-east-1",
     dynamodb_account: store_dynamodb.AccountOption = "000000000000",
     dynamodb_retention: store_dynamodb.RetentionOption = "24h",
+    dynamodb_iterator_age: store_dynamodb.IteratorOption = "15m",
+    dynamodb_shard_age: store_dynamodb.ShardAgeOption = "4h",
+    dynamodb_shard_bytes: store_dynamodb.ShardBytesOption = "128MiB",
+    dynamodb_connections_max: store_dynamodb.ConnectionsOption = 256,
+    dynamodb_request_bytes_max: store_dynamodb.RequestOption = "16MiB",
+    dynamodb_reader_threads: store_dynamodb.ThreadsOption = 4,
     as_json: output.JsonOption = False,
 ) -> None:
     """Serve a store to any number of processes, and be its only writer, until SIGTERM.
@@ -84,7 +90,13 @@ def serve(
             dynamodb_credentials,
             region=dynamodb_region,
             account=dynamodb_account,
-            retention=dynamodb_retention,
+            stream_retention=dynamodb_retention,
+            iterator_seconds=dynamodb_iterator_age,
+            shard_age=dynamodb_shard_age,
+            shard_bytes=dynamodb_shard_bytes,
+            connections_max=dynamodb_connections_max,
+            request_bytes_max=dynamodb_request_bytes_max,
+            reader_threads=dynamodb_reader_threads,
         )
     asyncio.run(_serve(path, socket, config, endpoint, sync=sync, as_json=as_json))
 
@@ -99,12 +111,16 @@ async def _serve(
     as_json: bool,
 ) -> None:
     from penstock import store
+    from penstock.store.shards import ShardLimits
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     handled = (signal.SIGTERM, signal.SIGINT)
     for number in handled:
         loop.add_signal_handler(number, stop.set)
-    db = await asyncio.to_thread(store.open, path, sync=sync)
+    limits = None
+    if endpoint is not None:
+        limits = ShardLimits(age_seconds=endpoint.shard_age, bytes_max=endpoint.shard_bytes)
+    db = await asyncio.to_thread(store.open, path, shards=limits, sync=sync)
     try:
         async with AsyncExitStack() as stack:
             places = dict[str, str]()

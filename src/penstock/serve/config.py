@@ -1,24 +1,13 @@
 """What the serve process listens on, and its limits."""
 
-import ipaddress
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from penstock.config import Bytes, Config, Seconds
-
-
-def is_loopback(address: str) -> bool:
-    """Whether `host:port` is on the loopback interface. Raises ValueError for no address."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not an address; write host:port, as 127.0.0.1:50051")
-    name = host.strip("[]")
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+from penstock.serve.addresses import is_loopback
+from penstock.serve.dynamodb.config import CapturedConfig
 
 
 def _loopback(address: str) -> str:
@@ -58,6 +47,13 @@ class ServeConfig(Config):
     http: Literal["off"] | LoopbackAddress = Field(
         default="127.0.0.1:8080",
         description="Address of health and metrics over HTTP; `off` serves none.",
+    )
+    dynamodb: CapturedConfig | None = Field(
+        default=None,
+        description=(
+            "DynamoDB Streams of what is captured: an address, or a table of its own; without it, "
+            "none."
+        ),
     )
     health_path: UrlPath = Field(
         default="/health", description="200 while healthy or degraded, 503 when not; JSON."
@@ -147,6 +143,13 @@ class ServeConfig(Config):
             "behind holds up to twice this in memory."
         ),
     )
+
+    @field_validator("dynamodb", mode="before")
+    @classmethod
+    def _address_alone(cls, given: Any) -> Any:
+        if given == "off":
+            return None
+        return {"address": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
     def _paths_differ(self) -> Self:

@@ -2,7 +2,8 @@
 
 One shard is open and takes every record. With the first record of a transaction that finds it older
 or larger than `ShardLimits` allow, it is sealed, in that very transaction, and the next one begins:
-so whoever was told of a shard's range was told the truth. A shard's parent is the one before it.
+so whoever was told of a shard's range was told the truth. The sweep seals one that has records and
+is old though nothing is written. A shard's parent is the one before it.
 
 The head of a stream holds its open shard, and each sealed one is a row of its own, so writes do not
 pay for how many there are. A sealed shard is forgotten once retention has emptied the one behind it
@@ -22,7 +23,8 @@ HOUR_SECONDS: Final = 3600
 
 
 class ShardLimits(Struct, frozen=True, kw_only=True):
-    """When a shard is sealed: with the first record that comes once either is reached."""
+    """When a shard is sealed: with the first record that comes once either is reached, or by the
+    sweep."""
 
     age_seconds: float = 4 * HOUR_SECONDS
     bytes_max: int = 128 << 20
@@ -60,6 +62,18 @@ def seal(layout: Layout, txn: Transaction, stream: Stream, *, first: int, time_m
     return msgspec.structs.replace(
         stream, shard=current.number + 1, shard_first=first, shard_ms=time_ms, shard_bytes=0
     )
+
+
+def seal_idle(layout: Layout, txn: Transaction, limits: ShardLimits, *, time_ms: int) -> None:
+    """End every open shard that is due; the next begins with the store's next sequence."""
+    state = layout.state(txn)
+    if state is None:
+        return
+    for stream in layout.streams(txn):
+        if stream.closed_ms is None and is_due(stream, limits, time_ms=time_ms):
+            begun_ms = max(stream.newest_ms, time_ms)
+            first = state.sequence + 1
+            layout.put_stream(txn, seal(layout, txn, stream, first=first, time_ms=begun_ms))
 
 
 def shards(layout: Layout, txn: Transaction, stream: Stream) -> list[Shard]:

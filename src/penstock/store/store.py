@@ -37,7 +37,7 @@ from penstock.store.errors import (
 from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
 from penstock.store.schema import Table
-from penstock.store.shards import ShardLimits
+from penstock.store.shards import ShardLimits, seal_idle
 from penstock.store.streaming import Streams
 from penstock.store.syncing import SyncMode
 from penstock.store.transaction import Updated
@@ -355,6 +355,7 @@ class Store(Streams):
                 removed += admin.prune_streams(self._layout, txn, now_ms=now_ms)
                 removed += admin.remove_dropped(self._layout, txn, limit=_SWEEP_ITEMS)
                 if now_ms is not None:
+                    seal_idle(self._layout, txn, self._shards, time_ms=now_ms)
                     removed += self._layout.forget_tokens(txn, now_ms=now_ms, limit=_SWEEP_TOKENS)
         return removed
 

@@ -33,11 +33,10 @@ _numbers = itertools.count()
 _SETTINGS = Config(retries={"max_attempts": 0}, parameter_validation=False)
 
 
-class Served:
-    """A store that is served, and clients of it."""
+class Clients:
+    """Clients of an endpoint."""
 
-    def __init__(self, db: Store, address: str) -> None:
-        self.db = db
+    def __init__(self, address: str) -> None:
         self.address = address
         self._made = list[Any]()
 
@@ -68,25 +67,6 @@ class Served:
         """Close the clients' connections."""
         for client in self._made:
             client.close()
-
-    def table(
-        self, *, view: str | None = "NEW_AND_OLD_IMAGES", sort: str | None = None, kind: str = "S"
-    ) -> Any:
-        """A new table of a name of its own, with the partition key `id`."""
-        name = f"table{next(_numbers)}"
-        keys = [("id", "HASH", "S")] + ([(sort, "RANGE", kind)] if sort else [])
-        specification: Any = {"StreamEnabled": view is not None}
-        if view is not None:
-            specification["StreamViewType"] = view
-        schema: Any = [{"AttributeName": name, "KeyType": role} for name, role, _ in keys]
-        definitions: Any = [{"AttributeName": name, "AttributeType": t} for name, _, t in keys]
-        return self.resource.create_table(
-            TableName=name,
-            KeySchema=schema,
-            AttributeDefinitions=definitions,
-            BillingMode="PAY_PER_REQUEST",
-            StreamSpecification=specification,
-        )
 
     def arn(self, table: Any) -> str:
         """The ARN of a table's latest stream."""
@@ -158,6 +138,33 @@ class Served:
         assert status == 400, body
         name = str(body["__type"]).partition("#")[2]
         return name, str(body.get("message", body.get("Message")))
+
+
+class Served(Clients):
+    """A store that is served, and clients of it."""
+
+    def __init__(self, db: Store, address: str) -> None:
+        super().__init__(address)
+        self.db = db
+
+    def table(
+        self, *, view: str | None = "NEW_AND_OLD_IMAGES", sort: str | None = None, kind: str = "S"
+    ) -> Any:
+        """A new table of a name of its own, with the partition key `id`."""
+        name = f"table{next(_numbers)}"
+        keys = [("id", "HASH", "S")] + ([(sort, "RANGE", kind)] if sort else [])
+        specification: Any = {"StreamEnabled": view is not None}
+        if view is not None:
+            specification["StreamViewType"] = view
+        schema: Any = [{"AttributeName": name, "KeyType": role} for name, role, _ in keys]
+        definitions: Any = [{"AttributeName": name, "AttributeType": t} for name, _, t in keys]
+        return self.resource.create_table(
+            TableName=name,
+            KeySchema=schema,
+            AttributeDefinitions=definitions,
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification=specification,
+        )
 
 
 @contextmanager

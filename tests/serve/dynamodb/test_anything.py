@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from penstock import store
 from penstock.serve.dynamodb.config import DynamoConfig
 from penstock.serve.dynamodb.endpoint import Endpoint
-from penstock.serve.dynamodb.operations import OPERATIONS, answer
+from penstock.serve.dynamodb.operations import OPERATIONS
+from penstock.serve.dynamodb.requests import answer
 from penstock.store import KeyType
 from tests.store.support import BOTH
 

@@ -498,3 +498,32 @@ def test_a_store_that_was_restored_does_not_go_on_as_if_nothing_had_happened(
         assert raised(everything.streams.get_records, ShardIterator=going_on) == (
             "TrimmedDataAccessException"
         )
+
+
+def test_an_idle_shard_that_is_old_is_sealed_by_the_sweep(tmp_path: Path) -> None:
+    """Its reader comes to its end, and goes on in the child, which has what is written later."""
+    clock = SetClock()
+    limits = ShardLimits(age_seconds=60, bytes_max=1 << 20)
+    with served(tmp_path / "store", clock=clock, shards=limits) as everything:
+        table = everything.table()
+        table.put_item(Item={"id": "a"})
+        arn = everything.arn(table)
+        clock.pass_(59)
+        everything.db.sweep()
+        (first,) = everything.shards(arn)
+        standing = everything.iterator(arn, first["ShardId"], "LATEST")
+        clock.pass_(2)
+        everything.db.sweep()
+        parent, child = everything.shards(arn)
+        assert parent["ShardId"] == first["ShardId"] == child["ParentShardId"]
+        assert "NextShardIterator" not in everything.streams.get_records(ShardIterator=standing)
+        assert list(everything.of_shard(arn, child["ShardId"])) == []
+        clock.pass_(600)
+        everything.db.sweep()
+        assert len(everything.shards(arn)) == 2, "an empty shard can take what comes"
+        table.put_item(Item={"id": "b"})
+        told = everything.shards(arn)[1]
+        assert told["ShardId"] == child["ShardId"]
+        assert told["SequenceNumberRange"] == child["SequenceNumberRange"]
+        keys = [one["dynamodb"]["Keys"]["id"]["S"] for one in everything.records(arn)]
+        assert keys == ["a", "b"]

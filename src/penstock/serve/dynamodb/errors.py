@@ -74,6 +74,20 @@ def serialization(message: str) -> WireError:
     return WireError("SerializationException", message)
 
 
+def trimmed() -> WireError:
+    """A place behind which something is not there any more."""
+    return WireError(
+        "TrimmedDataAccessException",
+        "The operation attempted to read past the oldest stream record in a shard. Records behind "
+        "this place were removed by the stream's retention.",
+    )
+
+
+def unavailable(message: str) -> WireError:
+    """What passes; clients try again."""
+    return WireError("InternalServerError", message, status=500)
+
+
 def internal() -> WireError:
     """What should not happen; clients try again."""
     return WireError(

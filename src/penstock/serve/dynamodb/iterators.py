@@ -1,7 +1,7 @@
-"""Shard iterators: where a reader of a shard stands, as text that only this store's servers make.
+"""Shard iterators: where a reader of a shard stands, as text that only servers of one place make.
 
 An iterator is a stream's ARN, a version, and what it stands for, with a digest under a key that
-lies beside the store's files. So it survives a restart, is no good at a copy of the store, and
+lies beside the store's files, or the log's. So it survives a restart, is no good at a copy, and
 expires some minutes after it was made. The oldest record is looked for when the iterator is used:
 retention may go on meanwhile.
 """
@@ -27,13 +27,15 @@ class Iterator(Struct, frozen=True, array_like=True):
     """Where a reader stands."""
 
     stream: str
-    """The store's own name of the stream."""
+    """Our own name of the stream."""
     shard: int
     minted_ms: int
     after: int | None = None
     """The sequence behind which it reads; None: wherever the shard begins by then."""
     check: int | None = None
     """Of the record there, if it was read."""
+    since: int | None = None
+    """Nothing of before this second is wanted, until the first record that is."""
 
 
 class Minter:
@@ -74,11 +76,11 @@ class Minter:
         return hmac.digest(self._key, arn.encode() + b"\x00" + body, hashlib.sha256)[:_DIGEST_BYTES]
 
 
-def iterator_key(store: Path) -> bytes:
-    """The key beside a store's files, made at the first use; only its owner may read it."""
-    path = store / KEY_NAME
+def iterator_key(folder: Path) -> bytes:
+    """The key in a folder, made at the first use; only its owner may read it."""
+    path = folder / KEY_NAME
     if not path.exists():
-        made = store / f".{KEY_NAME}.{os.getpid()}"
+        made = folder / f".{KEY_NAME}.{os.getpid()}"
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, os.urandom(32))

@@ -7,11 +7,12 @@ import asyncio
 import base64
 import os
 import zlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Final
 
+from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -20,10 +21,18 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.clocks import Clock
-from penstock.serve.dynamodb.config import DynamoConfig
+from penstock.serve.dynamodb.captured.endpoint import CapturedEndpoint
+from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog
+from penstock.serve.dynamodb.captured.operations import CAPTURED_OPERATIONS
+from penstock.serve.dynamodb.config import (
+    CapturedConfig,
+    DynamoConfig,
+    EndpointConfig,
+)
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError
-from penstock.serve.dynamodb.operations import OPERATIONS, Answer, Operation, answer, refused
+from penstock.serve.dynamodb.operations import OPERATIONS
+from penstock.serve.dynamodb.requests import Answer, Operation, Served, answer, refused
 from penstock.serve.dynamodb.signing import Sent, verify
 from penstock.serve.listen import listen
 from penstock.store import Store
@@ -36,23 +45,34 @@ _KEEP_ALIVE_SECONDS: Final = 60
 class _Server:
     """Answers requests for one endpoint."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(
+        self,
+        endpoint: Served,
+        operations: Mapping[str, Operation],
+        config: EndpointConfig,
+        keys: Mapping[str, SecretStr],
+    ) -> None:
         self._endpoint = endpoint
-        self._keys = {
-            key: secret.get_secret_value() for key, secret in endpoint.config.keys.items()
-        }
+        self._operations = operations
+        self.config = config
+        self._keys = {key: secret.get_secret_value() for key, secret in keys.items()}
         self._writer = ThreadPoolExecutor(1, "dynamodb-writes")
-        self._readers = ThreadPoolExecutor(endpoint.config.reader_threads, "dynamodb-reads")
+        self._readers = ThreadPoolExecutor(config.reader_threads, "dynamodb-reads")
+
+    @property
+    def guarded(self) -> bool:
+        """Whether requests must be signed."""
+        return bool(self._keys)
 
     async def post(self, request: Request) -> Response:
         """Answer an operation."""
-        operation = OPERATIONS.get(request.headers.get("x-amz-target", ""))
+        operation = self._operations.get(request.headers.get("x-amz-target", ""))
         try:
             body = await self._body(request)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody hears it
         if body is None:
-            limit = self._endpoint.config.request_bytes_max
+            limit = self.config.request_bytes_max
             told = WireError(
                 "RequestEntityTooLargeException",
                 f"Request body is larger than {limit} bytes",
@@ -82,7 +102,7 @@ class _Server:
 
     async def _body(self, request: Request) -> bytes | None:
         """The request's body; None for one over the limit, which is not read on."""
-        limit = self._endpoint.config.request_bytes_max
+        limit = self.config.request_bytes_max
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > limit:
             return None
@@ -108,10 +128,40 @@ async def serving_dynamodb(
     The store's only writer must be this process. What was asked is answered at the end. Raises
     ConfigError if the port is taken.
     """
-    server = _Server(await asyncio.to_thread(Endpoint, store, config, clock))
+    endpoint = await asyncio.to_thread(Endpoint, store, config, clock)
+    async with _serving(_Server(endpoint, OPERATIONS, config, config.keys)) as address:
+        yield address
+
+
+@asynccontextmanager
+async def serving_captured(
+    log: CapturedLog,
+    index: CapturedIndex,
+    config: CapturedConfig,
+    *,
+    keys: Mapping[str, SecretStr] | None = None,
+    clock: Clock | None = None,
+) -> AsyncGenerator[str]:
+    """Serve what is captured as DynamoDB Streams inside the block; yields the address, host:port.
+
+    Starts the log's index, and closes it. What was asked is answered at the end. Raises ConfigError
+    if the port is taken.
+    """
+    try:
+        endpoint = await asyncio.to_thread(CapturedEndpoint, log, index, config, clock)
+        index.start()
+        async with _serving(_Server(endpoint, CAPTURED_OPERATIONS, config, keys or {})) as address:
+            yield address
+    finally:
+        await asyncio.to_thread(index.close)
+
+
+@asynccontextmanager
+async def _serving(server: _Server) -> AsyncGenerator[str]:
+    config = server.config
     try:
         async with await listen(
-            _application(server, config),
+            _application(server),
             config.address,
             connections_max=config.connections_max,
             advice="give another address",
@@ -122,12 +172,12 @@ async def serving_dynamodb(
         await asyncio.to_thread(server.close)
 
 
-def _application(server: _Server, config: DynamoConfig) -> Starlette:
+def _application(server: _Server) -> Starlette:
     async def alive(request: Request) -> Response:
         return PlainTextResponse(f"healthy: {request.url.netloc}\n")
 
     # Without keys, a page in a browser must not reach it under a name of its own.
-    hosts = [] if config.keys else [Middleware(TrustedHostMiddleware, _LOOPBACK_HOSTS)]
+    hosts = [] if server.guarded else [Middleware(TrustedHostMiddleware, _LOOPBACK_HOSTS)]
     return Starlette(
         routes=[
             Route("/{path:path}", alive, methods=["GET", "HEAD"]),

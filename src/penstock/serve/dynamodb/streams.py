@@ -9,7 +9,7 @@ API: https://docs.aws.amazon.com/amazondynamodb/latest/APIReference/API_Operatio
 from typing import Any, Final
 
 from penstock.serve.dynamodb.endpoint import Endpoint
-from penstock.serve.dynamodb.errors import WireError, not_found, validation
+from penstock.serve.dynamodb.errors import not_found, trimmed, validation
 from penstock.serve.dynamodb.iterators import Iterator
 from penstock.serve.dynamodb.names import (
     is_offered,
@@ -19,6 +19,7 @@ from penstock.serve.dynamodb.names import (
     sequence_number,
     shard_id,
 )
+from penstock.serve.dynamodb.places import first_second, key_schema_of, refuse_place
 from penstock.serve.dynamodb.records import write_record
 from penstock.store import StreamRecord, View
 from penstock.store.keys import KeyAttribute
@@ -88,7 +89,7 @@ def describe_stream(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, An
 def get_shard_iterator(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
     """A place in a shard, to begin reading at."""
     kind = request["ShardIteratorType"]
-    _refuse_place(kind, request)
+    refuse_place(kind, request)
     now_ms = endpoint.now_ms
     with endpoint.store.view() as view:
         stream = _stream(endpoint, view, request["StreamArn"])
@@ -103,7 +104,7 @@ def get_shard_iterator(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
             case "AT_TIMESTAMP":
                 if request["Timestamp"] * 1000 > now_ms:
                     raise validation("Timestamp must not be in the future")
-                time_ms = _first_ms(request["Timestamp"])
+                time_ms = first_second(request["Timestamp"]) * 1000
                 after = max(view.before_time(stream, time_ms), _start(stream, shard))
             case "AT_SEQUENCE_NUMBER" | "AFTER_SEQUENCE_NUMBER":
                 at = read_sequence_number(request["SequenceNumber"])
@@ -111,7 +112,7 @@ def get_shard_iterator(endpoint: Endpoint, request: dict[str, Any]) -> dict[str,
                 after = at if kind.startswith("AFTER") else at - 1
                 after = max(after, stream.first)
                 if after < view.horizon(stream).sequence:
-                    raise _trimmed()
+                    raise trimmed()
             case _:
                 pass
     iterator = Iterator(_id(view, stream), shard.number, now_ms, after, check)
@@ -132,7 +133,7 @@ def get_records(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
         shard = next((one for one in view.shards(stream) if one.number == iterator.shard), None)
         if shard is None:
             # Retention has emptied the one behind it too: whoever stands here has missed something.
-            raise _trimmed()
+            raise trimmed()
         records, then = _read(view, stream, shard, iterator, request.get("Limit", RECORDS_MAX))
     told: dict[str, Any] = {
         "Records": [write_record(one, region=endpoint.config.region) for one in records]
@@ -147,10 +148,7 @@ def get_records(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
 
 def key_schema(partition: KeyAttribute, sort: KeyAttribute | None) -> list[dict[str, str]]:
     """The KeySchema of a table or a stream."""
-    schema = [{"AttributeName": partition.name, "KeyType": "HASH"}]
-    if sort is not None:
-        schema.append({"AttributeName": sort.name, "KeyType": "RANGE"})
-    return schema
+    return key_schema_of([one.name for one in (partition, sort) if one is not None])
 
 
 def _read(
@@ -210,23 +208,6 @@ def _start(stream: Stream, shard: Shard) -> int:
     return max(shard.first - 1, stream.first)
 
 
-def _first_ms(seconds: float) -> int:
-    """The first millisecond of which a record is told at `seconds` or later."""
-    return -int(-seconds // 1) * 1000
-
-
-def _refuse_place(kind: str, request: dict[str, Any]) -> None:
-    """Refuse a place that is not said, or said twice."""
-    numbered = kind in {"AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"}
-    if numbered and "SequenceNumber" not in request:
-        raise validation(f"SequenceNumber is required for ShardIteratorType {kind}")
-    if not numbered and "SequenceNumber" in request:
-        raise validation(f"SequenceNumber must not be specified for ShardIteratorType {kind}")
-    if (kind == "AT_TIMESTAMP") != ("Timestamp" in request):
-        verb = "is required" if kind == "AT_TIMESTAMP" else "must not be specified"
-        raise validation(f"Timestamp {verb} for ShardIteratorType {kind}")
-
-
 def _refuse_sequence(view: View, shard: Shard, sequence: int) -> None:
     """Refuse a sequence that no record of the shard has or will have."""
     newest = view.sequence if shard.last is None else shard.last
@@ -234,11 +215,3 @@ def _refuse_sequence(view: View, shard: Shard, sequence: int) -> None:
         raise validation(
             "Invalid SequenceNumber: it is not in the shard's range of sequence numbers"
         )
-
-
-def _trimmed() -> WireError:
-    return WireError(
-        "TrimmedDataAccessException",
-        "The operation attempted to read past the oldest stream record in a shard. Records behind "
-        "this place were removed by the stream's retention.",
-    )

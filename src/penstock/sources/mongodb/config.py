@@ -107,6 +107,16 @@ class MongoSourceConfig(Config):
         return isinstance(self.tenant, TenantRule) and self.tenant.field is not None
 
     @property
+    def lacks_after(self) -> bool:
+        """Whether an update never has the document as of the event."""
+        return self.full_document in {"updateLookup", "default"}
+
+    @property
+    def lacks_before(self) -> bool:
+        """Whether no change ever has the document before it."""
+        return self.full_document_before_change == "off"
+
+    @property
     def deadline_seconds(self) -> float:
         """How long to wait for any answer (S15)."""
         return self.heartbeat_deadline_seconds or 2 * self.heartbeat_seconds

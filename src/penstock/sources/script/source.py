@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import AwareDatetime, Field
 
@@ -40,6 +40,9 @@ class ScriptSourceConfig(Config):
     heartbeat_seconds: Seconds = Field(
         default=5.0, gt=0, description="Say that the shop is quiet at least so often."
     )
+    lacks_after: ClassVar[bool] = False
+    lacks_before: ClassVar[bool] = True
+    """No change tells the document before it."""
 
 
 class ScriptSource:

@@ -1,0 +1,88 @@
+"""DynamoDB Streams of what `penstock run` captures: from the settings to the server."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from pydantic import SecretStr
+
+from penstock.cli.config import Settings
+from penstock.cli.store_dynamodb import read_keys
+from penstock.clocks import SystemClock
+from penstock.errors import ConfigError
+from penstock.serve.dynamodb.config import CapturedConfig, ViewType
+
+if TYPE_CHECKING:
+    from penstock.serve.dynamodb.captured.index import CapturedLog
+
+
+@runtime_checkable
+class TellsImages(Protocol):
+    """The configuration of a source that says which images its changes never have."""
+
+    @property
+    def lacks_after(self) -> bool:
+        """Whether an update never has the document as of the event."""
+        ...
+
+    @property
+    def lacks_before(self) -> bool:
+        """Whether no change ever has the document before it."""
+        ...
+
+
+@asynccontextmanager
+async def captured_streams(
+    settings: Settings, config: CapturedConfig, log: "CapturedLog"
+) -> AsyncGenerator[str]:
+    """Serve them inside the block; yields the address. Raises ConfigError for keys that cannot be
+    read, a view that is asked for of a source that never gives it, and a port that is taken."""
+    # The store's library comes with it: only who serves this needs it.
+    from penstock.serve.dynamodb.captured.index import CapturedIndex, index_path
+    from penstock.serve.dynamodb.server import serving_captured
+
+    lacking = lacking_views(settings)
+    _refuse_views(settings, config, lacking)
+    keys: dict[str, SecretStr] = {}
+    if config.credentials is not None:
+        path = settings.path.resolve().parent / config.credentials
+        keys = {key: SecretStr(secret) for key, secret in read_keys(path).items()}
+    path, clock = index_path(settings.log.path), SystemClock()
+    index = await asyncio.to_thread(CapturedIndex, log, path, config, clock=clock, lacking=lacking)
+    async with serving_captured(log, index, config, keys=keys, clock=clock) as address:
+        yield address
+
+
+def lacking_views(settings: Settings) -> dict[str, frozenset[ViewType]]:
+    """By source, the views that it never gives."""
+    found: dict[str, frozenset[ViewType]] = {}
+    for name, source in settings.sources.items():
+        lacking: set[ViewType] = set()
+        if isinstance(source.config, TellsImages):
+            if source.config.lacks_after:
+                lacking |= {"NEW_IMAGE", "NEW_AND_OLD_IMAGES"}
+            if source.config.lacks_before:
+                lacking |= {"OLD_IMAGE", "NEW_AND_OLD_IMAGES"}
+        found[name] = frozenset(lacking)
+    return found
+
+
+def _refuse_views(
+    settings: Settings, config: CapturedConfig, lacking: Mapping[str, frozenset[ViewType]]
+) -> None:
+    from penstock.serve.dynamodb.captured.names import escaped
+
+    for name, views in lacking.items():
+        asked = [("view", config.view)] + [
+            (f"views.{table}", view)
+            for table, view in config.views.items()
+            if table.startswith(f"{escaped(name)}.")
+        ]
+        for setting, view in asked:
+            if view in views:
+                raise ConfigError(
+                    f"{settings.path}: serve.dynamodb.{setting}: [sources.{name}] never gives what "
+                    f"{view} needs. Nothing was started. Ask for another view, or have the source "
+                    f"give it."
+                )

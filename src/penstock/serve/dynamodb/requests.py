@@ -1,0 +1,91 @@
+"""What an endpoint can be asked, and the answer to it. Blocks: it belongs in a thread."""
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from penstock.errors import PenstockError
+from penstock.serve.dynamodb.errors import WireError, internal, serialization, wire_error
+from penstock.serve.dynamodb.shapes import Shape
+
+_log = structlog.get_logger()
+
+STREAMS_TARGET: Final = "DynamoDBStreams_20120810"
+DATA_TARGET: Final = "DynamoDB_20120810"
+
+Call = Callable[[Any, dict[str, Any]], dict[str, Any]]
+"""Given an endpoint and a request, returns the answer or raises a WireError."""
+
+
+class Served(Protocol):
+    """An endpoint, as the server sees it."""
+
+    @property
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+
+class Operation(NamedTuple):
+    """What an endpoint can be asked."""
+
+    shape: Shape
+    call: Call
+    writes: bool
+
+
+def reading(shape: Shape, call: Call) -> Operation:
+    """An operation that changes nothing."""
+    return Operation(shape, call, writes=False)
+
+
+def writing(shape: Shape, call: Call) -> Operation:
+    """An operation that changes something."""
+    return Operation(shape, call, writes=True)
+
+
+class Answer(NamedTuple):
+    """What is sent back."""
+
+    status: int
+    body: bytes
+
+
+def answer(endpoint: Served, operation: Operation, body: bytes) -> Answer:
+    """Do what a request asks; whatever goes wrong is an answer too."""
+    try:
+        request = operation.shape.read(_decoded(body))
+        return Answer(200, msgspec.json.encode(operation.call(endpoint, request)))
+    except PenstockError as error:
+        told = wire_error(error)
+    except Exception as error:
+        # Only where and what kind: a message may hold what somebody stored.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        _log.error(
+            "a DynamoDB request failed unexpectedly",
+            operation=operation.call.__name__,
+            error=type(error).__name__,
+            file=None if trace is None else trace.tb_frame.f_code.co_filename,
+            line=None if trace is None else trace.tb_lineno,
+        )
+        told = internal()
+    return refused(told)
+
+
+def refused(error: WireError) -> Answer:
+    """The answer that says an error."""
+    return Answer(error.status, msgspec.json.encode(error.body()))
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        return _decoder.decode(body or b"{}")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise serialization("The request's body is no JSON") from None
+
+
+_decoder: Final = msgspec.json.Decoder()
