@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import lmdb
 
+from penstock.disks import refuse_network_filesystem, space
 from penstock.errors import (
-    ConfigError,
     LogCorruptError,
     LogError,
     LogFormatError,
@@ -41,21 +41,10 @@ _DATABASES_MAX: Final = 16
 _META_PAGES: Final = 2
 _SNAPSHOT_AGE_MAX: Final = 16
 """Transactions. A snapshot that is older is not one of the short ones, and pins pages."""
+_SET_SYNC_SECONDS_MAX: Final = 30.0
 _REUSE_BYTES_MIN: Final = 1 << 20
 _GROWTH_BYTES_MAX: Final = 1 << 20
-_MOUNTS: Final = Path("/proc/self/mountinfo")
-_NETWORK: Final = frozenset(
-    {"9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "lustre", "nfs", "nfs4", "smb3"}
-    | {"fuse.ceph", "fuse.davfs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "ncpfs", "smbfs"}
-)
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG})
-
-
-class Space(NamedTuple):
-    """Bytes of a file system, as an ordinary user sees them."""
-
-    free: int
-    total: int
 
 
 class _Floor(NamedTuple):
@@ -63,40 +52,6 @@ class _Floor(NamedTuple):
 
     pages: int
     reusable_bytes: int
-
-
-def space(path: Path) -> Space:
-    """The space of the file system that holds `path`."""
-    found = os.statvfs(path)
-    return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
-
-
-def network_filesystem(path: Path, mounts: str) -> str | None:
-    """The type of the network file system that holds `path`; None for a local one.
-
-    `mounts` is the text of /proc/self/mountinfo (format: proc(5)).
-    """
-    nearest, kind = -1, ""
-    for line in mounts.splitlines():
-        fields, _, rest = line.partition(" - ")
-        point = Path(fields.split(" ")[4].encode().decode("unicode_escape"))
-        if path.is_relative_to(point) and len(point.parts) >= nearest:
-            nearest, kind = len(point.parts), rest.split(" ")[0]
-    return kind if kind in _NETWORK else None
-
-
-def refuse_network_filesystem(path: Path) -> None:
-    """Raise ConfigError where LMDB's memory map and locks cannot be trusted."""
-    try:
-        mounts = _MOUNTS.read_text()
-    except OSError:
-        return  # not Linux: nothing tells us
-    kind = network_filesystem(path.resolve(), mounts)
-    if kind is not None:
-        raise ConfigError(
-            f"{path} lies on a network file system ({kind}), where LMDB's memory map and locks "
-            f"do not hold. Nothing was written. Choose a path on a local disk."
-        )
 
 
 def explain(error: lmdb.Error, path: Path) -> LogError:
@@ -126,12 +81,21 @@ def explain(error: lmdb.Error, path: Path) -> LogError:
     return LogError(f"LMDB failed at {path}: {error}")
 
 
+@contextmanager
+def _explained(path: Path) -> Generator[None]:
+    try:
+        yield
+    except lmdb.Error as error:
+        raise explain(error, path) from error
+
+
 class Env:
     """A shared LMDB environment. `read` and `write` are its only doors; both are thread-safe."""
 
     def __init__(self, path: Path, *, map_bytes: int) -> None:
         self.path = path
         self._map_bytes = map_bytes
+        self._sync = True
         self._names: dict[bytes, Any] = {}
         self._turn = threading.Condition()
         self._users = 0
@@ -146,7 +110,7 @@ class Env:
         self.inode = _inode(path)
 
     def _open(self) -> lmdb.Environment:
-        try:
+        with _explained(self.path):
             return lmdb.Environment(
                 str(self.path),
                 map_size=self._map_bytes,
@@ -154,9 +118,8 @@ class Env:
                 max_readers=READERS_MAX,
                 mode=0o600,
                 create=False,
+                sync=self._sync,
             )
-        except lmdb.Error as error:
-            raise explain(error, self.path) from error
 
     def databases(self, names: Sequence[bytes], *, create: bool) -> bool:
         """Open named databases; False if one is missing and `create` is not asked for."""
@@ -166,13 +129,12 @@ class Env:
             return self._open_databases(names, create=create)
 
     def _open_databases(self, names: Sequence[bytes], *, create: bool) -> bool:
-        try:
-            for name in names:
-                self._names[name] = self._lmdb.open_db(name, create=create)
-        except lmdb.NotFoundError:
-            return False
-        except lmdb.Error as error:
-            raise explain(error, self.path) from error
+        with _explained(self.path):
+            try:
+                for name in names:
+                    self._names[name] = self._lmdb.open_db(name, create=create)
+            except lmdb.NotFoundError:
+                return False
         return True
 
     def __getitem__(self, name: bytes) -> Any:
@@ -193,11 +155,14 @@ class Env:
                     self._turn.notify_all()
 
     @contextmanager
-    def _alone(self) -> Generator[None]:
+    def _alone(self, *, seconds_max: float | None = None) -> Generator[None]:
         """No transaction of this process is open inside, as closing and resizing require."""
         with self._turn:
-            while self._exclusive or self._users:
-                self._turn.wait()
+            if not self._turn.wait_for(lambda: not (self._exclusive or self._users), seconds_max):
+                raise LogLockedError(
+                    f"transactions of this process at {self.path} did not end within "
+                    f"{seconds_max:g} s. Nothing was changed. Let them end, and try again."
+                )
             self._exclusive = True
         try:
             yield
@@ -247,7 +212,7 @@ class Env:
 
     @contextmanager
     def write(self) -> Generator[Transaction]:
-        """A write transaction, durable when the block ends, undone if it raises.
+        """A write transaction, durable when the block ends (see `set_sync`), undone if it raises.
 
         After an error of the disk at its very end nobody can tell whether it was kept: LMDB is
         then started anew before the next transaction, and `openings` says so.
@@ -303,13 +268,37 @@ class Env:
         flags = self._lmdb.flags()
         return flags["sync"] and flags["metasync"] and not flags["map_async"]
 
+    def set_sync(self, sync: bool) -> None:
+        """Whether writes wait for the disk; starts LMDB anew if it was otherwise.
+
+        Raises LogLockedError when transactions of this process hold that up for too long.
+
+        Without (MDB_NOSYNC) they survive the process, for they are the kernel's, but a power cut
+        may keep any page and lose any: what is left then is the caller's care (`flush`, `pin`).
+        """
+        if sync == self._sync:
+            return  # nobody else changes it: who does holds the lock of the store's writer
+        with self._alone(seconds_max=_SET_SYNC_SECONDS_MAX):
+            self._sync = sync
+            self._start_anew()
+
+    def flush(self) -> None:
+        """All that was written is on the disk when this returns."""
+        with _explained(self.path), self._inside():
+            self._lmdb.sync(True)
+
+    def pin(self) -> Transaction:
+        """The newest snapshot; its pages are not used again until it is aborted, or LMDB closed.
+
+        Closing does not wait for it, so nothing may be read from it.
+        """
+        with _explained(self.path), self._inside():
+            return self._begin_read()
+
     def reader_check(self) -> int:
         """Free the slots of dead readers, which pin pages; returns how many there were."""
-        try:
-            with self._inside():
-                return self._lmdb.reader_check()
-        except lmdb.Error as error:
-            raise explain(error, self.path) from error
+        with _explained(self.path), self._inside():
+            return self._lmdb.reader_check()
 
     def reusable_bytes(self) -> int:
         """What is free inside the file, which never shrinks; 0 while an old snapshot may pin it.
@@ -363,11 +352,8 @@ class Env:
 
     def copy(self, target: Path, *, compact: bool) -> None:
         """Copy a consistent snapshot into the empty directory `target`, while others write."""
-        try:
-            with self._inside():
-                self._lmdb.copy(str(target), compact=compact)
-        except lmdb.Error as error:
-            raise explain(error, target) from error
+        with _explained(target), self._inside():
+            self._lmdb.copy(str(target), compact=compact)
 
     def stale(self) -> bool:
         """Whether other files stand at the path now: a restored or compacted log."""

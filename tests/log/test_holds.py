@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.disks import space
 from penstock.event import Commit
-from penstock.kv import space
 from penstock.log import LmdbLog
 from penstock.log import trimming as trimming_module
 from penstock.log.config import LogConfig

@@ -11,9 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from penstock import kv
+from penstock.disks import network_filesystem, space
 from penstock.errors import ConfigError, LogFullError
 from penstock.event import Commit, Fragment
-from penstock.kv import network_filesystem
 from penstock.log import LmdbLog, LmdbLogReader, LogConfig
 from penstock.log.layout import ENTRIES, EXTENTS
 from penstock.log.retention import within_disk
@@ -108,7 +108,7 @@ async def test_the_floor_of_free_space_refuses_before_the_disk_does(small_disk: 
     config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20, retention_bytes=None)
     async with LmdbLog(config) as log:
         refused = await fill_until_refused(log)
-        assert kv.space(small_disk).free > 10 << 20
+        assert space(small_disk).free > 10 << 20
         await require_nothing_lost(log, refused)
         # Trimming makes room in the file, so it may go below the floor.
         await log.trim(20)
@@ -125,9 +125,9 @@ async def test_what_was_trimmed_is_room_though_the_file_does_not_shrink(small_di
             await asyncio.sleep(0.01)
         for number in range(refused, refused + 60):
             await log.append([commit(number)])
-        assert kv.space(small_disk).free > 10 << 20
+        assert space(small_disk).free > 10 << 20
         await fill_until_refused(log, start=refused + 60)
-        assert kv.space(small_disk).free > 10 << 20
+        assert space(small_disk).free > 10 << 20
         require_whole_commits(await read_all(log, after=(refused - 2) * 5))
 
 
@@ -141,7 +141,7 @@ async def test_retention_keeps_to_a_disk_that_is_smaller_than_its_limit(small_di
         assert bounds.head == 1500
         assert 200 < bounds.head - bounds.trimmed < 500
         require_whole_commits(await read_all(log, after=bounds.trimmed))
-        assert kv.space(small_disk).free > 10 << 20
+        assert space(small_disk).free > 10 << 20
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_a_log_on_a_network_file_system_is_not_created(
 ) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text("40 22 0:40 / / rw - nfs4 host:/share rw\n")
-    monkeypatch.setattr(kv, "_MOUNTS", mounts)
+    monkeypatch.setattr("penstock.disks._MOUNTS", mounts)
     with pytest.raises(ConfigError, match="network file system"):
         LmdbLog(LogConfig(path=tmp_path / "log"))
     assert not (tmp_path / "log" / "data.mdb").exists()

@@ -1,25 +1,20 @@
-"""A process that writes to a store until it is killed, or kills itself at its n-th call of LMDB.
+"""A process that writes to a store until it is killed.
 
-    python crash.py PATH SEED CALL
+    python crash.py PATH SEED
 
-It prints the number of each transaction that was acknowledged. CALL is 0 for never.
+It prints the number of each transaction that was acknowledged.
 """
 
-import os
 import random
-import signal
 import sys
-from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-from penstock import kv, store
+from penstock import store
 from penstock.store import KeyType, Retention, Store, StreamViewType
-from penstock.store.layout import Layout
-from penstock.store.longkeys import LongKeys
 
 TABLES = ("short", "long")
-TRANSACTIONS = 12
 FAR = 1_600_000_000
 """Seconds long ago: what expires then is swept at once."""
 
@@ -56,39 +51,16 @@ def step(db: Store, rng: random.Random, number: int) -> None:
                 transaction.put(table, item)
 
 
-def die_at(call: int) -> None:
-    """Kill -9 ourselves at the n-th call by which the store reaches LMDB."""
-    left = [call]
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call_(*args: Any, **options: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **options)
-
-        return call_
-
-    for owner in (Layout, LongKeys, kv.Env):
-        for name, function in list(vars(owner).items()):
-            if callable(function) and not name.startswith("__"):
-                setattr(owner, name, counted(function))
-
-
-def main(path: Path, seed: int, call: int) -> None:
+def main(path: Path, seed: int) -> None:
     """Write; say what was acknowledged."""
     rng = random.Random(seed)
     with store.open(path, sweep_seconds=None) as db:
         if not db.list_tables():
             prepare(db)
-        if call:
-            die_at(call)
-        number = 0
-        while call == 0 or number < TRANSACTIONS:
-            number += 1
+        for number in count(1):
             step(db, rng, number)
             print(number, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -3,16 +3,40 @@
 python index_crash.py PATH SEED CALL
 """
 
+import os
 import random
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from penstock import store
+from penstock import kv, store
 from penstock.store import KeyType, Store, indexes
-from tests.store.crash import die_at
+from penstock.store.layout import Layout
+from penstock.store.longkeys import LongKeys
 
 ITEMS = 40
 FAR = 1_600_000_000
+
+
+def die_at(call: int) -> None:
+    """Kill -9 ourselves at the n-th call by which the store reaches LMDB."""
+    left = [call]
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call_(*args: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **options)
+
+        return call_
+
+    for owner in (Layout, LongKeys, kv.Env):
+        for name, function in list(vars(owner).items()):
+            if callable(function) and not name.startswith("__"):
+                setattr(owner, name, counted(function))
 
 
 def prepare(path: Path) -> None:

@@ -1,9 +1,11 @@
 """Data and stream agree, whenever the process was killed."""
 
+import json
 import random
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.seeds import seed_of
 from tests.store.crash import TABLES
 
 PROGRAM = str(Path(__file__).with_name("crash.py"))
+KILLING = str(Path(__file__).with_name("killing.py"))
 
 
 def items_of(db: Store, table: str) -> dict[str, Item]:
@@ -52,18 +55,40 @@ def check(path: Path) -> None:
             assert folded(db, table) == items_of(db, table)
 
 
+def killed_at_every_call(folder: Path, seed: int, *, steps: int, sync: str) -> dict[str, int]:
+    """See `tests.store.killing`; returns what it counted."""
+    # Where a sync costs nothing: what a process leaves does not depend on the disk.
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else folder) as work:
+        arguments = [sys.executable, KILLING, work, str(seed), str(steps), sync]
+        done = subprocess.run(arguments, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return dict(json.loads(done.stdout))
+
+
 @pytest.mark.slow
-def test_killed_at_every_call_of_lmdb_data_and_stream_agree(tmp_path: Path) -> None:
-    """F17: the same writes, ended at every seventh call from the first to the last."""
+@pytest.mark.timeout(1200)
+def test_killed_at_every_call_of_lmdb_exactly_what_was_committed_is_there(tmp_path: Path) -> None:
+    """F17: in work of every kind, from the opening of a new store to the closing of an old one."""
     seed = seed_of("store-calls")
-    call, killed = 1 + seed % 7, True
-    while killed:
-        path = tmp_path / str(call)
-        arguments = [sys.executable, PROGRAM, str(path), str(seed), str(call)]
-        killed = subprocess.run(arguments, check=False, capture_output=True).returncode == -9
-        check(path)
-        call += 7
-    assert call > 50
+    counted = killed_at_every_call(tmp_path, seed, steps=0, sync="full")
+    print(f"store-calls: {counted}")
+    assert counted["kills"] > 3000
+    assert counted["commits"] > 100
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sync", ["full", "none"])
+def test_killed_at_every_call_of_long_work_exactly_what_was_committed_is_there(
+    tmp_path: Path, sync: str
+) -> None:
+    """F17: for whatever work, and where writes do not wait for the disk."""
+    rng = random.Random(seed_of("store-calls-long"))
+    for _ in range(4):
+        seed = rng.getrandbits(32)
+        print(f"store-calls-long: work of seed {seed}")
+        killed_at_every_call(tmp_path, seed, steps=120, sync=sync)
+    killed_at_every_call(tmp_path, rng.getrandbits(32), steps=0, sync=sync)
 
 
 @pytest.mark.slow
@@ -71,7 +96,7 @@ def test_killed_at_random_and_started_again_data_and_stream_agree(tmp_path: Path
     """F17: what was acknowledged is there."""
     rng = random.Random(seed_of("store-crash"))
     for life in range(8):
-        arguments = [sys.executable, PROGRAM, str(tmp_path), str(rng.getrandbits(32)), "0"]
+        arguments = [sys.executable, PROGRAM, str(tmp_path), str(rng.getrandbits(32))]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             wanted, acknowledged = rng.randrange(1, 60), 0

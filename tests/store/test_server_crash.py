@@ -26,10 +26,10 @@ from tests.store.test_crash import folded, items_of
 COMMAND = (sys.executable, "-m", "penstock.cli", "store", "serve")
 
 
-def serve(path: Path, address: Path) -> "subprocess.Popen[str]":
+def serve(path: Path, address: Path, *options: str) -> "subprocess.Popen[str]":
     """A server that is ready."""
     process = subprocess.Popen(
-        [*COMMAND, str(path), "--socket", str(address)],
+        [*COMMAND, str(path), "--socket", str(address), *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

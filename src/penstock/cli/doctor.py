@@ -90,7 +90,7 @@ async def examine(settings: "Settings") -> list[Finding]:
 
 
 def _log(settings: "Settings") -> list[Finding]:
-    from penstock.kv import refuse_network_filesystem
+    from penstock.disks import refuse_network_filesystem
 
     path = settings.log.path
     # What does not exist yet will be created inside the nearest folder that does.

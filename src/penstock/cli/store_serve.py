@@ -5,7 +5,7 @@ import os
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,6 +15,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.serve.dynamodb.config import DynamoConfig
     from penstock.store.remote.config import ServerConfig
+    from penstock.store.syncing import SyncMode
 
 
 def serve(
@@ -38,6 +39,13 @@ def serve(
     stop_seconds_max: Annotated[
         float, typer.Option(help="How long a stop waits for answers and transactions.")
     ] = 10.0,
+    sync: Annotated[
+        Literal["full", "none"],
+        typer.Option(
+            help="full: a write is on the disk when it is answered. none: it is within a second, "
+            "and a power cut takes what is not."
+        ),
+    ] = "full",
     dynamodb: store_dynamodb.AddressOption = None,
     dynamodb_credentials: store_dynamodb.CredentialsOption = None,
     dynamodb_region: store_dynamodb.RegionOption = "us-east-1",
@@ -90,7 +98,7 @@ def serve(
             request_bytes_max=dynamodb_request_bytes_max,
             reader_threads=dynamodb_reader_threads,
         )
-    asyncio.run(_serve(path, socket, config, endpoint, as_json=as_json))
+    asyncio.run(_serve(path, socket, config, endpoint, sync=sync, as_json=as_json))
 
 
 async def _serve(
@@ -99,6 +107,7 @@ async def _serve(
     config: "ServerConfig",
     endpoint: "DynamoConfig | None",
     *,
+    sync: "SyncMode",
     as_json: bool,
 ) -> None:
     from penstock import store
@@ -111,7 +120,7 @@ async def _serve(
     limits = None
     if endpoint is not None:
         limits = ShardLimits(age_seconds=endpoint.shard_age, bytes_max=endpoint.shard_bytes)
-    db = await asyncio.to_thread(store.open, path, shards=limits)
+    db = await asyncio.to_thread(store.open, path, shards=limits, sync=sync)
     try:
         async with AsyncExitStack() as stack:
             places = dict[str, str]()

@@ -14,6 +14,7 @@ import structlog
 
 from penstock import kv
 from penstock.clocks import Clock, SystemClock
+from penstock.disks import refuse_network_filesystem
 from penstock.errors import LogError, LogLockedError, OutdatedFormatError
 from penstock.event import Commit, Fragment
 from penstock.folders import sync_folder
@@ -122,7 +123,7 @@ class LmdbLog(_AsyncReads):
         self.path = config.path.resolve()
         with ExitStack() as undo:
             _make_folder(self.path)
-            kv.refuse_network_filesystem(self.path)
+            refuse_network_filesystem(self.path)
             self._lock = lock_log(self.path)
             undo.callback(os.close, self._lock)
             env = kv.open_env(self.path, map_bytes=config.map_bytes, create=True)

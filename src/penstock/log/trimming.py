@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.clocks import Clock, Trust
+from penstock.disks import space
 from penstock.errors import AheadError
-from penstock.kv import Env, Transaction, space
+from penstock.kv import Env, Transaction
 from penstock.log.config import LogConfig
 from penstock.log.layout import (
     ENTRIES,

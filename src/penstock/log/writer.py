@@ -19,8 +19,9 @@ from typing import Final
 import structlog
 
 from penstock.clocks import Clock, Trust
+from penstock.disks import space
 from penstock.errors import LogError, LogFullError
-from penstock.kv import Env, space
+from penstock.kv import Env
 from penstock.log.config import LogConfig
 from penstock.log.draft import Applied, Change, Draft, load
 from penstock.log.layout import State

@@ -25,6 +25,8 @@ from penstock.store.errors import (
     StoreClosedError,
     StoreError,
     StoreLockedError,
+    StoreSyncError,
+    StoreUnsettledError,
     StreamAlreadyEnabledError,
     StreamChangedError,
     StreamClosedError,
@@ -58,6 +60,7 @@ from penstock.store.remote.errors import (
 from penstock.store.schema import Index, Retention, StreamViewType, Table
 from penstock.store.store import Store, open  # noqa: A004 - read as `store.open`
 from penstock.store.streams import ConsumerInfo, Page, StreamInfo
+from penstock.store.syncing import SyncMode
 from penstock.store.transaction import Transaction
 from penstock.store.updates import Update, Updated, if_not_exists, list_append, minus, plus
 from penstock.store.values import Item, Value
@@ -111,6 +114,8 @@ __all__ = [
     "StoreClosedError",
     "StoreError",
     "StoreLockedError",
+    "StoreSyncError",
+    "StoreUnsettledError",
     "StreamAlreadyEnabledError",
     "StreamChangedError",
     "StreamClosedError",
@@ -120,6 +125,7 @@ __all__ = [
     "StreamNotEnabledError",
     "StreamRecord",
     "StreamViewType",
+    "SyncMode",
     "Table",
     "TableAlreadyExistsError",
     "TableNotFoundError",

@@ -9,7 +9,7 @@ import os
 import threading
 import uuid
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
 
@@ -21,12 +21,14 @@ from penstock.store.errors import (
     StoreClosedError,
     StoreError,
     StoreLockedError,
+    StoreSyncError,
     TableNotFoundError,
     TransactionError,
 )
 from penstock.store.layout import DATABASES, FORMAT, Layout, State
 from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits
+from penstock.store.syncing import Syncing, SyncMode, put_back, require_mode, require_settled
 from penstock.store.transaction import Transaction
 from penstock.wake import Bell, WakeClient, WakeServer
 
@@ -44,7 +46,9 @@ class Engine:
         read_only: bool,
         clock: Clock | None,
         shards: ShardLimits | None = None,
+        sync: SyncMode = "full",
     ) -> None:
+        require_mode(sync)
         self.path = path
         self._shards = shards or ShardLimits()
         self.bell = Bell()
@@ -63,19 +67,35 @@ class Engine:
         self._wake: WakeServer | None = None
         self._woken: WakeClient | None = None
         self._woken_turn = threading.Lock()
+        self._syncing: Syncing | None = None
+        lost = False
         with ExitStack() as stack:
-            if not read_only:
+            if read_only:
+                require_settled(path)
+            else:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 stack.callback(os.close, _lock(path))
+                lost = put_back(path)
             self._env = stack.enter_context(kv.open_env(path, create=not read_only))
-            self._layout = self._begin()
+            if not read_only:
+                self._syncing = Syncing(self._env, sync, lost=lost)
+                stack.callback(self._syncing.close)
+            self._laid = (self._env.openings, self._begin(lost=lost))
             self._trust = Trust(self._clock, newest_ms=self._newest_ms())
             if not read_only:
                 self._wake = WakeServer(path)
                 stack.callback(self._wake.close)
             self._open = stack.pop_all()
 
-    def _begin(self) -> Layout:
+    @property
+    def _layout(self) -> Layout:
+        """The layout, whose handles LMDB gives anew at each of its starts (`Env.openings`)."""
+        openings, layout = self._laid
+        if openings != self._env.openings:
+            openings, layout = self._laid = (self._env.openings, Layout(self._env))
+        return layout
+
+    def _begin(self, *, lost: bool) -> Layout:
         if not self._env.databases(DATABASES, create=not self._read_only):
             raise StoreError(f"there is no store at {self.path}")
         layout = Layout(self._env)
@@ -90,11 +110,14 @@ class Engine:
                 f"the store at {self.path} is of format {state.format}, and this Penstock reads up "
                 f"to {FORMAT}. Nothing was changed. Use the Penstock that wrote it, or a newer one."
             )
-        if state.copied and not self._read_only:
+        if (state.copied or lost) and not self._read_only:
+            # What was lost may have been seen, as what the store that was copied wrote later.
             with self._env.write() as txn:
                 backups.begin_copy(layout, txn, now_ms=self._clock.wall_ms())
         if not self._read_only:
             self._forget_unfinished(layout)
+        if self._syncing is not None:
+            self._syncing.settle()
         return layout
 
     def _forget_unfinished(self, layout: Layout) -> None:
@@ -122,10 +145,18 @@ class Engine:
         self._check_open()
         backups.backup(self._env, Path(target), compact=compact)
 
-    def close(self) -> None:
-        """Wait for what is under way, and close. A second time does nothing.
+    def sync(self) -> None:
+        """Have everything that was written before on the disk, where writes do not wait for that.
 
-        Raises TransactionError inside a transaction or view of the same thread.
+        Raises TransactionError inside a transaction of the same thread, and StoreSyncError.
+        """
+        self._writable().sync(self._writer_turn())
+
+    def close(self) -> None:
+        """Wait for what is under way, have all of it on the disk, and close. A second time does
+        nothing.
+
+        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
@@ -154,10 +185,12 @@ class Engine:
 
     @contextmanager
     def transact(self) -> Generator[Transaction]:
-        """A write transaction: kept, and durable, when the block ends; undone if it raises.
+        """A write transaction: kept when the block ends, durably unless the store was opened with
+        `sync="none"`; undone if it raises.
 
         Other writers wait meanwhile, so let nothing slow happen inside. Raises TransactionError
-        inside another transaction of the same thread, and LogFullError when the disk is full.
+        inside another transaction of the same thread, LogFullError when the disk is full, and
+        StoreSyncError once a sync has failed.
         """
         with self._writing() as txn:
             transaction = self._transaction(txn)
@@ -179,12 +212,16 @@ class Engine:
         assert state is not None, "written when the store was made"
         return state
 
-    @contextmanager
-    def _writing(self) -> Generator[Txn]:
-        if self._read_only:
+    def _writable(self) -> Syncing:
+        if self._syncing is None:
             raise TransactionError(
                 f"the store at {self.path} was opened for reading. Nothing was changed."
             )
+        return self._syncing
+
+    @contextmanager
+    def _writer_turn(self) -> Generator[None]:
+        """Nobody else writes inside."""
         if self._writer == threading.get_ident():
             raise TransactionError(
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
@@ -194,18 +231,29 @@ class Engine:
             self._check_open()
             self._writer = threading.get_ident()
             try:
-                self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
-                with self._env.write() as txn:
-                    life = self._env.openings
-                    if self._life != life:
-                        self._layout.begin_life(txn, uuid.uuid4().hex[:8])
-                    yield txn
-                self._life = life
+                yield
             finally:
                 self._writer = None
+
+    @contextmanager
+    def _writing(self) -> Generator[Txn]:
+        syncing = self._writable()
+        with self._writer_turn():
+            self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
+            with self._env.write() as txn:
+                syncing.before_write()
+                life = self._env.openings
+                if self._life != life:
+                    self._layout.begin_life(txn, uuid.uuid4().hex[:8])
+                yield txn
+            self._life = life
         self.bell.ring()
         if self._wake is not None:
             self._wake.ring()
+        if syncing.due:
+            # This write is kept. Who writes next is told if the disk failed; closing syncs too.
+            with suppress(StoreSyncError, StoreClosedError):
+                syncing.sync(self._writer_turn())
 
     @contextmanager
     def _reading(self) -> Generator[Txn]:

@@ -22,6 +22,8 @@
     ├── VersionMismatchError       the item is not of the version that was expected
     ├── TransactionError           a transaction is used where it cannot be
     ├── StoreLockedError           another process writes the store
+    ├── StoreSyncError             the disk failed while the store was synced
+    ├── StoreUnsettledError        the machine went down; the store's writer has to open it first
     ├── StreamError
     │   ├── StreamNotEnabledError  the table has no stream
     │   ├── StreamAlreadyEnabledError
@@ -232,6 +234,20 @@ class StoreLockedError(StoreError):
 
     code = "store.locked"
     name = "FileLocked"
+
+
+class StoreSyncError(StoreError):
+    """The disk failed while writes that did not wait for it were synced; the store is not written
+    any more until it is opened again."""
+
+    code = "store.sync"
+
+
+class StoreUnsettledError(StoreError):
+    """The machine went down while the store was written without waiting for the disk (`sync`), and
+    no writer has opened it since: what it holds is not known yet."""
+
+    code = "store.unsettled"
 
 
 class StoreClosedError(StoreError):

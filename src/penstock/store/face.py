@@ -116,6 +116,8 @@ class AnyStore(Protocol):
 
     def sweep(self) -> int: ...
 
+    def sync(self) -> None: ...
+
     def enable_stream(
         self,
         table: str,

@@ -15,6 +15,7 @@ from penstock.store.queries import ItemPage
 from penstock.store.schema import Index
 from penstock.store.shards import ShardLimits
 from penstock.store.streaming import Streams
+from penstock.store.syncing import SyncMode
 
 _PAUSE_SECONDS: Final = 0.001
 """Between two steps: whoever waits to write has his turn."""
@@ -30,8 +31,9 @@ class Indexes(Streams):
         read_only: bool,
         clock: Clock | None,
         shards: ShardLimits | None = None,
+        sync: SyncMode = "full",
     ) -> None:
-        super().__init__(path, read_only=read_only, clock=clock, shards=shards)
+        super().__init__(path, read_only=read_only, clock=clock, shards=shards, sync=sync)
         self._making = set[int]()
         """The indexes that a thread of ours fills. Changed inside write transactions."""
 

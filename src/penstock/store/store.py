@@ -15,7 +15,8 @@ for nobody. All of it may be called from any thread.
 """
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,12 +28,18 @@ from penstock.errors import PenstockError
 from penstock.store import admin, queries
 from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
-from penstock.store.errors import StoreClosedError, StreamFullError, TableAlreadyExistsError
+from penstock.store.errors import (
+    StoreClosedError,
+    StoreSyncError,
+    StreamFullError,
+    TableAlreadyExistsError,
+)
 from penstock.store.indexing import Indexes
 from penstock.store.layout import unpack_item
 from penstock.store.queries import ItemPage
 from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits, seal_idle
+from penstock.store.syncing import SyncMode
 from penstock.store.updates import Updated
 from penstock.store.values import Item, decode_item
 
@@ -49,6 +56,8 @@ def open(  # noqa: A001 - read as `store.open`
     sweep_seconds: float | None = 60.0,
     clock: Clock | None = None,
     shards: ShardLimits | None = None,
+    sync: SyncMode = "full",
+    sync_seconds: float | None = 1.0,
 ) -> "Store":
     """Open the store at `path`, a folder; make it if it is not there. `Store` is a context manager.
 
@@ -56,11 +65,23 @@ def open(  # noqa: A001 - read as `store.open`
     leaves that to `sweep`. With `read_only`, another process may be the writer. `shards` says when
     a stream's shard is sealed, which matters to readers over DynamoDB's protocol alone.
 
-    Raises StoreLockedError when another process writes it, and ConfigError on a network file
-    system.
+    With `sync="none"` writes do not wait for the disk. All of them survive the death of the
+    process. After a power cut or the kernel's death the store is what it was at its last sync,
+    whole: those come every `sync_seconds` (None: never by themselves), after 1000 transactions, by
+    `sync` and by `close`. What came later is lost, though readers may have seen it; their positions
+    and consumers are told as if the store had been restored from a backup. Linux only.
+
+    Raises StoreLockedError when another process writes it, StoreUnsettledError for reading what
+    such a loss has left before a writer has opened it, and ConfigError on a network file system.
     """
     return Store(
-        Path(path), read_only=read_only, sweep_seconds=sweep_seconds, clock=clock, shards=shards
+        Path(path),
+        read_only=read_only,
+        sweep_seconds=sweep_seconds,
+        clock=clock,
+        shards=shards,
+        sync=sync,
+        sync_seconds=sync_seconds,
     )
 
 
@@ -75,26 +96,34 @@ class Store(Indexes):
         sweep_seconds: float | None,
         clock: Clock | None,
         shards: ShardLimits | None = None,
+        sync: SyncMode = "full",
+        sync_seconds: float | None = 1.0,
     ) -> None:
-        super().__init__(path, read_only=read_only, clock=clock, shards=shards)
+        super().__init__(path, read_only=read_only, clock=clock, shards=shards, sync=sync)
         self._full = set[str]()
         """Tables whose stream had no room for the removal of what expired."""
-        self._sweeper: threading.Thread | None = None
+        self._threads = list[threading.Thread]()
         if sweep_seconds is not None and not read_only:
-            self._sweeper = threading.Thread(
-                target=self._sweep_on, args=(sweep_seconds,), name="store-sweeper", daemon=True
-            )
-            self._sweeper.start()
+            self._begin_thread("store-sweeper", self._sweep_on, sweep_seconds)
+        if sync_seconds is not None and not read_only and sync == "none":
+            self._begin_thread("store-syncer", self._sync_on, sync_seconds)
+
+    def _begin_thread(self, name: str, run: Callable[[float], None], seconds: float) -> None:
+        thread = threading.Thread(target=run, args=(seconds,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def close(self) -> None:
-        """Wait for what is under way, and close. A second time does nothing.
+        """Wait for what is under way, have all of it on the disk, and close. A second time does
+        nothing.
 
-        Raises TransactionError inside a transaction or view of the same thread.
+        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
-        if self._sweeper is not None and self._sweeper is not threading.current_thread():
-            self._sweeper.join()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
         super().close()
 
     # --- tables ----------------------------------------------------------------------------------
@@ -367,3 +396,9 @@ class Store(Indexes):
                     error=failed,
                     wait_seconds=seconds,
                 )
+
+    def _sync_on(self, seconds: float) -> None:
+        while not self._closing.wait(seconds):
+            # A failure is kept: every later write raises it, and so does `close`.
+            with suppress(StoreClosedError, StoreSyncError):
+                self.sync()

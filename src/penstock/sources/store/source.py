@@ -24,7 +24,7 @@ from penstock.sources.store.copying import followed, named
 from penstock.sources.store.places import place_before, seconds_to_loss
 from penstock.sources.store.positions import parse_position
 from penstock.sources.store.session import Session
-from penstock.store import Store, StoreClosedError, StoreError
+from penstock.store import Store, StoreClosedError, StoreError, StoreUnsettledError
 
 T = TypeVar("T")
 
@@ -177,7 +177,7 @@ class StoreSource:
             ) from error
         except ConfigError:
             raise
-        except (StoreClosedError, LogError) as error:
+        except (StoreClosedError, StoreUnsettledError, LogError) as error:
             raise SourceUnavailableError(
                 f"{self.name}: the store at {self.config.path} does not answer ({error}). Nothing "
                 f"was skipped; capture goes on from its durable position once it does."

@@ -309,6 +309,10 @@ class AsyncClient:
         """Have the server remove a step of what `Store.sweep` removes; returns how much."""
         return await self._run(calls.sweep())
 
+    async def sync(self) -> None:
+        """Have all that was written before on the disk, where writes do not wait for that."""
+        await self._run(calls.sync())
+
     # --- streams ---------------------------------------------------------------------------------
 
     async def enable_stream(

@@ -352,6 +352,9 @@ def _manage(store: Store, request: AnyRequest) -> Answer:
             return _NOTHING
         case ask.SweepExpiredTtl():
             return _said(removed=store.sweep())
+        case ask.Sync():
+            store.sync()
+            return _NOTHING
         case ask.EnableStream():
             store.enable_stream(
                 request.table,

@@ -395,6 +395,11 @@ def sweep() -> Call[int]:
     return Call(ask.SweepExpiredTtl(), _fact("removed"), writes=True)
 
 
+def sync() -> Call[None]:
+    """Everything on the disk."""
+    return Call(ask.Sync(), _nothing, writes=False)
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 

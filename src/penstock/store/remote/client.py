@@ -319,6 +319,10 @@ class Client:
         """Have the server remove a step of what `Store.sweep` removes; returns how much."""
         return self._run(calls.sweep())
 
+    def sync(self) -> None:
+        """Have all that was written before on the disk, where writes do not wait for that."""
+        self._run(calls.sync())
+
     # --- streams ---------------------------------------------------------------------------------
 
     def enable_stream(

@@ -283,6 +283,10 @@ class SweepExpiredTtl(Request, frozen=True, kw_only=True, tag="sweep_expired_ttl
     """{"removed": how much a bounded step of the sweep removed}; 0: nothing is left."""
 
 
+class Sync(Request, frozen=True, kw_only=True, tag="sync"):
+    """{}, once all that was written before is on the disk."""
+
+
 # --- streams --------------------------------------------------------------------------------------
 
 
@@ -402,6 +406,7 @@ AnyRequest = (
     | GetTtl
     | RemoveTtl
     | SweepExpiredTtl
+    | Sync
     | EnableStream
     | DisableStream
     | AlterRetention

@@ -49,6 +49,7 @@ _LOOK_SECONDS: Final = 1.0
 _PUSH_RECORDS: Final = 1000
 _READER_THREADS: Final = 4
 _READS: Final = (
+    ask.Sync,  # others write while it waits for the disk
     ask.GetItem,
     ask.GetItemVersioned,
     ask.BatchGetItem,

@@ -377,6 +377,12 @@ class StoreItemsContract(StoreFace):
             with pytest.raises(TableNotFoundError):
                 db.drop_table("o")
 
+    def test_a_sync_is_harmless_where_writes_wait_for_the_disk(self) -> None:
+        with self.store() as db:
+            db.put("t", {"id": "a"})
+            db.sync()
+            assert db.get("t", {"id": "a"}) == {"id": "a"}
+
     def test_what_has_expired_is_not_there_and_the_sweep_tells_of_it(self) -> None:
         """F8."""
         clock = ManualClock()
