@@ -127,8 +127,8 @@ def test_a_shard_is_shown_until_the_one_behind_it_is_empty_too(
     with store.open(tmp_path, sweep_seconds=None, clock=clock, shards=SMALL) as db:
         with_table(db)
         for number in range(3):
-            db.put("t", {"id": f"k{number}"})
             clock.pass_(61)
+            db.put("t", {"id": f"k{number}"})
         first, second, third = shards_of(db)
         assert first.last is not None
         assert second.last is not None
