@@ -1,6 +1,6 @@
 """Kills a process that works on a store at every call of LMDB that it makes.
 
-    python killing.py FOLDER SEED STEPS SYNC
+    python -m tests.store.killing FOLDER SEED STEPS SYNC
 
 It does each step of `tests.store.workload` once undisturbed, and keeps what the store holds after
 each commit of it. Then it does the step again, in a process of its own, that kills itself with -9

@@ -15,7 +15,7 @@ from tests.seeds import seed_of
 from tests.store.crash import TABLES
 
 PROGRAM = str(Path(__file__).with_name("crash.py"))
-KILLING = str(Path(__file__).with_name("killing.py"))
+ROOT = Path(__file__).parents[2]
 
 
 def items_of(db: Store, table: str) -> dict[str, Item]:
@@ -60,8 +60,10 @@ def killed_at_every_call(folder: Path, seed: int, *, steps: int, sync: str) -> d
     # Where a sync costs nothing: what a process leaves does not depend on the disk.
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else folder) as work:
-        arguments = [sys.executable, KILLING, work, str(seed), str(steps), sync]
-        done = subprocess.run(arguments, check=False, capture_output=True, text=True)
+        arguments = ["-m", "tests.store.killing", work, str(seed), str(steps), sync]
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, check=False, capture_output=True, text=True
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     return dict(json.loads(done.stdout))
 
