@@ -344,7 +344,11 @@ class CapturedIndex:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self.step():
+                went_on = self.step()
+                if self._shown.failure:
+                    logger.info("the index of DynamoDB streams goes on")
+                    self._show("")
+                if went_on:
                     continue
                 self._log.wait_now(after=self._read.sequence, timeout_seconds=_WAIT_SECONDS)
             except (LogError, TrimmedError) as error:
