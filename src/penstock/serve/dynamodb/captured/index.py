@@ -8,6 +8,8 @@ It is derived from the log, but not again from the same log: labels are drawn wh
 seen. Without its files, all streams begin anew under other labels.
 """
 
+import fcntl
+import os
 import threading
 import traceback
 from collections.abc import Generator, Mapping
@@ -27,6 +29,7 @@ from penstock.errors import (
     GapError,
     LogError,
     LogFormatError,
+    LogLockedError,
     PenstockError,
     StreamChangedError,
     TrimmedError,
@@ -47,6 +50,7 @@ _META: Final = b"meta"
 _STREAMS: Final = b"streams"
 _READ_KEY: Final = b"read"
 _FORMAT: Final = 1
+_LOCK_NAME: Final = "writer.lock"
 _VIEWS: Final[Mapping[str, ViewType]] = {view: view for view in VIEWS}
 _EVENTS_MAX: Final = 20_000
 _BYTES_MAX: Final = 8 << 20
@@ -130,7 +134,9 @@ class CapturedIndex:
         clock: Clock,
         lacking: Mapping[str, frozenset[ViewType]] | None = None,
     ) -> None:
-        """`path` is the index's own. `lacking`: by source, the views that it never gives."""
+        """`path` is the index's own. `lacking`: by source, the views that it never gives.
+
+        Raises LogLockedError while another process keeps the index."""
         self._log = log
         self._clock = clock
         self._wishes = Wishes(config)
@@ -143,7 +149,13 @@ class CapturedIndex:
         self._tidied = float("-inf")
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
-        self._env: Env = open_env(path, map_bytes=MAP_BYTES, create=True)
+        # Two would number streams alike and undo what the other has told.
+        self._lock = _locked(path)
+        try:
+            self._env: Env = open_env(path, map_bytes=MAP_BYTES, create=True)
+        except BaseException:
+            os.close(self._lock)
+            raise
         try:
             self._env.databases((_META, _STREAMS), create=True)
             self._read, self._book = self._loaded()
@@ -151,7 +163,7 @@ class CapturedIndex:
             self._book.configured(read=self._read.sequence, now_ms=clock.wall_ms())
             self._keep(self._read)
         except BaseException:
-            self._env.close()
+            self._release()
             raise
 
     def start(self) -> None:
@@ -164,7 +176,11 @@ class CapturedIndex:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
         self._env.close()
+        os.close(self._lock)
 
     @property
     def shown(self) -> Shown:
@@ -365,6 +381,24 @@ class CapturedIndex:
             logger.error("the index of DynamoDB streams does not go on", code=code, **where)
         self._show(message)
         self._stopping.wait(wait)
+
+
+def _locked(path: Path) -> int:
+    """The exclusive lock on the index: a descriptor that holds it until it is closed."""
+    descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise LogLockedError(
+            f"process {owner} serves the DynamoDB streams of this log and keeps their index at "
+            f"{path}, which has one writer. Nothing was changed. Stop that process, or set "
+            f"[serve] dynamodb = 'off' here."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
 
 
 class Wishes:
