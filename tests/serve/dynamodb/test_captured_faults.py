@@ -1,6 +1,8 @@
 """The index of captured streams where the log, its files or another process are in its way."""
 
+import asyncio
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,15 @@ import pytest
 
 from penstock.clocks import SystemClock
 from penstock.errors import LogError, LogLockedError
+from penstock.log.config import LogConfig
+from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
 from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog
 from penstock.serve.dynamodb.config import CapturedConfig
 from tests.serve.dynamodb.captured import captured, until
-from tests.serve.dynamodb.test_captured import TABLE, life
+from tests.serve.dynamodb.changes import told
+from tests.serve.dynamodb.test_captured import TABLE, life, names
+from tests.subscribe.events import commit
 
 
 def opened(folder: Path, log: CapturedLog, **config: Any) -> CapturedIndex:
@@ -60,3 +66,28 @@ def test_an_index_has_one_writer_who_is_named_to_the_next(tmp_path: Path) -> Non
         assert service.arns(TABLE) == arns
         assert service.describe(arns[0])["StreamStatus"] == "ENABLED"
     opened(tmp_path, MemoryLog()).close()
+
+
+def test_p7_files_of_a_log_that_were_put_back_by_hand_begin_every_stream_anew(
+    tmp_path: Path,
+) -> None:
+    """P7, F10: it says that it is the same log, but has another entry where the index stands."""
+    path, copy = tmp_path / "log", tmp_path / "copy"
+
+    async def write(*positions: int) -> None:
+        async with LmdbLog(LogConfig(path=path)) as log:
+            await log.append([commit(told(n, {"_id": str(n)})) for n in positions])
+
+    asyncio.run(write(1))
+    shutil.copytree(path, copy)
+    asyncio.run(write(2))
+    with captured(tmp_path) as service:
+        service.settled()
+        arn = service.arn_of(TABLE)
+    shutil.rmtree(path)
+    shutil.copytree(copy, path)
+    asyncio.run(write(7, 8))
+    with captured(tmp_path) as service:
+        service.settled()
+        assert arn not in service.arns(TABLE)
+        assert names(service.read(service.arn_of(TABLE))) == ["INSERT 1", "INSERT 7", "INSERT 8"]

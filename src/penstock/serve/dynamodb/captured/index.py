@@ -147,6 +147,8 @@ class CapturedIndex:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._tidied = float("-inf")
+        self._compared = False
+        """Whether what was read is what the log has there, as it was since this was opened."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
         # Two would number streams alike and undo what the other has told.
@@ -277,7 +279,10 @@ class CapturedIndex:
         """Hold what was read against the log: it may have been trimmed past it, or replaced."""
         read, bounds = self._read, self._log.bounds_now()
         if read.log_id == bounds.log_id and bounds.trimmed <= read.sequence <= bounds.head:
-            return
+            # Files that were put back by hand make no other log, but may hold other entries.
+            if self._compared or self._log.check_at_now(read.sequence) in {None, read.check}:
+                self._compared = True
+                return
         now_ms = self._clock.wall_ms()
         marker = Progress(read.log_id, read.sequence, read.check)
         try:
