@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.clocks import SystemClock
 from penstock.errors import LogError, LogLockedError
+from penstock.kv import MAP_BYTES, open_env
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
 from penstock.log.memory import MemoryLog
@@ -91,3 +93,33 @@ def test_p7_files_of_a_log_that_were_put_back_by_hand_begin_every_stream_anew(
         service.settled()
         assert arn not in service.arns(TABLE)
         assert names(service.read(service.arn_of(TABLE))) == ["INSERT 1", "INSERT 7", "INSERT 8"]
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "written", "text"),
+    [
+        (b"meta", b"read", {"format": 9, "sequence": "elsewhere"}, "has format 9; this Penstock"),
+        (b"meta", b"read", {"format": 1, "sequence": "no number"}, "is damaged"),
+        (b"streams", b"8 bytes!", {"number": 1}, "is damaged"),
+    ],
+)
+def test_an_index_that_cannot_be_read_is_told_with_what_to_do(
+    tmp_path: Path, name: bytes, key: bytes, written: dict[str, object], text: str
+) -> None:
+    opened(tmp_path, MemoryLog()).close()
+    env = open_env(tmp_path / "index", map_bytes=MAP_BYTES, create=False)
+    assert env.databases((name,), create=False)
+    with env.write() as txn:
+        txn.put(key, msgspec.msgpack.encode(written), db=env[name])
+    env.close()
+    with pytest.raises(LogError, match=text) as caught:
+        opened(tmp_path, MemoryLog())
+    assert "remove the folder: all streams begin anew then" in str(caught.value)
+
+
+def test_a_damaged_file_of_the_index_is_told_with_what_to_do(tmp_path: Path) -> None:
+    opened(tmp_path, MemoryLog()).close()
+    (tmp_path / "index" / "data.mdb").write_bytes(b"no pages of LMDB" * 4096)
+    with pytest.raises(LogError, match="is damaged") as caught:
+        opened(tmp_path, MemoryLog())
+    assert "remove the folder: all streams begin anew then" in str(caught.value)

@@ -27,6 +27,7 @@ from penstock.clocks import Clock
 from penstock.errors import (
     AheadError,
     GapError,
+    LogCorruptError,
     LogError,
     LogFormatError,
     LogLockedError,
@@ -35,7 +36,7 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.event import ChangeEvent, Kind
-from penstock.kv import MAP_BYTES, Env, open_env
+from penstock.kv import MAP_BYTES, Env, Transaction, open_env
 from penstock.ports import Bounds, SourceState
 from penstock.progress import Progress
 from penstock.serve.dynamodb.captured.facts import Book, Limits, Stream, tail_of
@@ -51,6 +52,7 @@ _STREAMS: Final = b"streams"
 _READ_KEY: Final = b"read"
 _FORMAT: Final = 1
 _LOCK_NAME: Final = "writer.lock"
+_ADVICE: Final = "remove the folder: all streams begin anew then, under other ARNs."
 _VIEWS: Final[Mapping[str, ViewType]] = {view: view for view in VIEWS}
 _EVENTS_MAX: Final = 20_000
 _BYTES_MAX: Final = 8 << 20
@@ -90,6 +92,10 @@ class Read(Struct, frozen=True, kw_only=True):
     next_number: int = 1
     label_ms: int = 0
     copies: dict[str, tuple[str, list[str]]] = {}
+
+
+class _OfFormat(Struct):
+    format: int
 
 
 class Shown(Struct, frozen=True, dict=True):
@@ -155,8 +161,10 @@ class CapturedIndex:
         self._lock = _locked(path)
         try:
             self._env: Env = open_env(path, map_bytes=MAP_BYTES, create=True)
-        except BaseException:
+        except BaseException as error:
             os.close(self._lock)
+            if isinstance(error, LogCorruptError):
+                raise _damaged(path) from None
             raise
         try:
             self._env.databases((_META, _STREAMS), create=True)
@@ -278,11 +286,11 @@ class CapturedIndex:
     def _place(self) -> None:
         """Hold what was read against the log: it may have been trimmed past it, or replaced."""
         read, bounds = self._read, self._log.bounds_now()
-        if read.log_id == bounds.log_id and bounds.trimmed <= read.sequence <= bounds.head:
-            # Files that were put back by hand make no other log, but may hold other entries.
-            if self._compared or self._log.check_at_now(read.sequence) in {None, read.check}:
-                self._compared = True
-                return
+        here = read.log_id == bounds.log_id and bounds.trimmed <= read.sequence <= bounds.head
+        # Files that were put back by hand make no other log, but may hold other entries.
+        if here and (self._compared or self._log.check_at_now(read.sequence) == read.check):
+            self._compared = True
+            return
         now_ms = self._clock.wall_ms()
         marker = Progress(read.log_id, read.sequence, read.check)
         try:
@@ -332,19 +340,15 @@ class CapturedIndex:
         self._show("")
 
     def _loaded(self) -> tuple[Read, Book]:
-        with self._env.read() as txn:
-            written = txn.get(_READ_KEY, db=self._env[_META])
-            with txn.cursor(self._env[_STREAMS]) as cursor:
-                streams = [
-                    _stream.decode(value) for value in cursor.iternext(keys=False, values=True)
-                ]
-        read = Read() if written is None else _read.decode(written)
-        if read.format != _FORMAT:
-            raise LogFormatError(
-                f"the index of DynamoDB streams at {self.path} has format {read.format}; this "
-                f"Penstock reads {_FORMAT}. Nothing was changed. Use the version that wrote it, or "
-                f"remove the folder: all streams begin anew then, under other ARNs."
-            )
+        try:
+            with self._env.read() as txn:
+                read = self._loaded_read(txn)
+                with txn.cursor(self._env[_STREAMS]) as cursor:
+                    streams = [
+                        _stream.decode(value) for value in cursor.iternext(keys=False, values=True)
+                    ]
+        except (msgspec.MsgspecError, LogCorruptError):
+            raise _damaged(self.path) from None
         book = Book(
             streams,
             limits=self._limits,
@@ -355,6 +359,19 @@ class CapturedIndex:
             copies=read.copies,
         )
         return read, book
+
+    def _loaded_read(self, txn: Transaction) -> Read:
+        written = txn.get(_READ_KEY, db=self._env[_META])
+        if written is None:
+            return Read()
+        # Of another format, more may be otherwise than its number.
+        found = _of_format.decode(written).format
+        if found != _FORMAT:
+            raise LogFormatError(
+                f"the index of DynamoDB streams at {self.path} has format {found}; this Penstock "
+                f"reads {_FORMAT}. Nothing was changed. Use the version that wrote it, or {_ADVICE}"
+            )
+        return _read.decode(written)
 
     def _show(self, failure: str) -> None:
         read = self._read
@@ -406,6 +423,13 @@ def _locked(path: Path) -> int:
     return descriptor
 
 
+def _damaged(path: Path) -> LogCorruptError:
+    return LogCorruptError(
+        f"the index of DynamoDB streams at {path} is damaged. The log is another file, and nothing "
+        f"was changed. To go on, {_ADVICE}"
+    )
+
+
 class Wishes:
     """Which views are asked for."""
 
@@ -420,5 +444,6 @@ class Wishes:
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
+_of_format: Final = msgspec.msgpack.Decoder(_OfFormat)
 _read: Final = msgspec.msgpack.Decoder(Read)
 _stream: Final = msgspec.msgpack.Decoder(Stream)
