@@ -14,6 +14,7 @@ commit.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -397,10 +398,20 @@ def _names(source: str, said: Iterable[str]) -> list[Name]:
 
 def tail_of(stream: Stream) -> str:
     """What of a stream's ARN names it."""
-    return f"{table_name(stream.name)}/stream/{label_of(stream)}"
+    return _tail(stream.name, stream.label_ms)
+
+
+@lru_cache(maxsize=1 << 16)
+def _tail(name: Name, label_ms: int) -> str:
+    # Whoever looks a stream up needs those of all of them, some times a second.
+    return f"{table_name(name)}/stream/{_label(label_ms)}"
 
 
 def label_of(stream: Stream) -> str:
     """A stream's label: when it began, by the clock of who says so. Never given twice."""
-    seconds, milliseconds = divmod(stream.label_ms, 1000)
+    return _label(stream.label_ms)
+
+
+def _label(label_ms: int) -> str:
+    seconds, milliseconds = divmod(label_ms, 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}"

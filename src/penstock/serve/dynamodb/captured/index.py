@@ -116,9 +116,8 @@ class Shown(Struct, frozen=True, dict=True):
     @cached_property
     def by_table(self) -> dict[str, Stream]:
         """The newest stream of each table, in the order of the tables' names."""
-        newest = dict[str, Stream]()
-        for stream in sorted(self.streams.values(), key=lambda one: one.number):
-            newest[table_name(stream.name)] = stream
+        # A table's labels are in the order of its streams.
+        newest = {tail.partition("/")[0]: stream for tail, stream in self.by_tail.items()}
         return dict(sorted(newest.items()))
 
 
