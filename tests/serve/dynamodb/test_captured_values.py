@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from penstock.extjson import encode
 from penstock.serve.dynamodb.captured.names import (
     Name,
+    is_table_name,
     place_of,
     read_before,
     read_sequence_number,
@@ -52,6 +53,7 @@ def test_a_table_name_is_one_that_the_protocol_allows_and_is_read_back(name: Nam
     table = table_name(name)
     assert re.fullmatch(r"[a-zA-Z0-9_.-]{3,255}", table)
     assert read_table_name(table) in {name, None}
+    assert is_table_name(table)
     if len(table) < 200:
         assert read_table_name(table) == name
 
