@@ -29,7 +29,7 @@ CHANGES: Final[Mapping[str, dict[str, Any]]] = {
 }
 LOSSES: Final = ("gap", "gap_ended", "rewound", "drop", "truncate")
 STEPS = st.lists(
-    st.sampled_from([*CHANGES, *CHANGES, *LOSSES, "harmless", "old", "trimmed"])
+    st.sampled_from([*CHANGES, *CHANGES, *LOSSES, "harmless", "old", "trimmed", "kept"])
     | st.tuples(st.sampled_from([None, *VIEWS])),
     max_size=40,
 )
@@ -77,6 +77,9 @@ class Played:
                 kept.streams.values(), next_number=kept.next_number, label_ms=kept.label_ms
             )
             self.book.configured(read=self.sequence, now_ms=now_ms)
+            return
+        if step == "kept":
+            self.book.taken()
             return
         if step == "old":
             self.book.roll(read=self.sequence, now_ms=now_ms + 10 * self.sequence)
@@ -137,3 +140,18 @@ def test_every_change_is_told_once_under_one_view_and_no_stream_spans_a_loss(
         played.holds()
     # Under the best view that there is, nothing waits any more.
     assert played.told.keys() == played.changes.keys()
+
+
+def test_losses_in_a_row_are_one_end_for_who_was_told_of_nothing_between_them() -> None:
+    """A source whose changes all become dead letters does not fill the list of streams."""
+    played = Played()
+    played.do("insert")
+    for _ in range(100):
+        played.do("gap")
+    assert [one.first for one in played.book.streams.values()] == [1, 101]
+    played.do("kept")
+    for _ in range(100):
+        played.do("gap")
+    assert [one.first for one in played.book.streams.values()] == [1, 101, 201]
+    played.do("insert")
+    played.holds()

@@ -104,13 +104,15 @@ class Book:
         self.copies = dict(copies or {})
         """By source: the copy that was announced last, and the collections that it named."""
         self.changed: set[int] = set()
+        self._new: set[int] = set()
+        """The streams among them that nobody was told of yet."""
         self._limits = limits
         self._wished = wished
         self._lacking = lacking
 
     def taken(self) -> None:
         """What changed is written."""
-        self.changed = set()
+        self.changed, self._new = set(), set()
 
     # --- data -----------------------------------------------------------------------------------
 
@@ -309,6 +311,7 @@ class Book:
             shards=(Shard(1, first, now_ms),),
         )
         self.open[name] = number
+        self._new.add(number)
         self._put(stream)
         return stream
 
@@ -346,6 +349,10 @@ class Book:
     def _end(self, stream: Stream, last: int) -> None:
         """End a stream. What its view cannot show is the next, which has ended too, and waits."""
         self.open.pop(stream.name, None)
+        if stream.number in self._new and not stream.newest and stream.stalled is None:
+            # Losses in a row, as of changes that cannot be decoded: nobody stands between them.
+            del self.streams[stream.number]
+            return
         at, shard = stream.stalled, stream.shards[-1]
         if at is not None and stream.first < at <= last:
             number, self.next_number = self.next_number, self.next_number + 1
