@@ -9,9 +9,10 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from penstock.cli.captured import lacking_views
+from penstock.cli.captured import captured_streams, lacking_views
 from penstock.cli.config import load
 from penstock.errors import ConfigError
+from penstock.log.memory import MemoryLog
 from penstock.serve.config import ServeConfig
 from tests.cli.service import SHOP, Service, configure, penstock
 
@@ -108,6 +109,17 @@ def test_a_view_that_a_source_never_gives_is_refused_at_the_start(
     done = penstock(capsys, "run", "--one-process", "--config", str(configure(tmp_path, text)))
     assert done.code == 2
     assert "[sources.shop] never gives what" in " ".join(done.err.split())
+
+
+@pytest.mark.parametrize("table", ["orders", "shop", "shp.shop.orders", "shop.my-db.orders"])
+async def test_a_view_of_a_table_that_cannot_be_is_refused(tmp_path: Path, table: str) -> None:
+    """A name that is mistyped is no wish that nobody hears."""
+    views = f'[serve.dynamodb]\naddress = "127.0.0.1:0"\nviews."{table}" = "KEYS_ONLY"\n'
+    settings = load(configure(tmp_path, SHOP.format(rate=1) + views))
+    assert settings.serve.dynamodb is not None
+    with pytest.raises(ConfigError, match="no source here can have a table of that name"):
+        async with captured_streams(settings, settings.serve.dynamodb, MemoryLog()):
+            pass
 
 
 @pytest.mark.slow

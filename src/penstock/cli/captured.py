@@ -37,7 +37,8 @@ async def captured_streams(
     settings: Settings, config: CapturedConfig, log: "CapturedLog"
 ) -> AsyncGenerator[str]:
     """Serve them inside the block; yields the address. Raises ConfigError for keys that cannot be
-    read, a view that is asked for of a source that never gives it, and a port that is taken."""
+    read, a view that is asked for of a source that never gives it or of a table that cannot be, and
+    a port that is taken."""
     # The store's library comes with it: only who serves this needs it.
     from penstock.serve.dynamodb.captured.index import CapturedIndex, index_path
     from penstock.serve.dynamodb.server import serving_captured
@@ -71,8 +72,17 @@ def lacking_views(settings: Settings) -> dict[str, frozenset[ViewType]]:
 def _refuse_views(
     settings: Settings, config: CapturedConfig, lacking: Mapping[str, frozenset[ViewType]]
 ) -> None:
-    from penstock.serve.dynamodb.captured.names import escaped
+    from penstock.serve.dynamodb.captured.names import escaped, is_table_name
 
+    sources = tuple(f"{escaped(name)}." for name in settings.sources)
+    for table in config.views:
+        if not (table.startswith(sources) and is_table_name(table)):
+            raise ConfigError(
+                f"{settings.path}: serve.dynamodb.views.{table}: no source here can have a table "
+                f"of that name. Nothing was started. Write SOURCE.DATABASE.COLLECTION as "
+                f"ListTables does: in quotes, `-` as `--`, and whatever is no letter, digit, `_` "
+                f"or dot as `-` and two hex digits."
+            )
     for name, views in lacking.items():
         asked = [("view", config.view)] + [
             (f"views.{table}", view)

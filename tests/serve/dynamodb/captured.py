@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,3 +112,13 @@ def captured(
         loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    pause = threading.Event()
+    for _ in range(3000):
+        if reached():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came to be")

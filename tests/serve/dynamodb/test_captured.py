@@ -460,6 +460,10 @@ def test_iterators_begin_where_their_type_says(tmp_path: Path) -> None:
         assert reads("AT_TIMESTAMP", Timestamp=NOW + 3.5) == every[3:]
         assert reads("AT_TIMESTAMP", Timestamp=0) == every
         assert reads("LATEST") == []
+        ages = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "AT_TIMESTAMP"}
+        target = "DynamoDBStreams_20120810.GetShardIterator"
+        status, _, _ = service.post(target, {**ages, "Timestamp": -1e300})
+        assert status == 200
         beyond = str(int(third) + 1000)
         request = {"StreamArn": arn, "ShardId": shard, "ShardIteratorType": "AT_SEQUENCE_NUMBER"}
         name, text = service.refused("GetShardIterator", SequenceNumber=beyond, **request)

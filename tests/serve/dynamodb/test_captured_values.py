@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from penstock.extjson import encode
 from penstock.serve.dynamodb.captured.names import (
     Name,
+    is_table_name,
     place_of,
     read_before,
     read_sequence_number,
@@ -52,6 +53,7 @@ def test_a_table_name_is_one_that_the_protocol_allows_and_is_read_back(name: Nam
     table = table_name(name)
     assert re.fullmatch(r"[a-zA-Z0-9_.-]{3,255}", table)
     assert read_table_name(table) in {name, None}
+    assert is_table_name(table)
     if len(table) < 200:
         assert read_table_name(table) == name
 
@@ -211,8 +213,9 @@ def test_two_keys_are_told_apart(one: Any, other: Any) -> None:
 def test_a_key_is_what_a_table_may_have_and_the_same_in_the_image(value: Any) -> None:
     document = bytes(encode({"_id": value, "n": 1}))
     key = key_of(bytes(encode({"_id": value})))
-    ((kind, _),) = key.attributes["_id"].items()
+    ((kind, written),) = key.attributes["_id"].items()
     assert kind in {"S", "N", "B"}
+    assert written != ""
     assert item_of(document, ["_id"]).attributes["_id"] == key.attributes["_id"]
     decoded = decode_attributes(key.attributes)
     assert key.size == encode_item(decoded).size
@@ -226,6 +229,8 @@ def test_a_key_is_what_a_table_may_have_and_the_same_in_the_image(value: Any) ->
         (0.5, {"S": '{"$numberDouble":"0.5"}'}),
         (True, {"S": "[true]"}),
         (b"\x00", {"B": "AA=="}),
+        ("", {"S": '""'}),
+        (b"", {"S": '{"$binary":{"base64":"","subType":"00"}}'}),
         ('{"a"', {"S": '"{\\"a\\""'}),
         ({"b": 1, "a": 2}, {"S": '{"b":1,"a":2}'}),
         (UUID(int=1), {"S": '{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAQ==","subType":"04"}}'}),

@@ -19,8 +19,8 @@ def refuse_place(kind: str, request: dict[str, Any]) -> None:
 
 
 def first_second(seconds: float) -> int:
-    """The first whole second, as records tell them, at `seconds` or later."""
-    return -int(-seconds // 1)
+    """The first whole second, as records tell them, at `seconds` or later. None is before 1970."""
+    return -int(-max(seconds, 0) // 1)
 
 
 def key_schema_of(names: Sequence[str]) -> list[dict[str, str]]:

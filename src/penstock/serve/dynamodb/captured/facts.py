@@ -14,6 +14,7 @@ commit.
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import msgspec
@@ -24,7 +25,7 @@ from penstock.event import SchemaEvent, SystemEvent
 from penstock.serve.dynamodb.captured.changes import KEYS_ONLY, best_of, views_of
 from penstock.serve.dynamodb.captured.names import Name, table_name
 from penstock.serve.dynamodb.captured.values import key_names
-from penstock.serve.dynamodb.config import ViewType
+from penstock.serve.dynamodb.config import VIEWS, ViewType
 
 _HARMLESS: Final = frozenset({"create", "createIndexes", "dropIndexes", "invalidate", "modify"})
 """Words of sources for what leaves the rows, and how they are read, as they are. No source says
@@ -60,7 +61,10 @@ class Stream(Struct, frozen=True, kw_only=True):
     last: int | None = None
     """None while it is open."""
     stalled: int | None = None
-    """The sequence of a change that the view, which was asked for, cannot show."""
+    """The sequence of a change that the view, which was asked for, cannot show: nothing from there
+    on is told under it. Of a stream that ended it is the first, so that it has told nothing yet."""
+    lacks: dict[ViewType, int] = {}
+    """While it is stalled: of each view, the first change from there on that it cannot show."""
 
     @property
     def newest(self) -> int:
@@ -100,13 +104,15 @@ class Book:
         self.copies = dict(copies or {})
         """By source: the copy that was announced last, and the collections that it named."""
         self.changed: set[int] = set()
+        self._new: set[int] = set()
+        """The streams among them that nobody was told of yet."""
         self._limits = limits
         self._wished = wished
         self._lacking = lacking
 
     def taken(self) -> None:
         """What changed is written."""
-        self.changed = set()
+        self.changed, self._new = set(), set()
 
     # --- data -----------------------------------------------------------------------------------
 
@@ -125,10 +131,11 @@ class Book:
         elif stream.keys != keys:
             stream = self._renew(stream, sequence, now_ms, keys=keys)
         if stream.stalled is not None:
+            self._lack(stream, fits, sequence)
             return
         if stream.view not in fits:
             if stream.asked:
-                self._put(structs.replace(stream, stalled=sequence))
+                self._lack(structs.replace(stream, stalled=sequence), fits, sequence)
                 return
             stream = self._renew(stream, sequence, now_ms, view=_lesser(stream.view, fits))
         shard = stream.shards[-1]
@@ -215,19 +222,33 @@ class Book:
 
     def configured(self, *, read: int, now_ms: int) -> None:
         """Give every open stream the view that is asked for now, from the next entry on, or from
-        the change that the view before could not show."""
-        for number in list(self.open.values()):
-            stream = self.streams[number]
+        the change that the view before could not show; and one that ended and waits for a view, if
+        that can show all of it."""
+        for stream in list(self.streams.values()):
             wish = self._wished(stream.name)
-            if wish == stream.view or (wish is None and stream.stalled is None):
+            view = wish or KEYS_ONLY
+            if stream.last is not None:
+                if stream.stalled is not None and view not in stream.lacks:
+                    self._put(structs.replace(stream, view=view, stalled=None, lacks={}))
+            elif wish == stream.view or (wish is None and stream.stalled is None):
                 if stream.asked != (wish is not None):
                     self._put(structs.replace(stream, asked=wish is not None))
-                continue
-            first = read + 1 if stream.stalled is None else stream.stalled
-            made = self._renew(stream, first, now_ms, view=wish or KEYS_ONLY)
-            if first <= read:  # it begins with what was seen already
-                shard = structs.replace(made.shards[-1], newest=read)
-                self._put(structs.replace(made, shards=(shard,)))
+            elif stream.stalled is None:
+                self._renew(stream, read + 1, now_ms, view=view)
+            else:
+                self._shown_again(stream, stream.stalled, view, read, now_ms)
+
+    def _shown_again(
+        self, stream: Stream, stalled: int, view: ViewType, read: int, now_ms: int
+    ) -> None:
+        """Begin a stream with the change that `stream` could not show; it was read already."""
+        made = self._renew(stream, stalled, now_ms, view=view)
+        at = stream.lacks.get(view)
+        # What a view lacks from `at` on is known only where it begins there: else it is taken to
+        # begin at `at`. Keys are never lacking.
+        lacks = {} if at is None else {one: max(at, first) for one, first in stream.lacks.items()}
+        shard = structs.replace(made.shards[-1], newest=read)
+        self._put(structs.replace(made, shards=(shard,), stalled=at, lacks=lacks))
 
     # --- time, and what is trimmed --------------------------------------------------------------
 
@@ -290,6 +311,7 @@ class Book:
             shards=(Shard(1, first, now_ms),),
         )
         self.open[name] = number
+        self._new.add(number)
         self._put(stream)
         return stream
 
@@ -318,10 +340,37 @@ class Book:
         if stream is not None:
             self._end(stream, sequence - 1)
 
+    def _lack(self, stream: Stream, fits: frozenset[ViewType], sequence: int) -> None:
+        """Note a change that waits for another view."""
+        new = {view: sequence for view in VIEWS if view not in fits and view not in stream.lacks}
+        if new:
+            self._put(structs.replace(stream, lacks={**stream.lacks, **new}))
+
     def _end(self, stream: Stream, last: int) -> None:
-        shard = structs.replace(stream.shards[-1], last=last)
-        self._put(structs.replace(stream, last=last, shards=(*stream.shards[:-1], shard)))
+        """End a stream. What its view cannot show is the next, which has ended too, and waits."""
         self.open.pop(stream.name, None)
+        if stream.number in self._new and not stream.newest and stream.stalled is None:
+            # Losses in a row, as of changes that cannot be decoded: nobody stands between them.
+            del self.streams[stream.number]
+            return
+        at, shard = stream.stalled, stream.shards[-1]
+        if at is not None and stream.first < at <= last:
+            number, self.next_number = self.next_number, self.next_number + 1
+            self.label_ms += 1
+            waiting = structs.replace(
+                stream,
+                number=number,
+                label_ms=self.label_ms,
+                first=at,
+                last=last,
+                shards=(Shard(1, at, shard.begun_ms, last, last),),
+            )
+            self._put(waiting)
+            last = at - 1
+        if at is not None and at > last:
+            stream = structs.replace(stream, stalled=None, lacks={})
+        shard = structs.replace(shard, last=last, newest=last if stream.stalled else shard.newest)
+        self._put(structs.replace(stream, last=last, shards=(*stream.shards[:-1], shard)))
 
     def _is_due(self, shard: Shard, now_ms: int) -> bool:
         limits = self._limits
@@ -356,10 +405,20 @@ def _names(source: str, said: Iterable[str]) -> list[Name]:
 
 def tail_of(stream: Stream) -> str:
     """What of a stream's ARN names it."""
-    return f"{table_name(stream.name)}/stream/{label_of(stream)}"
+    return _tail(stream.name, stream.label_ms)
+
+
+@lru_cache(maxsize=1 << 16)
+def _tail(name: Name, label_ms: int) -> str:
+    # Whoever looks a stream up needs those of all of them, some times a second.
+    return f"{table_name(name)}/stream/{_label(label_ms)}"
 
 
 def label_of(stream: Stream) -> str:
     """A stream's label: when it began, by the clock of who says so. Never given twice."""
-    seconds, milliseconds = divmod(stream.label_ms, 1000)
+    return _label(stream.label_ms)
+
+
+def _label(label_ms: int) -> str:
+    seconds, milliseconds = divmod(label_ms, 1000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03d}"

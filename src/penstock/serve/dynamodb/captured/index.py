@@ -8,6 +8,8 @@ It is derived from the log, but not again from the same log: labels are drawn wh
 seen. Without its files, all streams begin anew under other labels.
 """
 
+import fcntl
+import os
 import threading
 import traceback
 from collections.abc import Generator, Mapping
@@ -25,14 +27,16 @@ from penstock.clocks import Clock
 from penstock.errors import (
     AheadError,
     GapError,
+    LogCorruptError,
     LogError,
     LogFormatError,
+    LogLockedError,
     PenstockError,
     StreamChangedError,
     TrimmedError,
 )
 from penstock.event import ChangeEvent, Kind
-from penstock.kv import MAP_BYTES, Env, open_env
+from penstock.kv import MAP_BYTES, Env, Transaction, open_env
 from penstock.ports import Bounds, SourceState
 from penstock.progress import Progress
 from penstock.serve.dynamodb.captured.facts import Book, Limits, Stream, tail_of
@@ -47,6 +51,8 @@ _META: Final = b"meta"
 _STREAMS: Final = b"streams"
 _READ_KEY: Final = b"read"
 _FORMAT: Final = 1
+_LOCK_NAME: Final = "writer.lock"
+_ADVICE: Final = "remove the folder: all streams begin anew then, under other ARNs."
 _VIEWS: Final[Mapping[str, ViewType]] = {view: view for view in VIEWS}
 _EVENTS_MAX: Final = 20_000
 _BYTES_MAX: Final = 8 << 20
@@ -88,6 +94,10 @@ class Read(Struct, frozen=True, kw_only=True):
     copies: dict[str, tuple[str, list[str]]] = {}
 
 
+class _OfFormat(Struct):
+    format: int
+
+
 class Shown(Struct, frozen=True, dict=True):
     """What is kept, as readers see it. Never changes."""
 
@@ -106,9 +116,8 @@ class Shown(Struct, frozen=True, dict=True):
     @cached_property
     def by_table(self) -> dict[str, Stream]:
         """The newest stream of each table, in the order of the tables' names."""
-        newest = dict[str, Stream]()
-        for stream in sorted(self.streams.values(), key=lambda one: one.number):
-            newest[table_name(stream.name)] = stream
+        # A table's labels are in the order of its streams.
+        newest = {tail.partition("/")[0]: stream for tail, stream in self.by_tail.items()}
         return dict(sorted(newest.items()))
 
 
@@ -130,7 +139,9 @@ class CapturedIndex:
         clock: Clock,
         lacking: Mapping[str, frozenset[ViewType]] | None = None,
     ) -> None:
-        """`path` is the index's own. `lacking`: by source, the views that it never gives."""
+        """`path` is the index's own. `lacking`: by source, the views that it never gives.
+
+        Raises LogLockedError while another process keeps the index."""
         self._log = log
         self._clock = clock
         self._wishes = Wishes(config)
@@ -141,9 +152,19 @@ class CapturedIndex:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._tidied = float("-inf")
+        self._compared = False
+        """Whether what was read is what the log has there, as it was since this was opened."""
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path = path
-        self._env: Env = open_env(path, map_bytes=MAP_BYTES, create=True)
+        # Two would number streams alike and undo what the other has told.
+        self._lock = _locked(path)
+        try:
+            self._env: Env = open_env(path, map_bytes=MAP_BYTES, create=True)
+        except BaseException as error:
+            os.close(self._lock)
+            if isinstance(error, LogCorruptError):
+                raise _damaged(path) from None
+            raise
         try:
             self._env.databases((_META, _STREAMS), create=True)
             self._read, self._book = self._loaded()
@@ -151,7 +172,7 @@ class CapturedIndex:
             self._book.configured(read=self._read.sequence, now_ms=clock.wall_ms())
             self._keep(self._read)
         except BaseException:
-            self._env.close()
+            self._release()
             raise
 
     def start(self) -> None:
@@ -164,7 +185,11 @@ class CapturedIndex:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
         self._env.close()
+        os.close(self._lock)
 
     @property
     def shown(self) -> Shown:
@@ -260,7 +285,10 @@ class CapturedIndex:
     def _place(self) -> None:
         """Hold what was read against the log: it may have been trimmed past it, or replaced."""
         read, bounds = self._read, self._log.bounds_now()
-        if read.log_id == bounds.log_id and bounds.trimmed <= read.sequence <= bounds.head:
+        here = read.log_id == bounds.log_id and bounds.trimmed <= read.sequence <= bounds.head
+        # Files that were put back by hand make no other log, but may hold other entries.
+        if here and (self._compared or self._log.check_at_now(read.sequence) == read.check):
+            self._compared = True
             return
         now_ms = self._clock.wall_ms()
         marker = Progress(read.log_id, read.sequence, read.check)
@@ -311,19 +339,15 @@ class CapturedIndex:
         self._show("")
 
     def _loaded(self) -> tuple[Read, Book]:
-        with self._env.read() as txn:
-            written = txn.get(_READ_KEY, db=self._env[_META])
-            with txn.cursor(self._env[_STREAMS]) as cursor:
-                streams = [
-                    _stream.decode(value) for value in cursor.iternext(keys=False, values=True)
-                ]
-        read = Read() if written is None else _read.decode(written)
-        if read.format != _FORMAT:
-            raise LogFormatError(
-                f"the index of DynamoDB streams at {self.path} has format {read.format}; this "
-                f"Penstock reads {_FORMAT}. Nothing was changed. Use the version that wrote it, or "
-                f"remove the folder: all streams begin anew then, under other ARNs."
-            )
+        try:
+            with self._env.read() as txn:
+                read = self._loaded_read(txn)
+                with txn.cursor(self._env[_STREAMS]) as cursor:
+                    streams = [
+                        _stream.decode(value) for value in cursor.iternext(keys=False, values=True)
+                    ]
+        except (msgspec.MsgspecError, LogCorruptError):
+            raise _damaged(self.path) from None
         book = Book(
             streams,
             limits=self._limits,
@@ -335,6 +359,19 @@ class CapturedIndex:
         )
         return read, book
 
+    def _loaded_read(self, txn: Transaction) -> Read:
+        written = txn.get(_READ_KEY, db=self._env[_META])
+        if written is None:
+            return Read()
+        # Of another format, more may be otherwise than its number.
+        found = _of_format.decode(written).format
+        if found != _FORMAT:
+            raise LogFormatError(
+                f"the index of DynamoDB streams at {self.path} has format {found}; this Penstock "
+                f"reads {_FORMAT}. Nothing was changed. Use the version that wrote it, or {_ADVICE}"
+            )
+        return _read.decode(written)
+
     def _show(self, failure: str) -> None:
         read = self._read
         with self._turn:
@@ -344,7 +381,11 @@ class CapturedIndex:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                if self.step():
+                went_on = self.step()
+                if self._shown.failure:
+                    logger.info("the index of DynamoDB streams goes on")
+                    self._show("")
+                if went_on:
                     continue
                 self._log.wait_now(after=self._read.sequence, timeout_seconds=_WAIT_SECONDS)
             except (LogError, TrimmedError) as error:
@@ -363,6 +404,31 @@ class CapturedIndex:
         self._stopping.wait(wait)
 
 
+def _locked(path: Path) -> int:
+    """The exclusive lock on the index: a descriptor that holds it until it is closed."""
+    descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise LogLockedError(
+            f"process {owner} serves the DynamoDB streams of this log and keeps their index at "
+            f"{path}, which has one writer. Nothing was changed. Stop that process, or set "
+            f"[serve] dynamodb = 'off' here."
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _damaged(path: Path) -> LogCorruptError:
+    return LogCorruptError(
+        f"the index of DynamoDB streams at {path} is damaged. The log is another file, and nothing "
+        f"was changed. To go on, {_ADVICE}"
+    )
+
+
 class Wishes:
     """Which views are asked for."""
 
@@ -377,5 +443,6 @@ class Wishes:
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
+_of_format: Final = msgspec.msgpack.Decoder(_OfFormat)
 _read: Final = msgspec.msgpack.Decoder(Read)
 _stream: Final = msgspec.msgpack.Decoder(Stream)

@@ -19,6 +19,7 @@ _HASH_CHARS: Final = 32
 _BASE: Final = 10**21
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _ESCAPED: Final = re.compile(r"-(-|[0-9a-f]{2})")
+_CUT: Final = re.compile(r"[a-zA-Z0-9_.-]{200,}-\.[0-9a-f]{32}")
 _PARTS: Final = 10
 FIRST_OF_TWO: Final = 0
 LAST: Final = 1
@@ -56,6 +57,12 @@ def read_table_name(table: str) -> Name | None:
     except ValueError:
         return None
     return name if table_name(name) == table else None
+
+
+def is_table_name(table: str) -> bool:
+    """Whether `table_name` may have written it."""
+    cut = len(table) <= _LONGEST and re.fullmatch(_CUT, table) is not None
+    return cut or read_table_name(table) is not None
 
 
 def sequence_number(place: int) -> str:

@@ -186,8 +186,9 @@ def shard_id(stream: Stream, shard: Shard) -> str:
 
 def _parent_id(stream: Stream, shard: Shard) -> str | None:
     """The id of a shard's parent; None for the first, and once the parent is forgotten."""
-    found = [one for one in stream.shards if one.number == shard.number - 1]
-    return shard_id(stream, found[0]) if found else None
+    # A chain: the numbers follow each other, and only the first ones are ever forgotten.
+    before = shard.number - 1 - stream.shards[0].number
+    return shard_id(stream, stream.shards[before]) if before >= 0 else None
 
 
 def _described(stream: Stream, shard: Shard) -> dict[str, Any]:

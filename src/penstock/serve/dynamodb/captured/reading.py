@@ -167,6 +167,6 @@ def _unfit(stream: Stream, sequence: int) -> WireError:
     return validation(
         f"The change of {table} at {sequence_number(place_of(sequence))} has not the images that "
         f"{stream.view} needs, and none is made up. Nothing was skipped. Ask for a view that the "
-        f"source gives ([serve.dynamodb] views) and restart: this stream ends before the change, "
-        f"and the next one begins with it."
+        f"source gives ([serve.dynamodb] views) and restart: it is told under that view then, in "
+        f"this stream or, where this one ends in front of it, in the next."
     )

@@ -12,7 +12,8 @@
 
 A key's attributes are S, N or B, as every table's are, in records' images too. What is none of
 these (and a double with a fraction) is S: its Extended JSON, in brackets unless it is an object. A
-text that begins with `{`, `[` or `"` is S in JSON's quotes. So two documents that differ in their
+text that begins with `{`, `[` or `"` is S in JSON's quotes. No table has a key that is empty: such
+a text is in quotes too, and such bytes are Extended JSON. So two documents that differ in their
 keys have different Keys.
 """
 
@@ -105,7 +106,7 @@ def _valued(value: object) -> tuple[Attribute, int]:
 def _keyed(value: object) -> tuple[Attribute, int]:
     """An attribute of a key, and its bytes."""
     if isinstance(value, str):
-        return _text(_json(value) if value.startswith(_QUOTED) else value)
+        return _text(_json(value) if not value or value.startswith(_QUOTED) else value)
     exact = isinstance(value, int) and not isinstance(value, bool)
     if exact or (isinstance(value, float) and value.is_integer()):
         told = _numbered(cast("int | float", value))
@@ -116,7 +117,7 @@ def _keyed(value: object) -> tuple[Attribute, int]:
         told = _unwrapped(members) or ({"M": {}}, 0)
     else:
         return _text(_json([value]))
-    if "N" in told[0] or "B" in told[0]:
+    if "N" in told[0] or told[0].get("B"):
         return told
     return _text(_json(cast("object", value) if isinstance(value, dict) else [value]))
 
