@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import ServiceUnavailableError, StateIncompleteError
+from penstock.errors import LogLockedError, ServiceUnavailableError, StateIncompleteError
 from penstock.event import Commit
 from penstock.log.memory import MemoryLog
 from penstock.state import keeper as keeper_module
@@ -246,6 +246,32 @@ async def test_rows_that_lie_in_the_log_already_are_waited_for_not_called_missin
         with pytest.raises(StateIncompleteError):
             keeper.open(Criteria(sources=frozenset(["unknown"])))
     await log.close()
+
+
+async def test_two_processes_never_keep_one_state(tmp_path: Path) -> None:
+    """The second would apply what the first has applied, to rows of its own memory."""
+    log = await log_of_empty_sources()
+    served = f"process {os.getpid()} serves this log"
+    with keeping(log, tmp_path), pytest.raises(LogLockedError, match=served):
+        StateKeeper(log, tmp_path, CONFIG)
+    with keeping(log, tmp_path) as keeper:
+        all_steps(keeper)
+    await log.close()
+
+
+async def test_a_log_whose_files_were_put_back_by_hand_is_another_log(tmp_path: Path) -> None:
+    """P7: it has the same name and, grown again, the same numbers, for other entries."""
+    logs = [MemoryLog(), MemoryLog()]
+    logs[1]._origin = logs[0]._origin
+    for number, log in enumerate(logs):
+        await log.append(copied_whole("shop"))
+        row = change("shop", "a", number, document={"_id": number}, position=1)
+        await log.append([Commit(source="shop", position="1", events=(row,))])
+    for number, log in enumerate(logs):
+        with keeping(log, tmp_path) as keeper:
+            all_steps(keeper)
+            assert list(current(keeper)["shop", "a"]) == [f'{{"_id": {number}}}']
+        await log.close()
 
 
 def stored(keeper: StateKeeper) -> tuple[int, int, int]:

@@ -1,7 +1,6 @@
 """The durable log in LMDB: `LmdbLog` writes it, `LmdbLogReader` reads it from any process."""
 
 import asyncio
-import fcntl
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,6 +18,7 @@ from penstock.errors import LogError, LogLockedError, OutdatedFormatError
 from penstock.event import Commit, Fragment
 from penstock.folders import sync_folder
 from penstock.kv import Env, Transaction
+from penstock.locks import hold
 from penstock.log.above import beginning
 from penstock.log.assemble import Item
 from penstock.log.config import LogConfig
@@ -329,19 +329,13 @@ def _make_folder(path: Path) -> None:
 
 def lock_log(path: Path) -> int:
     """The exclusive lock on the log: a descriptor that holds it until it is closed."""
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise LogLockedError(
+    return hold(
+        path / LOCK_NAME,
+        refused=lambda owner: LogLockedError(
             f"process {owner} writes the log at {path}, and a log has one writer. Nothing was "
             f"changed. Stop that process, or give this one a [log] path of its own."
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+        ),
+    )
 
 
 def _prepare(env: Env, above: Above | None, *, restored: bool, now: int) -> Draft:

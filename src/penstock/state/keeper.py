@@ -5,6 +5,7 @@ repeats nothing. It runs where the log is served, not where it is captured: a st
 or that has no room, delays no source (invariant 8).
 """
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from penstock.errors import (
     AheadError,
     LogError,
     LogFullError,
+    LogLockedError,
     PenstockError,
     ServiceUnavailableError,
     StateFailedError,
@@ -27,6 +29,7 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.kv import Env, Transaction
+from penstock.locks import hold
 from penstock.ports import Bounds, Hold, SourceState
 from penstock.progress import Progress
 from penstock.state.apply import Applying, write_facts
@@ -64,6 +67,7 @@ _WAIT_SECONDS: Final = 0.5
 _FULL_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 30.0
 """After an error that does not pass by itself: somebody may mend it meanwhile."""
+_LOCK_NAME: Final = "writer.lock"
 _OPEN_SECONDS: Final = 2.0
 """The error that follows is transient."""
 _FOLLOW_SECONDS: Final = 60.0
@@ -123,8 +127,23 @@ class StateKeeper:
         """What is in memory may not be what was written: nobody reads until it was loaded again."""
         self._last_reading = 0
         self._thread: threading.Thread | None = None
+        self._compared = False
+        """What is applied was held against the log's entries, once."""
         self.path = state_path(path)
-        self._env = open_state(self.path)
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = hold(
+            self.path / _LOCK_NAME,
+            refused=lambda owner: LogLockedError(
+                f"process {owner} serves this log and keeps its current rows at {self.path}, which "
+                f"have one writer. Nothing was changed. Stop that process, or set enabled = false "
+                f"under [state] here."
+            ),
+        )
+        try:
+            self._env = open_state(self.path)
+        except BaseException:
+            os.close(self._lock)
+            raise
         try:
             with self._env.write() as txn:
                 # What was kept for readings that a crash ended.
@@ -132,8 +151,12 @@ class StateKeeper:
                 write_holds(txn, self._env, ())
             self._applied, self._facts = self._loaded()
         except BaseException:
-            self._env.close()
+            self._release()
             raise
+
+    def _release(self) -> None:
+        self._env.close()
+        os.close(self._lock)
 
     def start(self) -> None:
         """Apply on a thread, until closed."""
@@ -157,7 +180,7 @@ class StateKeeper:
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
-        self._env.close()
+        self._release()
 
     @property
     def applied(self) -> Applied:
@@ -226,7 +249,11 @@ class StateKeeper:
     def _place(self) -> None:
         """Hold what is applied against the log: it may have been trimmed past it, or replaced."""
         applied, bounds = self._applied, self._log.bounds_now()
-        if applied.log_id == bounds.log_id and bounds.trimmed <= applied.sequence <= bounds.head:
+        here = applied.log_id == bounds.log_id
+        here = here and bounds.trimmed <= applied.sequence <= bounds.head
+        # Files that were put back by hand make no other log, but may hold other entries.
+        if here and (self._compared or self._log.check_at_now(applied.sequence) == applied.check):
+            self._compared = True
             return
         marker = Progress(applied.log_id, applied.sequence, applied.check)
         with self._env.write() as txn:
@@ -259,6 +286,7 @@ class StateKeeper:
             )
             write_applied(txn, self._env, applied)
         self._applied = applied
+        self._compared = True
 
     def _reload(self) -> None:
         self._applied, self._facts = self._loaded()

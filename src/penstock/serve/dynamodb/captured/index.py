@@ -8,7 +8,6 @@ It is derived from the log, but not again from the same log: labels are drawn wh
 seen. Without its files, all streams begin anew under other labels.
 """
 
-import fcntl
 import os
 import threading
 import traceback
@@ -37,6 +36,7 @@ from penstock.errors import (
 )
 from penstock.event import ChangeEvent, Kind
 from penstock.kv import MAP_BYTES, Env, Transaction, open_env
+from penstock.locks import hold
 from penstock.ports import Bounds, SourceState
 from penstock.progress import Progress
 from penstock.serve.dynamodb.captured.facts import Book, Limits, Stream, tail_of
@@ -406,20 +406,14 @@ class CapturedIndex:
 
 def _locked(path: Path) -> int:
     """The exclusive lock on the index: a descriptor that holds it until it is closed."""
-    descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise LogLockedError(
+    return hold(
+        path / _LOCK_NAME,
+        refused=lambda owner: LogLockedError(
             f"process {owner} serves the DynamoDB streams of this log and keeps their index at "
             f"{path}, which has one writer. Nothing was changed. Stop that process, or set "
             f"[serve] dynamodb = 'off' here."
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+        ),
+    )
 
 
 def _damaged(path: Path) -> LogCorruptError:
