@@ -204,6 +204,24 @@ async def test_a_stream_that_ended_is_drained_and_then_told(
         await trigger.until(lambda: calls.items()[-1:] == ["k=3"])
 
 
+async def test_a_stream_that_came_and_ended_meanwhile_is_followed_too(
+    rolling: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """What it holds is in no other; the newest stream is not the next one."""
+    table = rolling.table()
+    put(table, ["k=0"])
+    config = configured(rolling, tmp_path, table=table.name, on_stream_end="follow")
+    async with running(config) as trigger:
+        await trigger.until(lambda: calls.items() == ["k=0"])
+    for item in ("k=1", "k=2"):
+        table.update(StreamSpecification={"StreamEnabled": False})
+        table.update(StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"})
+        put(table, [item])
+    async with running(config) as trigger:
+        await trigger.until(lambda: calls.items()[-1:] == ["k=2"])
+    assert calls.items() == ["k=0", "k=1", "k=2"]
+
+
 async def test_a_checkpoint_of_another_stream_is_refused(
     rolling: Served, calls: Calls, tmp_path: Path
 ) -> None:

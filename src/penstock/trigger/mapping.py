@@ -25,7 +25,14 @@ from penstock.trigger.filters import parse_pattern
 from penstock.trigger.handling import Handler
 from penstock.trigger.lineage import Place, Plan, Shard, begin, from_horizon, go_on, has_ended
 from penstock.trigger.shard import ShardReader
-from penstock.trigger.streams import Described, StoppedError, Streams, stopped_within
+from penstock.trigger.streams import (
+    Described,
+    StoppedError,
+    Streams,
+    label_of,
+    stopped_within,
+    table_of,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -94,14 +101,16 @@ class _Trigger:
         """
         config, kept = self._config, self._checkpoints.stream
         if kept is None:
-            found = config.stream or await self._streams.latest_of(config.table or "")
-            if found is None:
+            if config.stream is not None:
+                return config.stream
+            found = await self._streams.of_table(config.table or "")
+            if not found:
                 raise TriggerStreamGoneError(what=f"a stream of the table {config.table}")
-            return found
+            return found[-1]
         is_named = (
             kept == config.stream
             if config.stream is not None
-            else _table_of(kept) == _table_of(f":table/{config.table}")
+            else table_of(kept) == table_of(f":table/{config.table}")
         )
         if not is_named and config.on_stream_end == "halt":
             raise TriggerStreamChangedError(
@@ -152,11 +161,12 @@ class _Trigger:
             log.warning("going on with the table's new stream, from its beginning", stream=stream)
 
     async def _next(self, ended: str, table: str) -> str:
-        """The table's stream after the one that ended. Raises StoppedError."""
+        """The table's stream after the one that ended: the first, for it may have ended too, and
+        what it holds is in no other. Raises StoppedError."""
         while True:
-            found = await self._streams.latest_of(table or _table_of(ended))
-            if found is not None and found != ended:
-                return found
+            for found in await self._streams.of_table(table or table_of(ended)):
+                if label_of(found) > label_of(ended):
+                    return found
             if await stopped_within(self._stop, self._config.retry_delay_max):
                 raise StoppedError
 
@@ -278,11 +288,6 @@ def function_arn(stream: str, name: str) -> str:
     """What a function's ARN would be, in the region and the account of a stream."""
     parts = (*stream.split(":"), *[""] * 5)
     return f"arn:aws:lambda:{parts[3]}:{parts[4]}:function:{name}"
-
-
-def _table_of(arn: str) -> str:
-    """The table's name in a stream's ARN: arn:aws:dynamodb:...:table/NAME/stream/LABEL."""
-    return arn.partition(":table/")[2].partition("/")[0]
 
 
 def _start(config: TriggerConfig) -> Place:
