@@ -228,7 +228,12 @@ async def test_a_checkpoint_of_another_stream_is_refused(
     one, other = rolling.table(), rolling.table()
     async with running(configured(rolling, tmp_path, table=one.name)):
         pass
-    for told in ({"table": other.name}, {"stream": rolling.arn(other)}):
+    for told in (
+        {"table": other.name},
+        {"stream": rolling.arn(other)},
+        {"table": other.name, "on_stream_end": "follow"},
+        {"stream": rolling.arn(other), "on_stream_end": "follow"},
+    ):
         with pytest.raises(TriggerStreamChangedError, match="Nothing was read"):
             await finish(configured(rolling, tmp_path, **told))
     async with running(configured(rolling, tmp_path, stream=rolling.arn(one))):

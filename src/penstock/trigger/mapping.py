@@ -107,12 +107,10 @@ class _Trigger:
             if not found:
                 raise TriggerStreamGoneError(what=f"a stream of the table {config.table}")
             return found[-1]
-        is_named = (
-            kept == config.stream
-            if config.stream is not None
-            else table_of(kept) == table_of(f":table/{config.table}")
-        )
-        if not is_named and config.on_stream_end == "halt":
+        named = table_of(config.stream or f":table/{config.table}")
+        # One that follows has left the stream that it was started with, but not the table.
+        is_same = config.on_stream_end == "follow" or config.stream in {None, kept}
+        if table_of(kept) != named or not is_same:
             raise TriggerStreamChangedError(
                 name=config.name, expected=kept, found=config.stream or str(config.table)
             )
