@@ -171,10 +171,9 @@ class _Trigger:
     async def _read(self, stream: str) -> Described | None:
         """Read a stream to its end; None if stopped before. Raises what a shard's reader raises."""
         running = dict[str, asyncio.Task[None]]()
-        stopping = asyncio.create_task(self._stop.wait())
-        self._abort.clear()
+        stopping = asyncio.create_task(self._abort.wait())
         try:
-            while not self._stop.is_set():
+            while not self._abort.is_set():
                 described = await self._streams.describe(stream)
                 await self._plan(stream, described, running)
                 is_handled = has_ended(described.shards, self._checkpoints.places)
@@ -184,7 +183,8 @@ class _Trigger:
         except StoppedError:
             pass
         finally:
-            self._abort.set()
+            if running:
+                self._abort.set()
             stopping.cancel()
             # Each finishes its batch; what one of them raises is raised here, too, if nothing was.
             ended = await asyncio.gather(*running.values(), return_exceptions=True)
@@ -211,7 +211,7 @@ class _Trigger:
             return  # a stream that is being enabled has no shards yet
         plan = await self._pinned(stream, plan)
         if checkpoints.stream != stream or plan.places != checkpoints.places:
-            await checkpoints.put_all(stream, plan.places)
+            await checkpoints.put_all(stream, plan.places, moving=running)
         if self._tell is not None:
             self._tell({"event": "ready", "name": self._config.name, "stream": stream})
             self._tell = None
