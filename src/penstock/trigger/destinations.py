@@ -119,7 +119,10 @@ def to_command(command: str, *, timeout_seconds: float) -> Deliver:
 
 
 def to_function(environments: Environments) -> Deliver:
-    """Letters as events of a function, which has taken one if it returns."""
+    """Letters as events of a function, which has taken one if it returns.
+
+    Delivering raises StoppedError where a call does.
+    """
 
     async def deliver(letter: bytes) -> None:
         outcome = await environments.call(letter)

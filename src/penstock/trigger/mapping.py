@@ -62,12 +62,15 @@ async def run_trigger(
         checkpoints = Checkpoints(folder)
         streams = await stack.enter_async_context(Streams(config, stop=stop))
         trigger = _Trigger(config, checkpoints, streams, stop, tell)
+        heeding = asyncio.create_task(trigger.heed())
         try:
             stream = await trigger.find()
             await trigger.prepare(stack, stream, lock)
             await trigger.run(stream)
         except StoppedError:
             pass
+        finally:
+            heeding.cancel()
         log.info("the trigger has stopped", **trigger.counts)
         return trigger.counts
 
@@ -93,6 +96,11 @@ class _Trigger:
         self._environments: Environments | None = None
         self._deliver: Deliver | None = None
         self.counts: Counter[str] = Counter()
+
+    async def heed(self) -> None:
+        """Pass on that the trigger is to stop."""
+        await self._stop.wait()
+        self._abort.set()
 
     async def find(self) -> str:
         """The stream to read: that of the checkpoint, else the one that is named.
@@ -125,6 +133,7 @@ class _Trigger:
             arn=function_arn(stream, config.name),
             timeout_seconds=config.timeout,
             lock=lock,
+            stop=self._abort,
         )
         self._environments = await stack.enter_async_context(
             processes(config.function, count_max=config.environments_max)
