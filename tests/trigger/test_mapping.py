@@ -115,11 +115,11 @@ async def test_powertools_batch_processor_reports_what_is_tried_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["handle", "handle_async", "die", "wrong_answer"])
+@pytest.mark.parametrize("function", ["handle", "handle_async", "die", "fork", "wrong_answer"])
 async def test_a_batch_that_failed_is_tried_again_until_it_is_handled(
     shared: Served, calls: Calls, tmp_path: Path, function: str
 ) -> None:
-    """Whether it raises, ends its process, or answers what is no answer."""
+    """Whether it raises, ends its process, forks one that returns, or answers what is no answer."""
     table = shared.table()
     put(table, ITEMS)
     calls.spoil("k4=4")
@@ -459,3 +459,20 @@ async def test_a_process_that_died_between_calls_fails_no_batch(
         put(table, ["k=2"])
         await trigger.until(lambda: letters.exists() or calls.items()[-1:] == ["k=2"])
     assert not letters.exists()
+
+
+@pytest.mark.slow
+async def test_what_a_function_forked_does_not_hold_the_trigger(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    table = shared.table()
+    put(table, ["k=1"])
+    calls.spoil("anything")
+    config = configured(shared, tmp_path, table=table.name, function="fork_away")
+    try:
+        for item in ("k=1", "k=2"):
+            put(table, [item])
+            async with running(config) as trigger:
+                await trigger.until(partial(ends_with, calls, item))
+    finally:
+        calls.spoil()
