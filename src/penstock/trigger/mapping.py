@@ -23,6 +23,7 @@ from penstock.trigger.destinations import Deliver, to_command, to_file, to_funct
 from penstock.trigger.environments import Environments
 from penstock.trigger.filters import parse_pattern
 from penstock.trigger.handling import Handler
+from penstock.trigger.latest import newest_place
 from penstock.trigger.lineage import Place, Plan, Shard, begin, from_horizon, go_on, has_ended
 from penstock.trigger.shard import ShardReader
 from penstock.trigger.streams import (
@@ -218,25 +219,24 @@ class _Trigger:
             plan = self._without_missing(described, plan)
         if not plan.places:
             return  # a stream that is being enabled has no shards yet
-        plan = await self._pinned(stream, plan)
+        by_id = {shard.id: shard for shard in shards}
+        plan = await self._pinned(stream, plan, by_id)
         if checkpoints.stream != stream or plan.places != checkpoints.places:
             await checkpoints.put_all(stream, plan.places, moving=running)
         if self._tell is not None:
             self._tell({"event": "ready", "name": self._config.name, "stream": stream})
             self._tell = None
-        by_id = {shard.id: shard for shard in shards}
         for shard in plan.ready():
             if shard not in running and shard in by_id:
                 running[shard] = asyncio.create_task(self._reader(stream, by_id[shard]).run())
 
-    async def _pinned(self, stream: str, plan: Plan) -> Plan:
-        """LATEST is somewhere else after a crash, so what is kept of it is the service's time."""
+    async def _pinned(self, stream: str, plan: Plan, by_id: dict[str, Shard]) -> Plan:
+        """LATEST is somewhere else after a crash, so what is kept is where it is now."""
         places = dict(plan.places)
         for shard, place in places.items():
             if place.kind == "LATEST" and not place.done:
-                iterator, seconds = await self._streams.iterator(stream, shard, place)
-                self._iterators[shard] = iterator
-                places[shard] = Place("AT_TIMESTAMP", f"{seconds:.0f}")
+                self._iterators[shard], _ = await self._streams.iterator(stream, shard, place)
+                places[shard] = await newest_place(self._streams, stream, by_id[shard])
         return plan._replace(places=places)
 
     def _without_missing(self, described: Described, plan: Plan) -> Plan:

@@ -159,6 +159,8 @@ class Streams:
         backoff = Backoff(self._retry)
         loop = asyncio.get_running_loop()
         while True:
+            if self._stop.is_set():
+                raise StoppedError
             try:
                 return await loop.run_in_executor(self._threads, lambda: call(**request))
             except ClientError as error:
