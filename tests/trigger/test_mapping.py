@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError, TriggerLockedError
+from penstock.trigger.config import TriggerConfig
 from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served
 from tests.trigger.support import Calls, configured, put, running, until
@@ -248,6 +249,44 @@ async def test_nothing_is_passed_while_the_destination_cannot_be_reached(
         (tmp_path / "open").touch()
         await trigger.until(lambda: calls.items()[-1:] == ["k=2"])
     assert letters.exists()
+
+
+@pytest.mark.slow
+async def test_a_destination_that_hangs_is_ended_with_its_children(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """And a letter larger than a pipe is tried again, which its first reader never took."""
+    table = shared.table()
+    table.put_item(Item={"id": "k", "text": "x" * 200_000})
+    calls.spoil("k")
+    letters, tried = tmp_path / "letters", tmp_path / "tried"
+    command = f"sh -c 'test -e {tried} && exec cat > {letters}; touch {tried}; sleep 1000; exit 1'"
+    config = configured(
+        shared,
+        tmp_path,
+        table=table.name,
+        timeout=1.5,
+        maximum_retry_attempts=0,
+        on_failure=f"exec:{command}",
+    )
+    async with running(config) as trigger:
+        await trigger.until(lambda: letters.exists() and letters.read_bytes()[-1:] == b"}")
+
+
+@pytest.mark.parametrize("target", ["exec:sh -c 'cat", "exec: "])
+def test_a_command_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path, target: str) -> None:
+    """Not when the first record has failed for good."""
+    with pytest.raises(ValueError, match="on_failure"):
+        TriggerConfig.model_validate(
+            {
+                "function": "a:b",
+                "name": "t",
+                "state": tmp_path,
+                "table": "t",
+                "maximum_retry_attempts": 0,
+                "on_failure": target,
+            }
+        )
 
 
 @pytest.mark.slow

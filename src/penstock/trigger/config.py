@@ -1,5 +1,6 @@
 """What a trigger reads, what it calls, and what it does about failures."""
 
+import shlex
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -115,6 +116,14 @@ class TriggerConfig(Config):
             raise ValueError(
                 "on_failure is file:PATH, exec:COMMAND, call:module:function, or discard"
             )
+        kind, _, target = told.partition(":")
+        if kind == "exec":
+            try:
+                has_program = bool(shlex.split(target))
+            except ValueError as error:
+                raise ValueError(f"the command of on_failure cannot be read: {error}") from None
+            if not has_program:
+                raise ValueError("on_failure names no command")
         return told
 
     @model_validator(mode="after")

@@ -9,9 +9,11 @@ https://docs.aws.amazon.com/lambda/latest/dg/services-dynamodb-errors.html
 import asyncio
 import os
 import shlex
+import signal
 import uuid
 from asyncio import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -110,7 +112,9 @@ def to_command(command: str, *, timeout_seconds: float) -> Deliver:
             raise ProgramError("the command did not end in time, and was killed") from None
         finally:
             if process.returncode is None:
-                process.kill()
+                # Its children too: one that holds standard input open would be waited for.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         if process.returncode:
             raise ProgramError(f"the command ended with exit code {process.returncode}")
