@@ -82,10 +82,14 @@ def start_again(endpoint: Endpoint, table: str, calls: Calls) -> "subprocess.Pop
     known = len(calls.all())
     while True:
         process = start(endpoint, table, calls.path.parent)
-        wait_for(lambda one=process: one.poll() is not None or len(calls.all()) > known)
+        _until_it_ends_or_calls(process, calls, known)
         if process.poll() is None:
             return process
         assert process.returncode == LOCKED
+
+
+def _until_it_ends_or_calls(process: "subprocess.Popen[bytes]", calls: Calls, known: int) -> None:
+    wait_for(lambda: process.poll() is not None or len(calls.all()) > known)
 
 
 def handled(calls: Calls) -> list[tuple[str, int]]:

@@ -457,7 +457,11 @@ async def test_a_stop_does_not_wait_for_a_function_that_never_loads(
     pids = await until_it_loads(task)
     stop.set()
     await task
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not still_there(pids)
+
+
+def still_there(pids: list[str]) -> list[str]:
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 async def until_it_loads(task: "asyncio.Task[Any]") -> list[str]:
@@ -515,3 +519,21 @@ async def test_what_a_function_forked_does_not_hold_the_trigger(
                 await trigger.until(partial(ends_with, calls, item))
     finally:
         calls.spoil()
+
+
+async def test_an_endpoint_that_is_none_is_not_quoted(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """It may hold a password."""
+    config = configured(shared, tmp_path, table="t", endpoint="user:hidden@nowhere")
+    with pytest.raises(ConfigError, match="not a URL") as told:
+        await run_trigger(config, stop=asyncio.Event())
+    assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", [".", "..", ".hidden", "a/b", ""])
+def test_a_name_is_a_folder_within_the_state(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        TriggerConfig.model_validate(
+            {"function": "a:b", "name": name, "state": tmp_path, "table": "t"}
+        )

@@ -22,7 +22,7 @@ class TriggerConfig(Config):
         description="What is called for each batch: module:function(event, context), async or not.",
     )
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$",
         description="What its checkpoint is kept under, and its context's function_name.",
     )
     state: Path = Field(description="The folder of checkpoints; one folder may serve many names.")

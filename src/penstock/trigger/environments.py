@@ -40,7 +40,7 @@ class Environments:
         lock: int,
         stop: asyncio.Event,
     ) -> None:
-        """`lock` is a descriptor that each process keeps open. Once `stop` is set no call begins."""
+        """`lock` is a descriptor that each process keeps open. None begins a call after `stop`."""
         self._reference = reference
         self._name, self._arn = name, arn
         self._timeout_seconds = timeout_seconds

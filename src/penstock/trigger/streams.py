@@ -89,7 +89,7 @@ class Streams:
         self._client.close()
 
     async def of_table(self, table: str) -> list[str]:
-        """The ARNs of a table's streams, oldest first; those that ended too, while they are kept."""
+        """The ARNs of a table's streams, oldest first, with those that ended."""
         arns = list[str]()
         start = dict[str, Any]()
         while True:
@@ -274,4 +274,8 @@ def _connect(config: TriggerConfig) -> Any:
             config=Config(**settings),
         )
     except ValueError as error:
-        raise ConfigError(f"--endpoint: {error}. Nothing was started.") from error
+        # Its text quotes the URL, which may hold a password.
+        raise ConfigError(
+            "--endpoint is not a URL that can be asked, as http://127.0.0.1:8000. Nothing was "
+            "started."
+        ) from error
