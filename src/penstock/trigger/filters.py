@@ -53,7 +53,7 @@ def _object(pattern: dict[str, Any], path: str) -> Test:
 
     def matches(value: Any) -> bool:
         # Of a list of objects any one may match, with all its members, as in EventBridge.
-        values = _list(value) if isinstance(value, list) and value else [value]
+        values = (_list(value) or [value]) if isinstance(value, list) else [value]
         return any(all(test(one) for test in tests) for one in values)
 
     return matches
