@@ -1,9 +1,13 @@
 """Where a trigger stands: no place goes back, whatever is written at once."""
 
 import asyncio
+import os
 from pathlib import Path
 
-from penstock.trigger.checkpoints import Checkpoints
+import pytest
+
+from penstock.trigger.checkpoints import Checkpoints, locked
+from penstock.trigger.destinations import to_file
 from penstock.trigger.lineage import Place
 
 
@@ -25,3 +29,38 @@ async def test_a_plan_that_waits_takes_no_shard_back_that_moves_meanwhile(tmp_pa
     expected = {"a": at(2), "b": done, "c": Place("TRIM_HORIZON")}
     assert checkpoints.places == expected
     assert Checkpoints(tmp_path).places == expected
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The inodes of what was made durable."""
+    found = list[int]()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        found.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
+
+
+async def test_folders_of_letters_and_checkpoints_survive_a_power_cut(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    """Else the letters are gone whose records were passed, and LATEST is asked for anew."""
+    deliver = to_file(tmp_path / "kept" / "here" / "letters")
+    await deliver(b"{}")
+    with locked(tmp_path / "state" / "t", name="t"):
+        pass
+    for folder in (tmp_path, tmp_path / "kept", tmp_path / "kept" / "here", tmp_path / "state"):
+        assert folder.stat().st_ino in synced
+
+
+def test_a_letter_in_a_file_that_is_there_has_its_name_made_durable_too(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    """A write that failed may have made it."""
+    (tmp_path / "letters").touch()
+    asyncio.run(to_file(tmp_path / "letters")(b"{}"))
+    assert tmp_path.stat().st_ino in synced

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import TriggerError, TriggerLockedError
-from penstock.folders import sync_folder
+from penstock.folders import make_folder, sync_folder
 from penstock.trigger.lineage import Place
 
 FORMAT: Final = 1
@@ -39,7 +39,7 @@ def locked(folder: Path, *, name: str) -> Generator[int]:
 
     Raises TriggerLockedError while another process, or a child of a killed one, holds it.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, mode=0o700)
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

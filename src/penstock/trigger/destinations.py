@@ -21,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import ProgramError
-from penstock.folders import sync_folder
+from penstock.folders import make_folder, sync_folder
 from penstock.trigger.batches import Piece
 from penstock.trigger.environment import Outcome
 from penstock.trigger.environments import Environments
@@ -72,8 +72,7 @@ def to_file(path: Path) -> Deliver:
     """Letters as lines of a file, each made durable."""
 
     def append(letter: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
+        make_folder(path.parent)
         with path.open("a+b") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -82,8 +81,8 @@ def to_file(path: Path) -> Deliver:
             file.write(letter + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        if is_new:
-            sync_folder(path.parent)
+        # Whether new or not: whoever made it may have failed, or died, in front of this.
+        sync_folder(path.parent)
 
     turn = asyncio.Lock()
 
