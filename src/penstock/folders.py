@@ -53,6 +53,14 @@ def appearing(target: Path) -> Generator[Path]:
     sync_folder(target.parent)
 
 
+def make_folder(folder: Path, *, mode: int = 0o777) -> None:
+    """Have a folder; those that this makes have names that survive a power cut when it returns."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(mode=mode, parents=True, exist_ok=True)
+    for one in missing:
+        sync_folder(one.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut: LMDB syncs its files, not their names."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

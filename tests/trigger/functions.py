@@ -71,6 +71,25 @@ def hang(event: Any, context: Any) -> None:
         time.sleep(0.01)
 
 
+def fork(event: Any, context: Any) -> None:
+    """Fails while an item is bad; what it forked comes back without an error."""
+    if set(note(event)) & set(bad()):
+        child = os.fork()
+        if child == 0:
+            return
+        os.waitpid(child, 0)
+        raise BadItemError
+
+
+def fork_away(event: Any, context: Any) -> None:
+    """What it forked goes on while anything is bad."""
+    note(event)
+    if os.fork() == 0:
+        while bad():
+            time.sleep(0.01)
+        os._exit(0)
+
+
 def die(event: Any, context: Any) -> None:
     """Takes its process with it while an item is bad."""
     if set(note(event)) & set(bad()):

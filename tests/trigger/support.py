@@ -12,7 +12,7 @@ import pytest
 
 from penstock.trigger.config import TriggerConfig
 from penstock.trigger.mapping import run_trigger
-from tests.serve.dynamodb.support import Served
+from tests.serve.dynamodb.support import Clients
 from tests.trigger.functions import BAD, CALLS
 
 FUNCTIONS = "tests.trigger.functions"
@@ -50,7 +50,7 @@ class Calls:
         self._bad.with_suffix(".new").replace(self._bad)
 
 
-def configured(everything: Served, folder: Path, **settings: Any) -> TriggerConfig:
+def configured(everything: Clients, folder: Path, **settings: Any) -> TriggerConfig:
     """A configuration with short pauses."""
     told: dict[str, Any] = {
         "function": f"{FUNCTIONS}:handle",

@@ -73,6 +73,8 @@ def test_an_answer_without_failures_is_success(answer: Any) -> None:
         item(None),
         item(12),
         item("99"),
+        item(["11"]),
+        item({}),
         {"batchItemFailures": [{"identifier": "11"}]},
         {"batchItemFailures": ["11"]},
         {"batchItemFailures": "11"},

@@ -1,5 +1,6 @@
 """A trigger over a served store: Lambda's contract, and nothing passed in silence."""
 
+import asyncio
 import json
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import ConfigError, TriggerLockedError
+from penstock.trigger.config import TriggerConfig
+from penstock.trigger.mapping import run_trigger
 from tests.serve.dynamodb.support import Served
 from tests.trigger.support import Calls, configured, put, running
 
@@ -111,11 +114,11 @@ async def test_powertools_batch_processor_reports_what_is_tried_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", ["handle", "handle_async", "die", "wrong_answer"])
+@pytest.mark.parametrize("function", ["handle", "handle_async", "die", "fork", "wrong_answer"])
 async def test_a_batch_that_failed_is_tried_again_until_it_is_handled(
     shared: Served, calls: Calls, tmp_path: Path, function: str
 ) -> None:
-    """Whether it raises, ends its process, or answers what is no answer."""
+    """Whether it raises, ends its process, forks one that returns, or answers what is no answer."""
     table = shared.table()
     put(table, ITEMS)
     calls.spoil("k4=4")
@@ -247,6 +250,44 @@ async def test_nothing_is_passed_while_the_destination_cannot_be_reached(
 
 
 @pytest.mark.slow
+async def test_a_destination_that_hangs_is_ended_with_its_children(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """And a letter larger than a pipe is tried again, which its first reader never took."""
+    table = shared.table()
+    table.put_item(Item={"id": "k", "text": "x" * 200_000})
+    calls.spoil("k")
+    letters, tried = tmp_path / "letters", tmp_path / "tried"
+    command = f"sh -c 'test -e {tried} && exec cat > {letters}; touch {tried}; sleep 1000; exit 1'"
+    config = configured(
+        shared,
+        tmp_path,
+        table=table.name,
+        timeout=1.5,
+        maximum_retry_attempts=0,
+        on_failure=f"exec:{command}",
+    )
+    async with running(config) as trigger:
+        await trigger.until(lambda: letters.exists() and letters.read_bytes()[-1:] == b"}")
+
+
+@pytest.mark.parametrize("target", ["exec:sh -c 'cat", "exec: "])
+def test_a_command_that_cannot_be_read_is_refused_at_the_start(tmp_path: Path, target: str) -> None:
+    """Not when the first record has failed for good."""
+    with pytest.raises(ValueError, match="on_failure"):
+        TriggerConfig.model_validate(
+            {
+                "function": "a:b",
+                "name": "t",
+                "state": tmp_path,
+                "table": "t",
+                "maximum_retry_attempts": 0,
+                "on_failure": target,
+            }
+        )
+
+
+@pytest.mark.slow
 async def test_records_that_are_too_old_go_to_the_destination_without_a_call(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -372,3 +413,21 @@ async def test_a_function_that_cannot_be_loaded_starts_nothing(
     with pytest.raises(ConfigError, match="cannot be loaded"):
         async with running(configured(shared, tmp_path, table=table.name, function=function)):
             pass
+
+
+async def test_an_endpoint_that_is_none_is_not_quoted(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """It may hold a password."""
+    config = configured(shared, tmp_path, table="t", endpoint="user:hidden@nowhere")
+    with pytest.raises(ConfigError, match="not a URL") as told:
+        await run_trigger(config, stop=asyncio.Event())
+    assert "hidden" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", [".", "..", ".hidden", "a/b", ""])
+def test_a_name_is_a_folder_within_the_state(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        TriggerConfig.model_validate(
+            {"function": "a:b", "name": name, "state": tmp_path, "table": "t"}
+        )

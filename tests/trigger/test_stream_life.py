@@ -121,6 +121,25 @@ async def test_what_was_trimmed_before_it_was_handled_stops_the_trigger(
         assert counts["trimmed"] >= 1
 
 
+async def test_horizon_goes_on_when_the_shard_under_way_is_gone(
+    rolling: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """Its last batch is tried for so long that retention takes the shard, and its children too."""
+    table = rolling.table()
+    put(table, ["k=0"])
+    calls.spoil("k=0")
+    config = configured(rolling, tmp_path, table=table.name, batch_size=1, on_trimmed="horizon")
+    async with running(config) as trigger:
+        await trigger.until(calls.items)
+        put(table, [f"k={number}" for number in range(1, 8)])
+        trim(rolling, table, 5)
+        calls.spoil()
+        await trigger.until(lambda: calls.items()[-1:] == ["k=7"])
+        counts = await trigger.end()
+    assert list(dict.fromkeys(calls.items())) == ["k=0", "k=6", "k=7"]
+    assert counts["trimmed"] >= 1
+
+
 @pytest.mark.parametrize("begins", ["whole", "trimmed", "empty"])
 async def test_what_is_trimmed_before_the_first_record_was_handled_is_told_too(
     calls: Calls, tmp_path: Path, begins: str
@@ -204,13 +223,36 @@ async def test_a_stream_that_ended_is_drained_and_then_told(
         await trigger.until(lambda: calls.items()[-1:] == ["k=3"])
 
 
+async def test_a_stream_that_came_and_ended_meanwhile_is_followed_too(
+    rolling: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """What it holds is in no other; the newest stream is not the next one."""
+    table = rolling.table()
+    put(table, ["k=0"])
+    config = configured(rolling, tmp_path, table=table.name, on_stream_end="follow")
+    async with running(config) as trigger:
+        await trigger.until(lambda: calls.items() == ["k=0"])
+    for item in ("k=1", "k=2"):
+        table.update(StreamSpecification={"StreamEnabled": False})
+        table.update(StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"})
+        put(table, [item])
+    async with running(config) as trigger:
+        await trigger.until(lambda: calls.items()[-1:] == ["k=2"])
+    assert calls.items() == ["k=0", "k=1", "k=2"]
+
+
 async def test_a_checkpoint_of_another_stream_is_refused(
     rolling: Served, calls: Calls, tmp_path: Path
 ) -> None:
     one, other = rolling.table(), rolling.table()
     async with running(configured(rolling, tmp_path, table=one.name)):
         pass
-    for told in ({"table": other.name}, {"stream": rolling.arn(other)}):
+    for told in (
+        {"table": other.name},
+        {"stream": rolling.arn(other)},
+        {"table": other.name, "on_stream_end": "follow"},
+        {"stream": rolling.arn(other), "on_stream_end": "follow"},
+    ):
         with pytest.raises(TriggerStreamChangedError, match="Nothing was read"):
             await finish(configured(rolling, tmp_path, **told))
     async with running(configured(rolling, tmp_path, stream=rolling.arn(one))):

@@ -81,7 +81,8 @@ def first_failed(answer: Any, numbers: Sequence[str], *, is_reporting: bool) -> 
     found = list[int]()
     for failure in _list(failures):
         item = cast("dict[str, Any]", failure) if isinstance(failure, dict) else {}
-        place = places.get(item.get("itemIdentifier", ""))
+        said_number = item.get("itemIdentifier")
+        place = places.get(said_number) if isinstance(said_number, str) else None
         if place is None:
             raise InvalidAnswerError("an itemIdentifier is not a sequence number of the batch")
         found.append(place)

@@ -8,7 +8,7 @@ call could write behind a newer one, and an item's changes would come out of ord
 import asyncio
 import fcntl
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import TriggerError, TriggerLockedError
-from penstock.folders import sync_folder
+from penstock.folders import make_folder, sync_folder
 from penstock.trigger.lineage import Place
 
 FORMAT: Final = 1
@@ -39,7 +39,7 @@ def locked(folder: Path, *, name: str) -> Generator[int]:
 
     Raises TriggerLockedError while another process, or a child of a killed one, holds it.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(folder, mode=0o700)
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -80,10 +80,16 @@ class Checkpoints:
             self.places[shard] = place
             await self._write()
 
-    async def put_all(self, stream: str, places: Mapping[str, Place]) -> None:
-        """Keep these places of a stream instead of all others, durably when this returns."""
+    async def put_all(
+        self, stream: str, places: Mapping[str, Place], *, moving: Collection[str] = ()
+    ) -> None:
+        """Keep these places of a stream instead of all others, durably when this returns.
+
+        Shards that are `moving` stay where they are by then: this may have waited for them.
+        """
         async with self._turn:
-            self.stream, self.places = stream, dict(places)
+            moved = {shard: self.places[shard] for shard in moving if shard in self.places}
+            self.stream, self.places = stream, {**places, **moved}
             await self._write()
 
     async def _write(self) -> None:

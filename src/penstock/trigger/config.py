@@ -1,5 +1,6 @@
 """What a trigger reads, what it calls, and what it does about failures."""
 
+import shlex
 from pathlib import Path
 from typing import Final, Literal, Self
 
@@ -21,7 +22,7 @@ class TriggerConfig(Config):
         description="What is called for each batch: module:function(event, context), async or not.",
     )
     name: str = Field(
-        pattern=r"^[A-Za-z0-9_.-]{1,64}$",
+        pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$",
         description="What its checkpoint is kept under, and its context's function_name.",
     )
     state: Path = Field(description="The folder of checkpoints; one folder may serve many names.")
@@ -115,6 +116,14 @@ class TriggerConfig(Config):
             raise ValueError(
                 "on_failure is file:PATH, exec:COMMAND, call:module:function, or discard"
             )
+        kind, _, target = told.partition(":")
+        if kind == "exec":
+            try:
+                has_program = bool(shlex.split(target))
+            except ValueError as error:
+                raise ValueError(f"the command of on_failure cannot be read: {error}") from None
+            if not has_program:
+                raise ValueError("on_failure names no command")
         return told
 
     @model_validator(mode="after")

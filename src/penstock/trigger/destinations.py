@@ -9,9 +9,11 @@ https://docs.aws.amazon.com/lambda/latest/dg/services-dynamodb-errors.html
 import asyncio
 import os
 import shlex
+import signal
 import uuid
 from asyncio import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +21,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.errors import ProgramError
-from penstock.folders import sync_folder
+from penstock.folders import make_folder, sync_folder
 from penstock.trigger.batches import Piece
 from penstock.trigger.environment import Outcome
 from penstock.trigger.environments import Environments
@@ -70,8 +72,7 @@ def to_file(path: Path) -> Deliver:
     """Letters as lines of a file, each made durable."""
 
     def append(letter: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        is_new = not path.exists()
+        make_folder(path.parent)
         with path.open("a+b") as file:
             if file.tell():
                 file.seek(-1, os.SEEK_END)
@@ -80,8 +81,8 @@ def to_file(path: Path) -> Deliver:
             file.write(letter + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        if is_new:
-            sync_folder(path.parent)
+        # Whether new or not: whoever made it may have failed, or died, in front of this.
+        sync_folder(path.parent)
 
     turn = asyncio.Lock()
 
@@ -110,7 +111,9 @@ def to_command(command: str, *, timeout_seconds: float) -> Deliver:
             raise ProgramError("the command did not end in time, and was killed") from None
         finally:
             if process.returncode is None:
-                process.kill()
+                # Its children too: one that holds standard input open would be waited for.
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
         if process.returncode:
             raise ProgramError(f"the command ended with exit code {process.returncode}")
@@ -119,7 +122,10 @@ def to_command(command: str, *, timeout_seconds: float) -> Deliver:
 
 
 def to_function(environments: Environments) -> Deliver:
-    """Letters as events of a function, which has taken one if it returns."""
+    """Letters as events of a function, which has taken one if it returns.
+
+    Delivering raises StoppedError where a call does.
+    """
 
     async def deliver(letter: bytes) -> None:
         outcome = await environments.call(letter)

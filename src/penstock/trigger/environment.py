@@ -97,6 +97,9 @@ def main() -> None:
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, signal.SIG_IGN)
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
+        # Nor is what it forks: it must not answer, or keep the lock, in this one's place.
+        inherited = (lock, requests.fileno(), answers.fileno())
+        os.register_at_fork(after_in_child=lambda: _close(inherited))
         nowhere = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nowhere, 0)
         os.close(nowhere)
@@ -108,6 +111,14 @@ def main() -> None:
             return
         _write(answers, Outcome())
         _serve(function, requests, answers)
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    """Let a forked process go without these; of what is buffered for them nothing is written."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for one in descriptors:
+        os.dup2(nowhere, one, inheritable=False)
+    os.close(nowhere)
 
 
 def _serve(function: Callable[[Any, Context], Any], requests: BinaryIO, answers: BinaryIO) -> None:
@@ -124,9 +135,12 @@ def _serve(function: Callable[[Any, Context], Any], requests: BinaryIO, answers:
         waiting.put(None)
 
     threading.Thread(target=listen, daemon=True).start()
+    pid = os.getpid()
     with asyncio.Runner() as runner:
         while (frame := waiting.get()) is not None:
             outcome = _call(function, frame, runner)
+            if os.getpid() != pid:
+                os._exit(0)  # the function forked, and both came back: only the first may answer
             idle.set()
             _write(answers, outcome)
 

@@ -17,10 +17,13 @@ import msgspec
 
 from penstock.errors import ConfigError
 from penstock.trigger.environment import HEAD, Facts, Outcome
+from penstock.trigger.streams import StoppedError
 
 ANSWER_BYTES_MAX: Final = 6 << 20
 """Of an answer in JSON, as Lambda's."""
 _LEAVE_SECONDS: Final = 10.0
+_LOAD_SECONDS: Final = 300.0
+"""For importing the function's module."""
 
 
 class Environments:
@@ -35,18 +38,20 @@ class Environments:
         timeout_seconds: float,
         count_max: int,
         lock: int,
+        stop: asyncio.Event,
     ) -> None:
-        """`lock` is a descriptor that each process keeps open."""
+        """`lock` is a descriptor that each process keeps open. None begins a call after `stop`."""
         self._reference = reference
         self._name, self._arn = name, arn
         self._timeout_seconds = timeout_seconds
-        self._lock = lock
+        self._lock, self._stop = lock, stop
         self._free = asyncio.Semaphore(count_max)
         self._idle = list[subprocess.Process]()
         self._running = set[subprocess.Process]()
 
     async def __aenter__(self) -> Self:
-        """Start the first one. Raises ConfigError if the function cannot be loaded."""
+        """Start the first one. Raises ConfigError if the function cannot be loaded, and
+        StoppedError if it was still loading at `stop`."""
         process, loaded = await self._start()
         if loaded.error:
             await self._end(process)
@@ -63,19 +68,21 @@ class Environments:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in list(self._running):
-            await self._end(process, kill=process not in self._idle)
+        idle = set(self._idle)
+        ending = [self._end(process, kill=process not in idle) for process in self._running]
+        await asyncio.gather(*ending)
 
     async def call(self, event: bytes) -> Outcome:
         """Call the function with an event in JSON, once one of the processes is free.
 
         What happens to the function or its process is in the outcome. A call that is cancelled ends
-        its process.
+        its process. Raises StoppedError if `stop` was set before the function was called.
         """
         async with self._free:
-            if self._idle:
-                process = self._idle.pop()
-            else:
+            if self._stop.is_set():
+                raise StoppedError
+            process = await self._idle_one()
+            if process is None:
                 process, loaded = await self._start()
                 if loaded.error:
                     await self._end(process)
@@ -99,6 +106,15 @@ class Environments:
             self._idle.append(process)
             return outcome
 
+    async def _idle_one(self) -> subprocess.Process | None:
+        """One that waits for a call. One that has died meanwhile fails no batch."""
+        while self._idle:
+            process = self._idle.pop()
+            if process.returncode is None:
+                return process
+            await self._end(process)
+        return None
+
     async def _start(self) -> tuple[subprocess.Process, Outcome]:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -111,11 +127,24 @@ class Environments:
             pass_fds=(self._lock,),
         )
         self._running.add(process)
+        loading = asyncio.create_task(_answer(process))
+        stopping = asyncio.create_task(self._stop.wait())
         try:
-            loaded = await _answer(process)
-        except asyncio.CancelledError:
-            await self._end(process, kill=True)
-            raise
+            await asyncio.wait(
+                {loading, stopping}, timeout=_LOAD_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            stopping.cancel()
+            if not loading.done():
+                loading.cancel()
+                await self._end(process, kill=True)
+        if loading.cancelled() or not loading.done():
+            if self._stop.is_set():
+                raise StoppedError
+            return process, Outcome(
+                error="Timeout", message=f"not loaded within {_LOAD_SECONDS:g} seconds"
+            )
+        loaded = loading.result()
         if loaded is None:
             loaded = Outcome(error="EnvironmentEnded", message="before the function was loaded")
         return process, loaded

@@ -50,7 +50,13 @@ def _object(pattern: dict[str, Any], path: str) -> Test:
             tests.append(_member(name, _leaf(conditions)))
         else:
             raise ValueError(f"{path}{name} must be a list of values, or an object that holds some")
-    return lambda value: all(test(value) for test in tests)
+
+    def matches(value: Any) -> bool:
+        # Of a list of objects any one may match, with all its members, as in EventBridge.
+        values = (_list(value) or [value]) if isinstance(value, list) else [value]
+        return any(all(test(one) for test in tests) for one in values)
+
+    return matches
 
 
 def _nested(pattern: Any, path: str) -> Test:
@@ -71,10 +77,13 @@ def _member(name: str, test: Test) -> Test:
 
 
 def _leaf(conditions: list[Test]) -> Test:
-    """Any of the conditions matches the value, or any element of it if it is a list."""
+    """Any of the conditions matches the value, or any element of it if it is a list.
+
+    An empty list is not there: it has no leaf.
+    """
 
     def matches(value: Any) -> bool:
-        values = _list(value) if isinstance(value, list) else [value]
+        values = (_list(value) or [ABSENT]) if isinstance(value, list) else [value]
         return any(condition(one) for condition in conditions for one in values)
 
     return matches
@@ -103,7 +112,7 @@ def _condition(wanted: Any, path: str, *, is_number: bool) -> Test:
             return lambda value: isinstance(value, str) and value.casefold() == folded
         case "numeric", list():
             return _numeric(_list(operand), path, is_number=is_number)
-        case "anything-but", _:
+        case "anything-but", _ if operand != []:
             listed = _list(operand) if isinstance(operand, list) else [operand]
             excluded = _any_of([_excluded(one, path) for one in listed])
             return lambda value: _is_leaf(value) and not excluded(value)

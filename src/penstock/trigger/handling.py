@@ -15,7 +15,7 @@ from penstock.trigger.environment import Outcome
 from penstock.trigger.environments import Environments
 from penstock.trigger.records import Record, event_of
 from penstock.trigger.shard import Finished
-from penstock.trigger.streams import stopped_within
+from penstock.trigger.streams import StoppedError, stopped_within
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,10 @@ class Handler:
                     pending.appendleft(piece._replace(records=rest))
                 continue
             piece = piece._replace(calls=piece.calls + 1)
-            last, failed = await self._call(piece)
+            try:
+                last, failed = await self._call(piece)
+            except StoppedError:
+                return
             done = [record.number for record in piece.records[:failed]]
             if done:
                 self._counts["handled"] += len(done)
@@ -98,7 +101,10 @@ class Handler:
             await stopped_within(self._stop, seconds)
 
     async def _call(self, piece: Piece) -> tuple[Outcome, int | None]:
-        """Call the function; its outcome, and the first record that it did not handle."""
+        """Call the function; its outcome, and the first record that it did not handle.
+
+        Raises StoppedError if it was not called.
+        """
         outcome = await self._environments.call(event_of(piece.records))
         self._counts["calls"] += 1
         if outcome.error:
@@ -160,6 +166,8 @@ class Handler:
         while True:
             try:
                 await deliver(letter)
+            except StoppedError:
+                return False
             except (OSError, ProgramError) as error:
                 seconds = backoff.next_wait()
                 assert seconds is not None

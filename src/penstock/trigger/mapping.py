@@ -23,9 +23,17 @@ from penstock.trigger.destinations import Deliver, to_command, to_file, to_funct
 from penstock.trigger.environments import Environments
 from penstock.trigger.filters import parse_pattern
 from penstock.trigger.handling import Handler
+from penstock.trigger.latest import newest_place
 from penstock.trigger.lineage import Place, Plan, Shard, begin, from_horizon, go_on, has_ended
 from penstock.trigger.shard import ShardReader
-from penstock.trigger.streams import Described, StoppedError, Streams, stopped_within
+from penstock.trigger.streams import (
+    Described,
+    StoppedError,
+    Streams,
+    label_of,
+    stopped_within,
+    table_of,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -55,12 +63,15 @@ async def run_trigger(
         checkpoints = Checkpoints(folder)
         streams = await stack.enter_async_context(Streams(config, stop=stop))
         trigger = _Trigger(config, checkpoints, streams, stop, tell)
+        heeding = asyncio.create_task(trigger.heed())
         try:
             stream = await trigger.find()
             await trigger.prepare(stack, stream, lock)
             await trigger.run(stream)
         except StoppedError:
             pass
+        finally:
+            heeding.cancel()
         log.info("the trigger has stopped", **trigger.counts)
         return trigger.counts
 
@@ -87,6 +98,11 @@ class _Trigger:
         self._deliver: Deliver | None = None
         self.counts: Counter[str] = Counter()
 
+    async def heed(self) -> None:
+        """Pass on that the trigger is to stop."""
+        await self._stop.wait()
+        self._abort.set()
+
     async def find(self) -> str:
         """The stream to read: that of the checkpoint, else the one that is named.
 
@@ -94,16 +110,16 @@ class _Trigger:
         """
         config, kept = self._config, self._checkpoints.stream
         if kept is None:
-            found = config.stream or await self._streams.latest_of(config.table or "")
-            if found is None:
+            if config.stream is not None:
+                return config.stream
+            found = await self._streams.of_table(config.table or "")
+            if not found:
                 raise TriggerStreamGoneError(what=f"a stream of the table {config.table}")
-            return found
-        is_named = (
-            kept == config.stream
-            if config.stream is not None
-            else _table_of(kept) == _table_of(f":table/{config.table}")
-        )
-        if not is_named and config.on_stream_end == "halt":
+            return found[-1]
+        named = table_of(config.stream or f":table/{config.table}")
+        # One that follows has left the stream that it was started with, but not the table.
+        is_same = config.on_stream_end == "follow" or config.stream in {None, kept}
+        if table_of(kept) != named or not is_same:
             raise TriggerStreamChangedError(
                 name=config.name, expected=kept, found=config.stream or str(config.table)
             )
@@ -118,6 +134,7 @@ class _Trigger:
             arn=function_arn(stream, config.name),
             timeout_seconds=config.timeout,
             lock=lock,
+            stop=self._abort,
         )
         self._environments = await stack.enter_async_context(
             processes(config.function, count_max=config.environments_max)
@@ -152,21 +169,21 @@ class _Trigger:
             log.warning("going on with the table's new stream, from its beginning", stream=stream)
 
     async def _next(self, ended: str, table: str) -> str:
-        """The table's stream after the one that ended. Raises StoppedError."""
+        """The table's stream after the one that ended: the first, for it may have ended too, and
+        what it holds is in no other. Raises StoppedError."""
         while True:
-            found = await self._streams.latest_of(table or _table_of(ended))
-            if found is not None and found != ended:
-                return found
+            for found in await self._streams.of_table(table or table_of(ended)):
+                if label_of(found) > label_of(ended):
+                    return found
             if await stopped_within(self._stop, self._config.retry_delay_max):
                 raise StoppedError
 
     async def _read(self, stream: str) -> Described | None:
         """Read a stream to its end; None if stopped before. Raises what a shard's reader raises."""
         running = dict[str, asyncio.Task[None]]()
-        stopping = asyncio.create_task(self._stop.wait())
-        self._abort.clear()
+        stopping = asyncio.create_task(self._abort.wait())
         try:
-            while not self._stop.is_set():
+            while not self._abort.is_set():
                 described = await self._streams.describe(stream)
                 await self._plan(stream, described, running)
                 is_handled = has_ended(described.shards, self._checkpoints.places)
@@ -176,7 +193,8 @@ class _Trigger:
         except StoppedError:
             pass
         finally:
-            self._abort.set()
+            if running:
+                self._abort.set()
             stopping.cancel()
             # Each finishes its batch; what one of them raises is raised here, too, if nothing was.
             ended = await asyncio.gather(*running.values(), return_exceptions=True)
@@ -201,25 +219,24 @@ class _Trigger:
             plan = self._without_missing(described, plan)
         if not plan.places:
             return  # a stream that is being enabled has no shards yet
-        plan = await self._pinned(stream, plan)
+        by_id = {shard.id: shard for shard in shards}
+        plan = await self._pinned(stream, plan, by_id)
         if checkpoints.stream != stream or plan.places != checkpoints.places:
-            await checkpoints.put_all(stream, plan.places)
+            await checkpoints.put_all(stream, plan.places, moving=running)
         if self._tell is not None:
             self._tell({"event": "ready", "name": self._config.name, "stream": stream})
             self._tell = None
-        by_id = {shard.id: shard for shard in shards}
         for shard in plan.ready():
             if shard not in running and shard in by_id:
                 running[shard] = asyncio.create_task(self._reader(stream, by_id[shard]).run())
 
-    async def _pinned(self, stream: str, plan: Plan) -> Plan:
-        """LATEST is somewhere else after a crash, so what is kept of it is the service's time."""
+    async def _pinned(self, stream: str, plan: Plan, by_id: dict[str, Shard]) -> Plan:
+        """LATEST is somewhere else after a crash, so what is kept is where it is now."""
         places = dict(plan.places)
         for shard, place in places.items():
             if place.kind == "LATEST" and not place.done:
-                iterator, seconds = await self._streams.iterator(stream, shard, place)
-                self._iterators[shard] = iterator
-                places[shard] = Place("AT_TIMESTAMP", f"{seconds:.0f}")
+                self._iterators[shard], _ = await self._streams.iterator(stream, shard, place)
+                places[shard] = await newest_place(self._streams, stream, by_id[shard])
         return plan._replace(places=places)
 
     def _without_missing(self, described: Described, plan: Plan) -> Plan:
@@ -278,11 +295,6 @@ def function_arn(stream: str, name: str) -> str:
     """What a function's ARN would be, in the region and the account of a stream."""
     parts = (*stream.split(":"), *[""] * 5)
     return f"arn:aws:lambda:{parts[3]}:{parts[4]}:function:{name}"
-
-
-def _table_of(arn: str) -> str:
-    """The table's name in a stream's ARN: arn:aws:dynamodb:...:table/NAME/stream/LABEL."""
-    return arn.partition(":table/")[2].partition("/")[0]
 
 
 def _start(config: TriggerConfig) -> Place:

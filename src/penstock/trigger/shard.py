@@ -117,7 +117,11 @@ class ShardReader:
                 iterator = None
                 continue
             except (TrimmedError, NotThereError):
-                place, iterator = await self._after_loss(), None
+                left = await self._after_loss()
+                if left is None:
+                    await self._end()
+                    return
+                place, iterator = left, None
                 continue
             except StoppedError:
                 return
@@ -125,9 +129,7 @@ class ShardReader:
                 place = await self._take(page, place)
             iterator = page.then
             if iterator is None:
-                async with self._changed:
-                    self._is_ended = True
-                    self._changed.notify_all()
+                await self._end()
                 return
             if not page.records:
                 await stopped_within(self._stop, self._config.poll_interval)
@@ -150,18 +152,27 @@ class ShardReader:
                 iterator, _ = await self._streams.iterator(self._stream, shard.id, place)
                 return place, iterator
 
-    async def _after_loss(self) -> Place:
-        """Where to go on when retention was faster, if that is said; else TriggerTrimmedError."""
+    async def _end(self) -> None:
+        """Nothing more comes of the shard."""
+        async with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+
+    async def _after_loss(self) -> Place | None:
+        """Where to go on when retention was faster, if that is said; else TriggerTrimmedError.
+
+        None if the shard is gone: its children go on with what is left.
+        """
         if self._config.on_trimmed == "halt":
             raise TriggerTrimmedError(shard=self._shard.id)
         described = await self._streams.describe(self._stream)
-        if self._shard.id not in {one.id for one in described.shards}:
-            raise TriggerTrimmedError(shard=self._shard.id)
         self._counts["trimmed"] += 1
         log.error(
             "records were removed before they were handled; going on with the oldest that is left",
             shard=self._shard.id,
         )
+        if self._shard.id not in {one.id for one in described.shards}:
+            return None
         self._shard = self._shard._replace(first="")
         return Place("TRIM_HORIZON")
 

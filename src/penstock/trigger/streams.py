@@ -88,21 +88,19 @@ class Streams:
         await asyncio.to_thread(self._threads.shutdown)
         self._client.close()
 
-    async def latest_of(self, table: str) -> str | None:
-        """The ARN of a table's newest stream, the enabled one if any; None without any."""
-        arns = dict[str, str]()
+    async def of_table(self, table: str) -> list[str]:
+        """The ARNs of a table's streams, oldest first, with those that ended."""
+        arns = list[str]()
         start = dict[str, Any]()
         while True:
             try:
                 told = await self._ask("list_streams", TableName=table, **start)
             except NotThereError:
-                return None
-            arns |= {one["StreamLabel"]: one["StreamArn"] for one in told.get("Streams", [])}
+                return []
+            arns += [one["StreamArn"] for one in told.get("Streams", [])]
             if "LastEvaluatedStreamArn" not in told:
-                break
+                return sorted(arns, key=label_of)
             start = {"ExclusiveStartStreamArn": told["LastEvaluatedStreamArn"]}
-        # A label is a time: YYYY-MM-DDTHH:MM:SS.mmm.
-        return arns[max(arns)] if arns else None
 
     async def describe(self, arn: str) -> Described:
         """A stream and its shards. Raises TriggerStreamGoneError if there is none."""
@@ -161,6 +159,8 @@ class Streams:
         backoff = Backoff(self._retry)
         loop = asyncio.get_running_loop()
         while True:
+            if self._stop.is_set():
+                raise StoppedError
             try:
                 return await loop.run_in_executor(self._threads, lambda: call(**request))
             except ClientError as error:
@@ -188,6 +188,16 @@ class Streams:
             )
             if await stopped_within(self._stop, seconds):
                 raise StoppedError
+
+
+def table_of(arn: str) -> str:
+    """The table's name in a stream's ARN: arn:aws:dynamodb:...:table/NAME/stream/LABEL."""
+    return arn.partition(":table/")[2].partition("/")[0]
+
+
+def label_of(arn: str) -> str:
+    """When a stream began, YYYY-MM-DDTHH:MM:SS.mmm: a later one of a table has a greater label."""
+    return arn.rpartition("/stream/")[2]
 
 
 class StoppedError(Exception):
@@ -264,4 +274,8 @@ def _connect(config: TriggerConfig) -> Any:
             config=Config(**settings),
         )
     except ValueError as error:
-        raise ConfigError(f"--endpoint: {error}. Nothing was started.") from error
+        # Its text quotes the URL, which may hold a password.
+        raise ConfigError(
+            "--endpoint is not a URL that can be asked, as http://127.0.0.1:8000. Nothing was "
+            "started."
+        ) from error

@@ -1,0 +1,133 @@
+"""A trigger over the streams of what is captured: the log is served, and no store."""
+
+import asyncio
+import signal
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.service import COMMAND, Service, configure
+from tests.serve.dynamodb.captured import Captured, captured
+from tests.serve.dynamodb.changes import told
+from tests.serve.dynamodb.test_captured_service import Endpoint
+from tests.subscribe.events import commit
+from tests.trigger.support import Calls, configured, running
+from tests.trigger.test_crash import LOCKED, wait_for
+
+pytestmark = pytest.mark.slow
+TABLE = "shop.db.orders"
+
+
+async def written(service: Captured, position: int) -> None:
+    """One more order is captured; its source's time is long gone."""
+    order: dict[str, object] = {"id": f"k{position}", "v": position}
+    change = commit(told(position, order, key={"id": order["id"]}))
+    await asyncio.to_thread(service.append, change)
+
+
+@pytest.mark.parametrize("before", [0, 3])
+async def test_latest_misses_nothing_that_is_captured_later_than_it_was_changed(
+    calls: Calls, tmp_path: Path, before: int
+) -> None:
+    """A record's time is its source's: what was changed before the trigger began may be captured
+    behind that, while the trigger is down."""
+    with captured(tmp_path) as service:
+        for position in range(1, before + 2):
+            await written(service, position)
+        config = configured(service, tmp_path, table=TABLE, starting_position="LATEST")
+        async with running(config) as trigger:
+            await trigger.end()
+        await written(service, 10)
+        async with running(config) as trigger:
+            await trigger.until(calls.items)
+        assert calls.items() == ["k10=10"]
+
+
+SHOP = """
+[log]
+path = "log"
+free_bytes_min = 0
+[sources.shop]
+type = "script"
+events_per_second = 200
+heartbeat_seconds = 0.2
+[serve]
+grpc = "127.0.0.1:0"
+flight = "127.0.0.1:0"
+http = "off"
+[serve.dynamodb]
+address = "127.0.0.1:0"
+shard_bytes = "16KiB"
+"""
+
+
+def start(endpoint: Endpoint, table: str, folder: Path) -> "subprocess.Popen[bytes]":
+    """A trigger over what the shop's service serves."""
+    options = (
+        "tests.trigger.functions:whole",
+        *("--endpoint", f"http://{endpoint.address}", "--table", table, "--name", "t"),
+        *("--state", str(folder / "state"), "--batch-size", "7", "--parallelization-factor", "3"),
+        *("--poll-interval", "10ms", "--retry-delay", "10ms", "--json"),
+    )
+    return subprocess.Popen(
+        [*COMMAND, "trigger", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def start_again(endpoint: Endpoint, table: str, calls: Calls) -> "subprocess.Popen[bytes]":
+    """The same once the calls of the one that was killed are over."""
+    known = len(calls.all())
+    while True:
+        process = start(endpoint, table, calls.path.parent)
+        _until_it_ends_or_calls(process, calls, known)
+        if process.poll() is None:
+            return process
+        assert process.returncode == LOCKED
+
+
+def _until_it_ends_or_calls(process: "subprocess.Popen[bytes]", calls: Calls, known: int) -> None:
+    wait_for(lambda: process.poll() is not None or len(calls.all()) > known)
+
+
+def handled(calls: Calls) -> list[tuple[str, int]]:
+    """The item and the number of every record that the function got."""
+    return [numbered(record) for call in calls.all() for record in call["event"]["Records"]]
+
+
+def numbered(record: Any) -> tuple[str, int]:
+    change = record["dynamodb"]
+    return str(change["Keys"]), int(change["SequenceNumber"])
+
+
+@pytest.mark.timeout(300)
+def test_a_trigger_over_a_captured_shop_survives_kills_of_both(
+    tmp_path: Path, calls: Calls
+) -> None:
+    """Every record of every shard, at least once, and in order for each item."""
+    table = "shop.shop.orders"
+    with Service(configure(tmp_path, SHOP)) as service:
+        endpoint = Endpoint(service.ready["dynamodb"])
+        arn = endpoint.latest(table)
+        process = start(endpoint, table, tmp_path)
+        try:
+            wait_for(lambda: len(handled(calls)) > 50, process)
+            process.kill()
+            process.wait()
+            process = start_again(endpoint, table, calls)
+            service.kill("serve", service.ready["pids"]["serve"])
+            wait_for(lambda: len(endpoint.shards(arn)) > 3, process)
+            written = [numbered(record) for record in endpoint.records(arn)]
+            wait_for(lambda: set(handled(calls)) >= set(written), process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+            endpoint.close()
+    order = defaultdict[str, list[int]](list)
+    for item, number in dict.fromkeys(handled(calls)):
+        order[item].append(number)
+    assert all(numbers == sorted(numbers) for numbers in order.values())
