@@ -4,7 +4,9 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock import kv, store
-from penstock.errors import ConfigError, LogFullError, LogLockedError, SourceError
+from penstock.errors import ConfigError, LogError, LogFullError, LogLockedError, SourceError
 from penstock.event import Commit
 from penstock.kv import Env
 from penstock.sources.store import StoreSource, StoreSourceConfig
@@ -26,13 +28,15 @@ from penstock.store import (
     Retention,
     Store,
     StoreError,
+    StorePointError,
     StoreSyncError,
     StoreUnsettledError,
     StreamChangedError,
     StreamError,
     TransactionError,
+    syncing,
 )
-from penstock.store.syncing import NAME, TRANSACTIONS_MAX, read_point, write_point
+from penstock.store.syncing import NAME, TRANSACTIONS_MAX, SyncMode, read_point, write_point
 from tests.seeds import seed_of
 from tests.store.support import BOTH, SetClock, all_records
 from tests.store.test_crash import folded, items_of
@@ -438,3 +442,120 @@ def test_a_server_that_does_not_wait_for_the_disk_syncs_when_it_is_asked_and_at_
     done = subprocess.run(refused, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--sync" in done.stderr
+
+
+def test_a_sync_that_could_not_be_kept_is_not_taken_for_one_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for want of descriptors or of room: the disk is sound, so nothing is given up either."""
+    with unsynced(tmp_path / "a") as db:
+        db.put("t", {"id": "a"})
+        before = read_point(db.path)
+        for name, fail in (("pin", LogError("no slot")), ("write_point", OSError("no room"))):
+            with monkeypatch.context() as disk:
+                disk.setattr(*_failing(name, fail))
+                for _ in range(2):
+                    with pytest.raises(StorePointError, match="goes on by itself"):
+                        db.sync()
+                with pytest.raises(StorePointError):
+                    db.put("t", {"id": "refused"})
+            assert read_point(db.path) == before
+            assert db.get("t", {"id": "refused"}) is None
+        db.sync()
+        assert read_point(db.path) != before
+        with monkeypatch.context() as disk:
+            disk.setattr(*_failing("write_point", OSError("no room")))
+            for number in range(TRANSACTIONS_MAX):
+                db.put("t", {"id": "b", "n": number})  # the last is kept, and so raises nothing
+            with pytest.raises(StorePointError):
+                db.put("t", {"id": "refused"})
+        db.put("t", {"id": "c"})
+        db.sync()
+        path = power_cut(db.path, tmp_path / "b")
+    with unsynced(path) as db:
+        assert items_of(db, "t").keys() == {"a", "b", "c"}
+
+
+def _failing(name: str, error: Exception) -> tuple[Any, str, Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return (Env if hasattr(Env, name) else syncing), name, fail
+
+
+def test_a_sync_that_was_interrupted_is_made_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with unsynced(tmp_path / "a") as db:
+        db.put("t", {"id": "a"})
+        with monkeypatch.context() as user:
+            user.setattr(*_failing("write_point", KeyboardInterrupt()))  # type: ignore[arg-type]
+            with pytest.raises(KeyboardInterrupt):
+                db.sync()
+        db.sync()
+        path = power_cut(db.path, tmp_path / "b")
+    with unsynced(path) as db:
+        assert items_of(db, "t") == {"a": {"id": "a"}}
+
+
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_a_sync_that_fails_while_the_store_is_opened_is_told_to_who_opens_it_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: SyncMode
+) -> None:
+    """What a writer that died left unsynced: a kernel tells only once that it could not write."""
+    with unsynced(tmp_path / "a") as db:
+        db.put("t", {"id": "a"})
+        db.sync()
+        db.put("t", {"id": "b"})
+        shutil.copytree(db.path, tmp_path / "b", ignore=shutil.ignore_patterns("*.sock"))
+    with monkeypatch.context() as disk:
+        disk.setattr(*_failing("flush", LogFullError("the disk failed")))
+        with pytest.raises(StoreSyncError):
+            store.open(tmp_path / "b", sync=mode)
+    with unsynced(tmp_path / "b") as db:
+        assert items_of(db, "t") == {"a": {"id": "a"}}
+
+
+def test_writers_do_not_wait_for_a_sync_that_waits_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushing, go_on = threading.Semaphore(0), threading.Event()
+    real = Env.flush
+
+    def slow(env: Env) -> None:
+        flushing.release()
+        assert go_on.wait(60)
+        real(env)
+
+    with unsynced(tmp_path) as db, ThreadPoolExecutor(3) as threads:
+        db.put("t", {"id": "a"})
+        with monkeypatch.context() as disk:
+            disk.setattr(Env, "flush", slow)
+            try:
+                first = threads.submit(db.sync)
+                assert flushing.acquire(timeout=60)
+                turn = vars(db)["_syncing"]._turn
+                monkeypatch.setattr(vars(db)["_syncing"], "_turn", waited := Waited(turn))
+                second = threads.submit(db.sync)
+                assert waited.asked.wait(60)
+                threads.submit(db.put, "t", {"id": "b"}).result(60)
+                assert not first.done()
+                assert not second.done()
+            finally:
+                go_on.set()
+            second.result(60)
+
+
+class Waited:
+    """A lock that says when somebody asks for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.asked = threading.Event()
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()

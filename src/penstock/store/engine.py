@@ -21,6 +21,7 @@ from penstock.store.errors import (
     StoreClosedError,
     StoreError,
     StoreLockedError,
+    StorePointError,
     StoreSyncError,
     TableNotFoundError,
     TransactionError,
@@ -148,7 +149,8 @@ class Engine:
     def sync(self) -> None:
         """Have everything that was written before on the disk, where writes do not wait for that.
 
-        Raises TransactionError inside a transaction of the same thread, and StoreSyncError.
+        Raises TransactionError inside a transaction of the same thread, StoreSyncError, and
+        StorePointError.
         """
         self._writable().sync(self._writer_turn())
 
@@ -156,7 +158,8 @@ class Engine:
         """Wait for what is under way, have all of it on the disk, and close. A second time does
         nothing.
 
-        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
+        Raises TransactionError inside a transaction or view of the same thread, StoreSyncError, and
+        StorePointError, after which nothing is lost but to a power cut.
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
@@ -189,8 +192,8 @@ class Engine:
         `sync="none"`; undone if it raises.
 
         Other writers wait meanwhile, so let nothing slow happen inside. Raises TransactionError
-        inside another transaction of the same thread, LogFullError when the disk is full, and
-        StoreSyncError once a sync has failed.
+        inside another transaction of the same thread, LogFullError when the disk is full,
+        StoreSyncError once a sync has failed, and StorePointError while none can be kept.
         """
         with self._writing() as txn:
             transaction = self._transaction(txn)
@@ -252,7 +255,7 @@ class Engine:
             self._wake.ring()
         if syncing.due:
             # This write is kept. Who writes next is told if the disk failed; closing syncs too.
-            with suppress(StoreSyncError, StoreClosedError):
+            with suppress(StoreSyncError, StorePointError, StoreClosedError):
                 syncing.sync(self._writer_turn())
 
     @contextmanager

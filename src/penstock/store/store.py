@@ -30,6 +30,7 @@ from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
 from penstock.store.errors import (
     StoreClosedError,
+    StorePointError,
     StoreSyncError,
     StreamFullError,
     TableAlreadyExistsError,
@@ -117,7 +118,8 @@ class Store(Indexes):
         """Wait for what is under way, have all of it on the disk, and close. A second time does
         nothing.
 
-        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
+        Raises TransactionError inside a transaction or view of the same thread, StoreSyncError, and
+        StorePointError, after which nothing is lost but to a power cut.
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
@@ -399,6 +401,6 @@ class Store(Indexes):
 
     def _sync_on(self, seconds: float) -> None:
         while not self._closing.wait(seconds):
-            # A failure is kept: every later write raises it, and so does `close`.
-            with suppress(StoreClosedError, StoreSyncError):
+            # A failure is kept: every later write raises it, or tries again.
+            with suppress(StoreClosedError, StoreSyncError, StorePointError):
                 self.sync()
