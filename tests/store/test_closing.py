@@ -1,11 +1,13 @@
 """Opening and closing beside what is under way in the same process."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock import store
-from penstock.store import TransactionError
+from penstock.store import TransactionError, attr
+from penstock.store.updates import Update
 from tests.store.support import opened, with_table
 
 
@@ -36,3 +38,28 @@ def test_a_store_is_opened_beside_transactions_that_are_open_in_the_process(
             store.open(tmp_path, read_only=True, sweep_seconds=None) as reader,
         ):
             assert reader.list_tables() == ["t"]
+
+
+def test_a_transaction_or_view_is_over_behind_its_block(tmp_path: Path) -> None:
+    with opened(tmp_path) as db:
+        with_table(db)
+        with db.transact() as transaction:
+            transaction.put("t", {"id": "a"})
+        with db.view() as view:
+            table = view.table("t")
+        uses: list[Callable[[], object]] = [
+            lambda: transaction.get("t", {"id": "a"}),
+            lambda: transaction.put("t", {"id": "a", "n": 1}),
+            lambda: transaction.update("t", {"id": "a"}, Update()),
+            lambda: transaction.delete("t", {"id": "a"}),
+            lambda: transaction.check("t", {"id": "a"}, attr("id").exists()),
+            lambda: transaction.query_index("u", "i").partition_key("a").execute(),
+            lambda: transaction.use_token(b"token", b"", seconds=1.0),
+            view.tables,
+            lambda: view.changes(after=0),
+            lambda: view.items(table, after=None, limit=1, bytes_max=1) if table else None,
+        ]
+        for use in uses:
+            with pytest.raises(TransactionError, match="is over"):
+                use()
+        assert db.get("t", {"id": "a"}) == {"id": "a"}

@@ -197,8 +197,11 @@ class Engine:
         """
         with self._writing() as txn:
             transaction = self._transaction(txn)
-            yield transaction
-            transaction.finish()
+            try:
+                yield transaction
+                transaction.finish()
+            finally:
+                transaction.end()
 
     def _transaction(self, txn: Txn) -> Transaction:
         return Transaction(
