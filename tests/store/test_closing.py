@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import store
+from penstock import kv, store
+from penstock.errors import LogCorruptError, LogError, LogFullError
 from penstock.store import TransactionError, attr
 from penstock.store.updates import Update
 from tests.store.support import opened, with_table
@@ -63,3 +64,25 @@ def test_a_transaction_or_view_is_over_behind_its_block(tmp_path: Path) -> None:
             with pytest.raises(TransactionError, match="is over"):
                 use()
         assert db.get("t", {"id": "a"}) == {"id": "a"}
+
+
+def test_errors_of_its_files_tell_a_store_s_user_of_what_a_store_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not of the log's setting and of the log's check."""
+    with pytest.raises(LogError, match="no store at") as missing:
+        store.open(tmp_path / "none", read_only=True)
+    open_env = kv.open_env
+    monkeypatch.setattr(kv, "open_env", lambda *a, **b: open_env(*a, **b, map_bytes=2 << 20))
+    (tmp_path / "full").mkdir()
+    with opened(tmp_path / "full") as db:
+        with_table(db)
+        with pytest.raises(LogFullError, match="Delete items") as full:
+            db.write_batch(puts=[("t", {"id": f"{n}", "d": "d" * 300_000}) for n in range(20)])
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "data.mdb").write_bytes(b"\x00" * 8192)
+    with pytest.raises(LogCorruptError, match="Restore a backup") as bad:
+        store.open(tmp_path / "bad")
+    for error in (missing, full, bad):
+        assert "log check" not in str(error.value)
+        assert "map_bytes" not in str(error.value)

@@ -77,7 +77,7 @@ class Engine:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 stack.callback(os.close, _lock(path))
                 lost = put_back(path)
-            self._env = stack.enter_context(kv.open_env(path, create=not read_only))
+            self._env = stack.enter_context(kv.open_env(path, create=not read_only, kind=kv.STORE))
             if not read_only:
                 self._syncing = Syncing(self._env, sync, lost=lost)
                 stack.callback(self._syncing.close)

@@ -127,7 +127,7 @@ def put_back(path: Path) -> bool:
     point = read_point(path)
     if point is None or point.boot == boot_id():
         return point is not None and point.lost
-    with kv.offline(path):
+    with kv.offline(path, kv.STORE):
         with (path / "data.mdb").open("r+b") as file:
             if _newest(file.read(len(point.metas))) < _newest(point.metas):
                 raise StoreError(
