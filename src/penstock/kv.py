@@ -123,6 +123,8 @@ class Env:
         self._broken = False
         self._floor: _Floor | None = None
         self.holders = 0
+        self.process = os.getpid()
+        """Whose it is. A fork of it must not use it (lmdb.h)."""
         self.openings = 1
         """How often LMDB was started: after a new start the last write may be there or not, so
         whatever its writer knows must be read again. Never changes inside a transaction."""

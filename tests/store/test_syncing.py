@@ -559,3 +559,49 @@ class Waited:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+FORKED = """
+import gc, os, sys
+from pathlib import Path
+import pytest
+from penstock import store
+from penstock.store import TransactionError
+from penstock.store.syncing import NAME
+from tests.store.test_syncing import kv_of, unsynced
+
+path = Path(sys.argv[1])
+with unsynced(path) as db:
+    db.put("t", {"id": "a"})
+    db.sync()
+    pins = vars(kv_of(db))["_lmdb"].readers()
+    child = os.fork()
+    if not child:
+        def read():
+            store.open(path, read_only=True)
+        def write():
+            db.put("t", {"id": "b"})
+        for use in (read, write, lambda: db.get("t", {"id": "a"}), db.sync):
+            with pytest.raises(TransactionError, match="forked"):
+                use()
+        with pytest.raises(store.StoreLockedError):
+            store.open(path)
+        vars(db)["_syncing"]._pin = None
+        gc.collect()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    assert (path / NAME).exists()
+    assert pins.splitlines()[1].split()[0] == str(os.getpid())
+    assert pins.splitlines()[1] in vars(kv_of(db))["_lmdb"].readers().splitlines()
+    db.put("t", {"id": "c"})
+assert not (path / NAME).exists()
+"""
+
+
+@pytest.mark.slow
+def test_a_fork_of_the_writer_takes_nothing_from_it(tmp_path: Path) -> None:
+    """Neither its point nor the snapshot that it pins, and says that it was opened elsewhere."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -78,6 +78,7 @@ class Engine:
                 stack.callback(os.close, _lock(path))
                 lost = put_back(path)
             self._env = stack.enter_context(kv.open_env(path, create=not read_only, kind=kv.STORE))
+            self._refuse_fork()
             if not read_only:
                 self._syncing = Syncing(self._env, sync, lost=lost)
                 stack.callback(self._syncing.close)
@@ -152,6 +153,7 @@ class Engine:
         Raises TransactionError inside a transaction of the same thread, StoreSyncError, and
         StorePointError.
         """
+        self._check_open()
         self._writable().sync(self._writer_turn())
 
     def close(self) -> None:
@@ -163,6 +165,8 @@ class Engine:
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
+        if os.getpid() != self._env.process:
+            return  # the files, their lock and the socket are the parent's, who writes on
         self.bell.ring()
         with self._woken_turn:
             woken, self._woken = self._woken, None
@@ -228,6 +232,7 @@ class Engine:
     @contextmanager
     def _writer_turn(self) -> Generator[None]:
         """Nobody else writes inside."""
+        self._check_open()  # first: a fork may have copied the turn as somebody had it
         if self._writer == threading.get_ident():
             raise TransactionError(
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
@@ -275,6 +280,15 @@ class Engine:
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise StoreClosedError(f"the store at {self.path} is closed")
+        self._refuse_fork()
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._env.process:
+            raise TransactionError(
+                f"the store at {self.path} was open when this process was forked, and LMDB does "
+                f"not survive that. Nothing was read or changed. Start processes by spawn, or fork "
+                f"before it is opened."
+            )
 
     def _table(self, txn: Txn, name: str) -> Table:
         table = self._layout.table(txn, name)
