@@ -303,6 +303,19 @@ def test_the_file_does_not_grow_with_what_is_written_over_and_over(tmp_path: Pat
         assert rounds() <= rounds() < 20 << 20
 
 
+def test_the_file_does_not_grow_with_few_transactions_that_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "BYTES_MAX", 4 << 20)
+    with unsynced(tmp_path) as db:
+        db.disable_stream("t")
+        for number in range(60):
+            db.write_batch(
+                puts=[("t", {"id": f"{n}", "n": number, "d": "d" * 300_000}) for n in range(4)]
+            )
+        assert (tmp_path / "data.mdb").stat().st_size < 20 << 20
+
+
 def test_a_sync_is_refused_where_there_is_nothing_to_sync_for(tmp_path: Path) -> None:
     with unsynced(tmp_path) as db:
         with db.transact(), pytest.raises(TransactionError):

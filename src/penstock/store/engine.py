@@ -199,11 +199,13 @@ class Engine:
         inside another transaction of the same thread, LogFullError when the disk is full,
         StoreSyncError once a sync has failed, and StorePointError while none can be kept.
         """
+        syncing = self._writable()
         with self._writing() as txn:
             transaction = self._transaction(txn)
             try:
                 yield transaction
                 transaction.finish()
+                syncing.wrote(transaction.bytes)
             finally:
                 transaction.end()
 

@@ -68,9 +68,10 @@ def open(  # noqa: A001 - read as `store.open`
 
     With `sync="none"` writes do not wait for the disk. All of them survive the death of the
     process. After a power cut or the kernel's death the store is what it was at its last sync,
-    whole: those come every `sync_seconds` (None: never by themselves), after 1000 transactions, by
-    `sync` and by `close`. What came later is lost, though readers may have seen it; their positions
-    and consumers are told as if the store had been restored from a backup. Linux only.
+    whole: those come every `sync_seconds` (None: not by time), after 1000 transactions or 64 MiB of
+    items and records, by `sync` and by `close`. What came later is lost, though readers may have
+    seen it; their positions and consumers are told as if the store had been restored from a backup.
+    Linux only.
 
     Raises StoreLockedError when another process writes it, StoreUnsettledError for reading what
     such a loss has left before a writer has opened it, and ConfigError on a network file system.

@@ -51,6 +51,8 @@ SyncMode = Literal["full", "none"]
 NAME: Final = "unsynced"
 TRANSACTIONS_MAX: Final = 1000
 """After so many the next point is made at once: until then no page is used again."""
+BYTES_MAX: Final = 64 << 20
+"""And after so many bytes of items and records: transactions may be large."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _META_PAGES: Final = 2
 _TRANSACTION: Final = struct.Struct("=Q")
@@ -183,6 +185,8 @@ class Syncing:
         self._written = 0
         self._begun = 0
         """Of what was written, when the newest point was begun."""
+        self._bytes = 0
+        """Written since the newest point was begun."""
         self._kept = 0
         """Of what was written, when the newest point was begun that is kept."""
         env.set_sync(self._waits)
@@ -195,7 +199,9 @@ class Syncing:
     @property
     def due(self) -> bool:
         """Whether so much was written that a point should be made now."""
-        return not self._waits and self._written - self._begun >= TRANSACTIONS_MAX
+        return not self._waits and (
+            self._written - self._begun >= TRANSACTIONS_MAX or self._bytes >= BYTES_MAX
+        )
 
     def settle(self) -> None:
         """What was lost is told in the store."""
@@ -219,6 +225,10 @@ class Syncing:
             if self._late or self._openings != self._env.openings:
                 self.renew()
             self._written += 1
+
+    def wrote(self, bytes_: int) -> None:
+        """Call at the end of a write transaction with what it wrote."""
+        self._bytes += bytes_
 
     def sync(self, alone: AbstractContextManager[None]) -> None:
         """Have all that was written before on the disk. Inside `alone` nobody writes.
@@ -250,6 +260,7 @@ class Syncing:
         self._require()
         with self._trying():
             self._openings, self._begun = self._env.openings, self._written
+            self._bytes = 0
             with self._env.read() as txn:
                 page_bytes = txn.stat()["psize"]
             pin = self._env.pin()

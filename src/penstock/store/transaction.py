@@ -89,6 +89,8 @@ class Transaction:
         self._streams = dict[int, Stream]()
         self._pending = list[tuple[int, _Pending]]()
         self._pending_bytes = dict[int, int]()
+        self.bytes = 0
+        """Of the items and records that it wrote."""
 
     @property
     def _txn(self) -> Txn:
@@ -284,6 +286,7 @@ class Transaction:
             self._layout.put_expiry(self._txn, key, expires)
         value = pack_item(self._version, encoded.size, expires, encoded.data)
         self._layout.items.put(self._txn, key, value, new_node=self._new_node)
+        self.bytes += len(value)
         if schema.indexes:
             self._reindex(schema, key, current, item)
 
@@ -424,6 +427,7 @@ class Transaction:
             )
         )
         self._layout.put_record(self._txn, number, sequence, data)
+        self.bytes += len(data)
         self._streams[number] = msgspec.structs.replace(
             stream,
             latest=sequence,
