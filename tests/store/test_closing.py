@@ -1,6 +1,7 @@
 """Opening and closing beside what is under way in the same process."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,8 +73,7 @@ def test_errors_of_its_files_tell_a_store_s_user_of_what_a_store_has(
     """And not of the log's setting and of the log's check."""
     with pytest.raises(LogError, match="no store at") as missing:
         store.open(tmp_path / "none", read_only=True)
-    open_env = kv.open_env
-    monkeypatch.setattr(kv, "open_env", lambda *a, **b: open_env(*a, **b, map_bytes=2 << 20))
+    monkeypatch.setattr(kv, "open_env", partial(kv.open_env, map_bytes=2 << 20))
     (tmp_path / "full").mkdir()
     with opened(tmp_path / "full") as db:
         with_table(db)

@@ -25,6 +25,7 @@ from penstock.store import (
     indexes,
 )
 from penstock.store import layout as store_layout
+from penstock.store.indexing import Indexes
 from penstock.store.layout import DATABASES, ITEMS, Layout
 from penstock.store.longkeys import LongKeys
 from tests.store.faces import served
@@ -235,7 +236,7 @@ def test_one_whose_first_step_was_undone_takes_none_that_was_made_since_with_it(
     """Its number was given again; and the other one may still be in the making."""
     with opened(tmp_path) as db:
         filled(db)
-        fill, abandon = indexes.fill, db._abandon
+        fill, abandon = indexes.fill, vars(Indexes)["_abandon"]
 
         def full(*_: object, **__: object) -> None:
             raise LogFullError("the disk is full")
@@ -247,7 +248,7 @@ def test_one_whose_first_step_was_undone_takes_none_that_was_made_since_with_it(
 
             def between() -> None:
                 if next(steps) == 2:
-                    abandon(*given)  # the first one's thread goes on
+                    abandon(db, *given)  # the first one's thread goes on
                     described(db, "third").execute()
 
             made.between(between).execute()

@@ -270,14 +270,14 @@ class View:
 
     def dropped(self, name: str, *, before: int, followed: bool = False) -> bool:
         """Whether a table of that name was dropped before a sequence; `followed`: one that had a
-        stream once."""
-        return any(
-            note.operation == "dropTable"
-            and note.table.name == name
-            and bool(note.table.streams or not followed)
-            for sequence, note in self._notes(after=0)
-            if sequence < before
-        )
+        stream once. Reads the catalog up to there."""
+        for sequence, note in self._notes(after=0):
+            if sequence >= before:
+                break
+            dropped = note.operation == "dropTable" and note.table.name == name
+            if dropped and (note.table.streams or not followed):
+                return True
+        return False
 
     def followed_whole(self, table: Table, *, after: int) -> bool:
         """Whether the first stream of a table, which was made at `after`, found it empty."""
