@@ -54,13 +54,35 @@ class _Floor(NamedTuple):
     reusable_bytes: int
 
 
-def explain(error: lmdb.Error, path: Path) -> LogError:
+class Kind(NamedTuple):
+    """What an environment is to its user, and what he can do about it, as sentences of errors."""
+
+    name: str
+    make_room: str
+    mend: str
+    users: str
+
+
+LOG: Final = Kind(
+    name="log",
+    make_room="Raise map_bytes and restart, or lower the retention limits.",
+    mend="Run `penstock log check`, then restore a backup.",
+    users="Stop `penstock run` and whoever else reads it, and try again.",
+)
+STORE: Final = Kind(
+    name="store",
+    make_room="Delete items, or keep less of its streams; writing goes on by itself.",
+    mend="Restore a backup.",
+    users="Stop whoever reads it, and try again.",
+)
+
+
+def explain(error: lmdb.Error, path: Path, kind: Kind = LOG) -> LogError:
     """The error of ours that says what LMDB's means for the data at `path`."""
     if isinstance(error, lmdb.MapFullError):
         return LogFullError(
             f"{path} has reached its map size, so the write was refused and nothing of it was "
-            f"kept; everything acknowledged before is safe. Raise map_bytes and restart, or lower "
-            f"the retention limits."
+            f"kept; everything acknowledged before is safe. {kind.make_room}"
         )
     if error.code in _NO_SPACE:
         return LogFullError(
@@ -74,26 +96,24 @@ def explain(error: lmdb.Error, path: Path) -> LogError:
             f"Penstock that wrote it."
         )
     if isinstance(error, lmdb.CorruptedError | lmdb.PageNotFoundError | lmdb.InvalidError):
-        return LogCorruptError(
-            f"{path} is damaged ({error}). Nothing was changed. Run `penstock log check`, then "
-            f"restore a backup."
-        )
+        return LogCorruptError(f"{path} is damaged ({error}). Nothing was changed. {kind.mend}")
     return LogError(f"LMDB failed at {path}: {error}")
 
 
 @contextmanager
-def _explained(path: Path) -> Generator[None]:
+def _explained(path: Path, kind: Kind) -> Generator[None]:
     try:
         yield
     except lmdb.Error as error:
-        raise explain(error, path) from error
+        raise explain(error, path, kind) from error
 
 
 class Env:
     """A shared LMDB environment. `read` and `write` are its only doors; both are thread-safe."""
 
-    def __init__(self, path: Path, *, map_bytes: int) -> None:
+    def __init__(self, path: Path, *, map_bytes: int, kind: Kind) -> None:
         self.path = path
+        self._kind = kind
         self._map_bytes = map_bytes
         self._sync = True
         self._names: dict[bytes, Any] = {}
@@ -103,6 +123,8 @@ class Env:
         self._broken = False
         self._floor: _Floor | None = None
         self.holders = 0
+        self.process = os.getpid()
+        """Whose it is. A fork of it must not use it (lmdb.h)."""
         self.openings = 1
         """How often LMDB was started: after a new start the last write may be there or not, so
         whatever its writer knows must be read again. Never changes inside a transaction."""
@@ -110,7 +132,7 @@ class Env:
         self.inode = _inode(path)
 
     def _open(self) -> lmdb.Environment:
-        with _explained(self.path):
+        with _explained(self.path, self._kind):
             return lmdb.Environment(
                 str(self.path),
                 map_size=self._map_bytes,
@@ -129,7 +151,7 @@ class Env:
             return self._open_databases(names, create=create)
 
     def _open_databases(self, names: Sequence[bytes], *, create: bool) -> bool:
-        with _explained(self.path):
+        with _explained(self.path, self._kind):
             try:
                 for name in names:
                     self._names[name] = self._lmdb.open_db(name, create=create)
@@ -191,7 +213,7 @@ class Env:
                 self._lmdb.set_mapsize(0)
             raise LogError(f"the map of {self.path} was resized; read again") from None
         except lmdb.Error as error:
-            raise explain(error, self.path) from error
+            raise explain(error, self.path, self._kind) from error
 
     @contextmanager
     def _snapshot(self) -> Generator[Transaction]:
@@ -231,7 +253,7 @@ class Env:
                 f"by itself."
             ) from error
         except lmdb.Error as error:
-            raise explain(error, self.path) from error
+            raise explain(error, self.path, self._kind) from error
 
     def _mend(self) -> None:
         """Start LMDB anew if it asked for it; tried again by every transaction until it works."""
@@ -257,8 +279,8 @@ class Env:
             ) from error
         if not complete:
             raise LogCorruptError(
-                f"{self.path} is not the log that was open before the disk failed. Nothing "
-                f"was written. Run `penstock log check`, then restore a backup."
+                f"{self.path} is not the {self._kind.name} that was open before the disk failed. "
+                f"Nothing was written. {self._kind.mend}"
             )
         self._broken = False
 
@@ -284,7 +306,7 @@ class Env:
 
     def flush(self) -> None:
         """All that was written is on the disk when this returns."""
-        with _explained(self.path), self._inside():
+        with _explained(self.path, self._kind), self._inside():
             self._lmdb.sync(True)
 
     def pin(self) -> Transaction:
@@ -292,12 +314,12 @@ class Env:
 
         Closing does not wait for it, so nothing may be read from it.
         """
-        with _explained(self.path), self._inside():
+        with _explained(self.path, self._kind), self._inside():
             return self._begin_read()
 
     def reader_check(self) -> int:
         """Free the slots of dead readers, which pin pages; returns how many there were."""
-        with _explained(self.path), self._inside():
+        with _explained(self.path, self._kind), self._inside():
             return self._lmdb.reader_check()
 
     def reusable_bytes(self) -> int:
@@ -352,7 +374,7 @@ class Env:
 
     def copy(self, target: Path, *, compact: bool) -> None:
         """Copy a consistent snapshot into the empty directory `target`, while others write."""
-        with _explained(target), self._inside():
+        with _explained(target, self._kind), self._inside():
             self._lmdb.copy(str(target), compact=compact)
 
     def stale(self) -> bool:
@@ -382,7 +404,7 @@ _registry_lock = threading.Lock()
 
 
 @contextmanager
-def offline(path: Path) -> Generator[None]:
+def offline(path: Path, kind: Kind = LOG) -> Generator[None]:
     """Nobody in any process has the environment at `path` open, or can open it, inside.
 
     Every process that has it open holds a shared lock on the first byte of its lock file
@@ -390,8 +412,7 @@ def offline(path: Path) -> Generator[None]:
     """
     path = path.resolve()
     busy = (
-        f"the log at {path} is open in another process. Nothing was changed. Stop `penstock run` "
-        f"and whoever else reads it, and try again."
+        f"the {kind.name} at {path} is open in another process. Nothing was changed. {kind.users}"
     )
     with _registry_lock:
         if path in _registry:
@@ -413,7 +434,7 @@ def exists(path: Path) -> bool:
     return False
 
 
-def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool) -> Env:
+def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool, kind: Kind = LOG) -> Env:
     """The process's handle on the environment at `path`; `close` it when done.
 
     Raises ConfigError on a network file system, LogError when there is nothing and `create` is
@@ -426,11 +447,11 @@ def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool) -> Env:
             if create:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             elif not exists(path):
-                raise LogError(f"there is no log at {path}")
+                raise LogError(f"there is no {kind.name} at {path}")
             refuse_network_filesystem(path)
             if env is None:
                 _reserve_reader_slots(path)
-            env = Env(path, map_bytes=map_bytes)
+            env = Env(path, map_bytes=map_bytes, kind=kind)
             _registry[path] = env
         env.holders += 1
     try:

@@ -1,6 +1,7 @@
 """Secondary indexes of a store: made, dropped, and on the disk."""
 
 import threading
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from penstock.store import (
     indexes,
 )
 from penstock.store import layout as store_layout
+from penstock.store.indexing import Indexes
 from penstock.store.layout import DATABASES, ITEMS, Layout
 from penstock.store.longkeys import LongKeys
 from tests.store.faces import served
@@ -223,6 +225,39 @@ def test_one_that_failed_with_the_disk_can_be_made_again(
             queried(db, "by", "a")
         described(db).execute()
         assert len(db.describe_table("t").indexes) == 1
+        check(db)
+        check_disk(db, tmp_path)
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_one_whose_first_step_was_undone_takes_none_that_was_made_since_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number was given again; and the other one may still be in the making."""
+    with opened(tmp_path) as db:
+        filled(db)
+        fill, abandon = indexes.fill, vars(Indexes)["_abandon"]
+
+        def full(*_: object, **__: object) -> None:
+            raise LogFullError("the disk is full")
+
+        def another(*given: Any) -> None:
+            monkeypatch.setattr(indexes, "fill", fill)
+            made = described(db, "other")
+            steps = count()
+
+            def between() -> None:
+                if next(steps) == 2:
+                    abandon(db, *given)  # the first one's thread goes on
+                    described(db, "third").execute()
+
+            made.between(between).execute()
+
+        monkeypatch.setattr(indexes, "fill", full)
+        monkeypatch.setattr(db, "_abandon", another)
+        with pytest.raises(LogFullError):
+            described(db).execute()
+        assert [one.name for one in db.describe_table("t").indexes] == ["other", "third"]
         check(db)
         check_disk(db, tmp_path)
 

@@ -4,7 +4,9 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import msgspec
 import pytest
 
 from penstock import kv, store
-from penstock.errors import ConfigError, LogFullError, LogLockedError, SourceError
+from penstock.errors import ConfigError, LogError, LogFullError, LogLockedError, SourceError
 from penstock.event import Commit
 from penstock.kv import Env
 from penstock.sources.store import StoreSource, StoreSourceConfig
@@ -26,13 +28,15 @@ from penstock.store import (
     Retention,
     Store,
     StoreError,
+    StorePointError,
     StoreSyncError,
     StoreUnsettledError,
     StreamChangedError,
     StreamError,
     TransactionError,
+    syncing,
 )
-from penstock.store.syncing import NAME, TRANSACTIONS_MAX, read_point, write_point
+from penstock.store.syncing import NAME, TRANSACTIONS_MAX, SyncMode, read_point, write_point
 from tests.seeds import seed_of
 from tests.store.support import BOTH, SetClock, all_records
 from tests.store.test_crash import folded, items_of
@@ -299,6 +303,19 @@ def test_the_file_does_not_grow_with_what_is_written_over_and_over(tmp_path: Pat
         assert rounds() <= rounds() < 20 << 20
 
 
+def test_the_file_does_not_grow_with_few_transactions_that_are_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "BYTES_MAX", 4 << 20)
+    with unsynced(tmp_path) as db:
+        db.disable_stream("t")
+        for number in range(60):
+            db.write_batch(
+                puts=[("t", {"id": f"{n}", "n": number, "d": "d" * 300_000}) for n in range(4)]
+            )
+        assert (tmp_path / "data.mdb").stat().st_size < 20 << 20
+
+
 def test_a_sync_is_refused_where_there_is_nothing_to_sync_for(tmp_path: Path) -> None:
     with unsynced(tmp_path) as db:
         with db.transact(), pytest.raises(TransactionError):
@@ -438,3 +455,166 @@ def test_a_server_that_does_not_wait_for_the_disk_syncs_when_it_is_asked_and_at_
     done = subprocess.run(refused, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--sync" in done.stderr
+
+
+def test_a_sync_that_could_not_be_kept_is_not_taken_for_one_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for want of descriptors or of room: the disk is sound, so nothing is given up either."""
+    with unsynced(tmp_path / "a") as db:
+        db.put("t", {"id": "a"})
+        before = read_point(db.path)
+        for name, fail in (("pin", LogError("no slot")), ("write_point", OSError("no room"))):
+            with monkeypatch.context() as disk:
+                disk.setattr(*_failing(name, fail))
+                for _ in range(2):
+                    with pytest.raises(StorePointError, match="goes on by itself"):
+                        db.sync()
+                with pytest.raises(StorePointError):
+                    db.put("t", {"id": "refused"})
+            assert read_point(db.path) == before
+            assert db.get("t", {"id": "refused"}) is None
+        db.sync()
+        assert read_point(db.path) != before
+        with monkeypatch.context() as disk:
+            disk.setattr(*_failing("write_point", OSError("no room")))
+            for number in range(TRANSACTIONS_MAX):
+                db.put("t", {"id": "b", "n": number})  # the last is kept, and so raises nothing
+            with pytest.raises(StorePointError):
+                db.put("t", {"id": "refused"})
+        db.put("t", {"id": "c"})
+        db.sync()
+        path = power_cut(db.path, tmp_path / "b")
+    with unsynced(path) as db:
+        assert items_of(db, "t").keys() == {"a", "b", "c"}
+
+
+def _failing(name: str, error: Exception) -> tuple[Any, str, Any]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return (Env if hasattr(Env, name) else syncing), name, fail
+
+
+def test_a_sync_that_was_interrupted_is_made_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with unsynced(tmp_path / "a") as db:
+        db.put("t", {"id": "a"})
+        with monkeypatch.context() as user:
+            user.setattr(*_failing("write_point", KeyboardInterrupt()))  # type: ignore[arg-type]
+            with pytest.raises(KeyboardInterrupt):
+                db.sync()
+        db.sync()
+        path = power_cut(db.path, tmp_path / "b")
+    with unsynced(path) as db:
+        assert items_of(db, "t") == {"a": {"id": "a"}}
+
+
+@pytest.mark.parametrize("mode", ["none", "full"])
+def test_a_sync_that_fails_while_the_store_is_opened_is_told_to_who_opens_it_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: SyncMode
+) -> None:
+    """What a writer that died left unsynced: a kernel tells only once that it could not write."""
+    with unsynced(tmp_path / "a") as db:
+        db.put("t", {"id": "a"})
+        db.sync()
+        db.put("t", {"id": "b"})
+        shutil.copytree(db.path, tmp_path / "b", ignore=shutil.ignore_patterns("*.sock"))
+    with monkeypatch.context() as disk:
+        disk.setattr(*_failing("flush", LogFullError("the disk failed")))
+        with pytest.raises(StoreSyncError):
+            store.open(tmp_path / "b", sync=mode)
+    with unsynced(tmp_path / "b") as db:
+        assert items_of(db, "t") == {"a": {"id": "a"}}
+
+
+def test_writers_do_not_wait_for_a_sync_that_waits_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushing, go_on = threading.Semaphore(0), threading.Event()
+    real = Env.flush
+
+    def slow(env: Env) -> None:
+        flushing.release()
+        assert go_on.wait(60)
+        real(env)
+
+    with unsynced(tmp_path) as db, ThreadPoolExecutor(3) as threads:
+        db.put("t", {"id": "a"})
+        with monkeypatch.context() as disk:
+            disk.setattr(Env, "flush", slow)
+            try:
+                first = threads.submit(db.sync)
+                assert flushing.acquire(timeout=60)
+                turn = vars(db)["_syncing"]._turn
+                monkeypatch.setattr(vars(db)["_syncing"], "_turn", waited := Waited(turn))
+                second = threads.submit(db.sync)
+                assert waited.asked.wait(60)
+                threads.submit(db.put, "t", {"id": "b"}).result(60)
+                assert not first.done()
+                assert not second.done()
+            finally:
+                go_on.set()
+            second.result(60)
+
+
+class Waited:
+    """A lock that says when somebody asks for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.asked = threading.Event()
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+FORKED = """
+import gc, os, sys
+from pathlib import Path
+import pytest
+from penstock import store
+from penstock.store import TransactionError
+from penstock.store.syncing import NAME
+from tests.store.test_syncing import kv_of, unsynced
+
+path = Path(sys.argv[1])
+with unsynced(path) as db:
+    db.put("t", {"id": "a"})
+    db.sync()
+    pins = vars(kv_of(db))["_lmdb"].readers()
+    child = os.fork()
+    if not child:
+        def read():
+            store.open(path, read_only=True)
+        def write():
+            db.put("t", {"id": "b"})
+        for use in (read, write, lambda: db.get("t", {"id": "a"}), db.sync):
+            with pytest.raises(TransactionError, match="forked"):
+                use()
+        with pytest.raises(store.StoreLockedError):
+            store.open(path)
+        vars(db)["_syncing"]._pin = None
+        gc.collect()
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
+    assert (path / NAME).exists()
+    assert pins.splitlines()[1].split()[0] == str(os.getpid())
+    assert pins.splitlines()[1] in vars(kv_of(db))["_lmdb"].readers().splitlines()
+    db.put("t", {"id": "c"})
+assert not (path / NAME).exists()
+"""
+
+
+@pytest.mark.slow
+def test_a_fork_of_the_writer_takes_nothing_from_it(tmp_path: Path) -> None:
+    """Neither its point nor the snapshot that it pins, and says that it was opened elsewhere."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path)], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -27,7 +27,7 @@ def backup(env: Env, target: Path, *, compact: bool) -> None:
 
 
 def _mark(path: Path) -> None:
-    with kv.open_env(path, create=False) as env:
+    with kv.open_env(path, create=False, kind=kv.STORE) as env:
         env.databases(DATABASES, create=False)
         layout = Layout(env)
         with env.write() as txn:

@@ -21,6 +21,7 @@ from penstock.store.errors import (
     StoreClosedError,
     StoreError,
     StoreLockedError,
+    StorePointError,
     StoreSyncError,
     TableNotFoundError,
     TransactionError,
@@ -76,7 +77,8 @@ class Engine:
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 stack.callback(os.close, _lock(path))
                 lost = put_back(path)
-            self._env = stack.enter_context(kv.open_env(path, create=not read_only))
+            self._env = stack.enter_context(kv.open_env(path, create=not read_only, kind=kv.STORE))
+            self._refuse_fork()
             if not read_only:
                 self._syncing = Syncing(self._env, sync, lost=lost)
                 stack.callback(self._syncing.close)
@@ -148,18 +150,23 @@ class Engine:
     def sync(self) -> None:
         """Have everything that was written before on the disk, where writes do not wait for that.
 
-        Raises TransactionError inside a transaction of the same thread, and StoreSyncError.
+        Raises TransactionError inside a transaction of the same thread, StoreSyncError, and
+        StorePointError.
         """
+        self._check_open()
         self._writable().sync(self._writer_turn())
 
     def close(self) -> None:
         """Wait for what is under way, have all of it on the disk, and close. A second time does
         nothing.
 
-        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
+        Raises TransactionError inside a transaction or view of the same thread, StoreSyncError, and
+        StorePointError, after which nothing is lost but to a power cut.
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
+        if os.getpid() != self._env.process:
+            return  # the files, their lock and the socket are the parent's, who writes on
         self.bell.ring()
         with self._woken_turn:
             woken, self._woken = self._woken, None
@@ -189,13 +196,18 @@ class Engine:
         `sync="none"`; undone if it raises.
 
         Other writers wait meanwhile, so let nothing slow happen inside. Raises TransactionError
-        inside another transaction of the same thread, LogFullError when the disk is full, and
-        StoreSyncError once a sync has failed.
+        inside another transaction of the same thread, LogFullError when the disk is full,
+        StoreSyncError once a sync has failed, and StorePointError while none can be kept.
         """
+        syncing = self._writable()
         with self._writing() as txn:
             transaction = self._transaction(txn)
-            yield transaction
-            transaction.finish()
+            try:
+                yield transaction
+                transaction.finish()
+                syncing.wrote(transaction.bytes)
+            finally:
+                transaction.end()
 
     def _transaction(self, txn: Txn) -> Transaction:
         return Transaction(
@@ -222,6 +234,7 @@ class Engine:
     @contextmanager
     def _writer_turn(self) -> Generator[None]:
         """Nobody else writes inside."""
+        self._check_open()  # first: a fork may have copied the turn as somebody had it
         if self._writer == threading.get_ident():
             raise TransactionError(
                 "a transaction of this thread is open, and a store has one at a time. Nothing was "
@@ -252,7 +265,7 @@ class Engine:
             self._wake.ring()
         if syncing.due:
             # This write is kept. Who writes next is told if the disk failed; closing syncs too.
-            with suppress(StoreSyncError, StoreClosedError):
+            with suppress(StoreSyncError, StorePointError, StoreClosedError):
                 syncing.sync(self._writer_turn())
 
     @contextmanager
@@ -269,6 +282,15 @@ class Engine:
     def _check_open(self) -> None:
         if self._closing.is_set():
             raise StoreClosedError(f"the store at {self.path} is closed")
+        self._refuse_fork()
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._env.process:
+            raise TransactionError(
+                f"the store at {self.path} was open when this process was forked, and LMDB does "
+                f"not survive that. Nothing was read or changed. Start processes by spawn, or fork "
+                f"before it is opened."
+            )
 
     def _table(self, txn: Txn, name: str) -> Table:
         table = self._layout.table(txn, name)

@@ -243,6 +243,14 @@ class StoreSyncError(StoreError):
     code = "store.sync"
 
 
+class StorePointError(StoreError):
+    """A store whose writes do not wait for the disk could not keep what it would go back to after
+    a power cut, for want of room or of descriptors; writes are refused until it can."""
+
+    code = "store.sync_refused"
+    transient = True
+
+
 class StoreUnsettledError(StoreError):
     """The machine went down while the store was written without waiting for the disk (`sync`), and
     no writer has opened it since: what it holds is not known yet."""

@@ -223,7 +223,9 @@ def drop(layout: Layout, txn: Transaction, table: Table, name: str) -> None:
 def abandon(layout: Layout, txn: Transaction, name: str, index: Index) -> None:
     """Forget an index that could not be filled, if it is there still."""
     table = layout.table(txn, name)
-    if table is not None and any(one.id == index.id for one in table.indexes):
+    # By all of it: if its first step was undone, its number may be another index's by now.
+    ready = msgspec.structs.replace(index, ready=True)
+    if table is not None and (index in table.indexes or ready in table.indexes):
         _without(layout, txn, table, index)
     settle_format(layout, txn)
 

@@ -34,8 +34,9 @@ class Indexes(Streams):
         sync: SyncMode = "full",
     ) -> None:
         super().__init__(path, read_only=read_only, clock=clock, shards=shards, sync=sync)
-        self._making = set[int]()
-        """The indexes that a thread of ours fills. Changed inside write transactions."""
+        self._making = list[int]()
+        """The indexes that threads of ours fill. A transaction that is undone gives its number to
+        the next, so two of them may have the same."""
 
     def create_index(self, table: str, name: str) -> CreateIndex:
         """Describe an index of a table, and make it with `execute`."""
@@ -58,7 +59,7 @@ class Indexes(Streams):
                             making=self._making,
                             now_ms=self._clock.wall_ms(),
                         )
-                        self._making.add(index.id)
+                        self._making.append(index.id)
                     behind = indexes.fill(self._layout, txn, described.table, index, behind=behind)
                 if behind is None:
                     return
@@ -69,7 +70,7 @@ class Indexes(Streams):
             raise
         finally:
             if index is not None:
-                self._making.discard(index.id)
+                self._making.remove(index.id)
 
     def _abandon(self, table: str, index: Index) -> None:
         # What raised is told. If the disk is full too, or the store closed, what is left of the

@@ -16,7 +16,12 @@ from typing import Final, NamedTuple
 
 from penstock.kv import Transaction
 from penstock.store.conditions import Condition
-from penstock.store.errors import AheadOfStreamError, ChangesMissingError, Missing
+from penstock.store.errors import (
+    AheadOfStreamError,
+    ChangesMissingError,
+    Missing,
+    TransactionError,
+)
 from penstock.store.keys import after as behind
 from penstock.store.layout import (
     CATALOG,
@@ -88,8 +93,22 @@ class View:
 
     def __init__(self, layout: Layout, txn: Transaction, state: State) -> None:
         self._layout = layout
-        self._txn = txn
+        self._inside: Transaction | None = txn
+        """None behind the block."""
         self._state = state
+
+    @property
+    def _txn(self) -> Transaction:
+        if self._inside is None:
+            raise TransactionError(
+                "the view is over: it is of use only inside its block. Nothing was read. Begin "
+                "another one with view()."
+            )
+        return self._inside
+
+    def end(self) -> None:
+        """Its block ends: whatever is yet to be read raises TransactionError."""
+        self._inside = None
 
     @cached_property
     def _streams(self) -> list[Stream]:
@@ -251,14 +270,14 @@ class View:
 
     def dropped(self, name: str, *, before: int, followed: bool = False) -> bool:
         """Whether a table of that name was dropped before a sequence; `followed`: one that had a
-        stream once."""
-        return any(
-            note.operation == "dropTable"
-            and note.table.name == name
-            and bool(note.table.streams or not followed)
-            for sequence, note in self._notes(after=0)
-            if sequence < before
-        )
+        stream once. Reads the catalog up to there."""
+        for sequence, note in self._notes(after=0):
+            if sequence >= before:
+                break
+            dropped = note.operation == "dropTable" and note.table.name == name
+            if dropped and (note.table.streams or not followed):
+                return True
+        return False
 
     def followed_whole(self, table: Table, *, after: int) -> bool:
         """Whether the first stream of a table, which was made at `after`, found it empty."""

@@ -30,6 +30,7 @@ from penstock.store.builders import CreateTable, Query, Scan, UpdateItem
 from penstock.store.conditions import Condition
 from penstock.store.errors import (
     StoreClosedError,
+    StorePointError,
     StoreSyncError,
     StreamFullError,
     TableAlreadyExistsError,
@@ -67,9 +68,10 @@ def open(  # noqa: A001 - read as `store.open`
 
     With `sync="none"` writes do not wait for the disk. All of them survive the death of the
     process. After a power cut or the kernel's death the store is what it was at its last sync,
-    whole: those come every `sync_seconds` (None: never by themselves), after 1000 transactions, by
-    `sync` and by `close`. What came later is lost, though readers may have seen it; their positions
-    and consumers are told as if the store had been restored from a backup. Linux only.
+    whole: those come every `sync_seconds` (None: not by time), after 1000 transactions or 64 MiB of
+    items and records, by `sync` and by `close`. What came later is lost, though readers may have
+    seen it; their positions and consumers are told as if the store had been restored from a backup.
+    Linux only.
 
     Raises StoreLockedError when another process writes it, StoreUnsettledError for reading what
     such a loss has left before a writer has opened it, and ConfigError on a network file system.
@@ -117,7 +119,8 @@ class Store(Indexes):
         """Wait for what is under way, have all of it on the disk, and close. A second time does
         nothing.
 
-        Raises TransactionError inside a transaction or view of the same thread, and StoreSyncError.
+        Raises TransactionError inside a transaction or view of the same thread, StoreSyncError, and
+        StorePointError, after which nothing is lost but to a power cut.
         """
         self._refuse_to_wait_for_oneself()
         self._closing.set()
@@ -399,6 +402,6 @@ class Store(Indexes):
 
     def _sync_on(self, seconds: float) -> None:
         while not self._closing.wait(seconds):
-            # A failure is kept: every later write raises it, and so does `close`.
-            with suppress(StoreClosedError, StoreSyncError):
+            # A failure is kept: every later write raises it, or tries again.
+            with suppress(StoreClosedError, StoreSyncError, StorePointError):
                 self.sync()

@@ -109,9 +109,11 @@ class Streams(Engine):
         outside = getattr(self._mine, "views", 0)
         with self._reading() as txn:
             self._mine.views = outside + 1
+            view = View(self._layout, txn, self._state(txn))
             try:
-                yield View(self._layout, txn, self._state(txn))
+                yield view
             finally:
+                view.end()
                 self._mine.views = outside
 
     def get_stream_records(self, table: str) -> ReadRecords:

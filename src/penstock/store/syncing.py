@@ -23,9 +23,10 @@ A store that was closed, or that is written with `sync="full"`, has no such file
 import os
 import struct
 import threading
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import lmdb
 import msgspec
@@ -37,7 +38,12 @@ from penstock import kv
 from penstock.errors import ConfigError, LogError
 from penstock.folders import sync_folder
 from penstock.kv import Env, Transaction
-from penstock.store.errors import StoreError, StoreSyncError, StoreUnsettledError
+from penstock.store.errors import (
+    StoreError,
+    StorePointError,
+    StoreSyncError,
+    StoreUnsettledError,
+)
 
 SyncMode = Literal["full", "none"]
 """Whether a write is on the disk when it returns, or safe from the death of the process only."""
@@ -45,6 +51,8 @@ SyncMode = Literal["full", "none"]
 NAME: Final = "unsynced"
 TRANSACTIONS_MAX: Final = 1000
 """After so many the next point is made at once: until then no page is used again."""
+BYTES_MAX: Final = 64 << 20
+"""And after so many bytes of items and records: transactions may be large."""
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _META_PAGES: Final = 2
 _TRANSACTION: Final = struct.Struct("=Q")
@@ -121,7 +129,7 @@ def put_back(path: Path) -> bool:
     point = read_point(path)
     if point is None or point.boot == boot_id():
         return point is not None and point.lost
-    with kv.offline(path):
+    with kv.offline(path, kv.STORE):
         with (path / "data.mdb").open("r+b") as file:
             if _newest(file.read(len(point.metas))) < _newest(point.metas):
                 raise StoreError(
@@ -144,6 +152,15 @@ def _newest(metas: bytes) -> int:
     return max(found)
 
 
+class _Taken(NamedTuple):
+    """A point that is on its way."""
+
+    pin: Transaction
+    point: Point
+    written: int
+    """How much had been written."""
+
+
 class Syncing:
     """The points of a store that is open for writing.
 
@@ -154,24 +171,37 @@ class Syncing:
         self._env = env
         self._waits = mode == "full"
         self._lost = lost
+        self._boot = boot_id() if lost or not self._waits else ""
         self._turn = threading.Lock()
-        self._point: Point | None = None
+        """Of whoever makes a point, until it is kept."""
+        self._point = read_point(env.path)
+        """The one that is kept: at first that of who wrote the store before."""
         self._pin: Transaction | None = None
         self._openings = 0
         """Of LMDB, when the pin was made: it does not outlive one."""
         self._failure: StoreSyncError | None = None
+        self._late = False
+        """Whether the last point could not be kept, though the disk did not fail."""
         self._written = 0
+        self._begun = 0
+        """Of what was written, when the newest point was begun."""
+        self._bytes = 0
+        """Written since the newest point was begun."""
+        self._kept = 0
+        """Of what was written, when the newest point was begun that is kept."""
         env.set_sync(self._waits)
         if lost or not self._waits:
             self.renew()
-        elif (env.path / NAME).exists():
-            env.flush()
+        elif self._point is not None:
+            self._flush()
             self._forget()
 
     @property
     def due(self) -> bool:
         """Whether so much was written that a point should be made now."""
-        return not self._waits and self._written >= TRANSACTIONS_MAX
+        return not self._waits and (
+            self._written - self._begun >= TRANSACTIONS_MAX or self._bytes >= BYTES_MAX
+        )
 
     def settle(self) -> None:
         """What was lost is told in the store."""
@@ -185,18 +215,29 @@ class Syncing:
             self.renew()
 
     def before_write(self) -> None:
-        """Call inside each write transaction, before it writes. Raises StoreSyncError."""
+        """Call inside each write transaction, before it writes.
+
+        Raises StoreSyncError, and what `sync` could not keep a point for until it can: what no
+        point follows would make the file larger and larger.
+        """
         self._require()
         if not self._waits:
-            if self._openings != self._env.openings:
+            if self._late or self._openings != self._env.openings:
                 self.renew()
             self._written += 1
+
+    def wrote(self, bytes_: int) -> None:
+        """Call at the end of a write transaction with what it wrote."""
+        self._bytes += bytes_
 
     def sync(self, alone: AbstractContextManager[None]) -> None:
         """Have all that was written before on the disk. Inside `alone` nobody writes.
 
-        Raises StoreSyncError, and then all later writes do.
+        Raises StoreSyncError when the disk failed, and then all later writes do; StorePointError
+        when the point could not be kept for another reason, and then the one before stands.
         """
+        with self._turn:
+            pass  # what another thread flushes is waited for here, where no writer waits for us
         with ExitStack() as stack:
             with alone:
                 if self._waits:
@@ -204,36 +245,68 @@ class Syncing:
                 # In this order everywhere: a writer that renews has its turn already.
                 stack.enter_context(self._turn)
                 self._require()
-                if not self._written:
+                if self._kept == self._written:
                     return
                 taken = self._take()
-            self._keep(*taken)
+            self._keep(taken)
 
     def renew(self) -> None:
         """As `sync`, for who knows that nobody else writes."""
         with self._turn:
-            self._keep(*self._take())
+            self._keep(self._take())
 
-    def _take(self) -> tuple[Transaction, Point]:
+    def _take(self) -> _Taken:
         """The newest snapshot, pinned, and what leads to it."""
         self._require()
-        self._openings, self._written = self._env.openings, 0
-        with self._env.read() as txn:
-            page_bytes = txn.stat()["psize"]
-        pin = self._env.pin()
-        with (self._env.path / "data.mdb").open("rb") as file:
-            metas = file.read(_META_PAGES * page_bytes)
-        return pin, Point(boot_id(), lost=self._lost, metas=metas)
+        with self._trying():
+            self._openings, self._begun = self._env.openings, self._written
+            self._bytes = 0
+            with self._env.read() as txn:
+                page_bytes = txn.stat()["psize"]
+            pin = self._env.pin()
+            try:
+                with (self._env.path / "data.mdb").open("rb") as file:
+                    metas = file.read(_META_PAGES * page_bytes)
+                return _Taken(pin, Point(self._boot, lost=self._lost, metas=metas), self._written)
+            except BaseException:
+                self._let_go(pin)
+                raise
 
-    def _keep(self, pin: Transaction, point: Point) -> None:
+    def _keep(self, taken: _Taken) -> None:
+        try:
+            self._flush()
+            # Should it fail behind its rename, either point may be on the disk. The pin of the
+            # older one keeps the pages of both.
+            with self._trying():
+                write_point(self._env.path, taken.point)
+        except BaseException:
+            self._let_go(taken.pin)
+            raise
+        earlier, self._pin, self._point = self._pin, taken.pin, taken.point
+        self._kept, self._late = taken.written, False
+        self._let_go(earlier)
+
+    @contextmanager
+    def _trying(self) -> Generator[None]:
+        """What fails inside says nothing of what is on the disk, and may work the next time."""
+        try:
+            yield
+        except BaseException as error:
+            self._late = True
+            if not isinstance(error, LogError | OSError):
+                raise
+            raise StorePointError(
+                f"the store at {self._env.path} could not be synced ({error}), so until it is, "
+                f"nothing more is written. What was written before is kept, unless the machine "
+                f"goes down: the sync before stands. Make room for a small file and a few open "
+                f"ones; writing goes on by itself."
+            ) from error
+
+    def _flush(self) -> None:
         try:
             self._env.flush()
-            write_point(self._env.path, point)
-        except (LogError, OSError) as error:
-            self._let_go(pin)
+        except LogError as error:
             raise self._failed() from error
-        earlier, self._pin, self._point = self._pin, pin, point
-        self._let_go(earlier)
 
     def _failed(self) -> StoreSyncError:
         """Write no more: a flush that failed once may say that all is well the next time."""
@@ -258,7 +331,7 @@ class Syncing:
             try:
                 self._require()
                 if not self._waits and not self._lost:
-                    self._keep(*self._take())
+                    self._keep(self._take())
                     self._forget()
             finally:
                 self._let_go(self._pin)

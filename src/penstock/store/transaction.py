@@ -17,6 +17,7 @@ from penstock.store.errors import (
     ConditionCheckFailedError,
     StreamFullError,
     TableNotFoundError,
+    TransactionError,
     VersionMismatchError,
 )
 from penstock.store.indexbuilders import QueryIndex
@@ -61,7 +62,8 @@ _RECORD_BYTES: Final = 64
 
 
 class Transaction:
-    """One write transaction. Made by `Store.transact`, and of use only inside its block."""
+    """One write transaction. Made by `Store.transact`, and of use only inside its block: behind it
+    everything raises TransactionError."""
 
     def __init__(
         self,
@@ -74,7 +76,8 @@ class Transaction:
         shards: ShardLimits,
     ) -> None:
         self._layout = layout
-        self._txn = txn
+        self._inside: Txn | None = txn
+        """None behind the block."""
         self._state = state
         self._now_ms = now_ms
         self._trusted = trusted
@@ -86,6 +89,21 @@ class Transaction:
         self._streams = dict[int, Stream]()
         self._pending = list[tuple[int, _Pending]]()
         self._pending_bytes = dict[int, int]()
+        self.bytes = 0
+        """Of the items and records that it wrote."""
+
+    @property
+    def _txn(self) -> Txn:
+        if self._inside is None:
+            raise TransactionError(
+                "the transaction is over: it is of use only inside its block. Nothing was changed "
+                "by this call. Begin another one with transact()."
+            )
+        return self._inside
+
+    def end(self) -> None:
+        """Its block ends: whatever is asked of it from now on raises TransactionError."""
+        self._inside = None
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -268,6 +286,7 @@ class Transaction:
             self._layout.put_expiry(self._txn, key, expires)
         value = pack_item(self._version, encoded.size, expires, encoded.data)
         self._layout.items.put(self._txn, key, value, new_node=self._new_node)
+        self.bytes += len(value)
         if schema.indexes:
             self._reindex(schema, key, current, item)
 
@@ -408,6 +427,7 @@ class Transaction:
             )
         )
         self._layout.put_record(self._txn, number, sequence, data)
+        self.bytes += len(data)
         self._streams[number] = msgspec.structs.replace(
             stream,
             latest=sequence,

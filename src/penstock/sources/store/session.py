@@ -270,8 +270,7 @@ class Session:
         """A table was made. Where its name is taken for that of an empty one, since one was dropped
         or everything was copied, what is written before it has a stream is missing."""
         table, position = note.table, self.position
-        dropped = view.dropped(table.name, before=recorded.sequence, followed=True)
-        empty = position.whole or dropped
+        empty = position.whole or view.dropped(table.name, before=recorded.sequence, followed=True)
         if not empty or view.followed_whole(table, after=recorded.sequence):
             return []
         self._copy_without(view, table.name)
