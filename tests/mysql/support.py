@@ -48,13 +48,18 @@ def end_of(connection: Connected) -> str:
     return str(gtids)
 
 
+def binlogs(connection: Connected) -> list[str]:
+    """The names of the server's binlogs, oldest first."""
+    return [str(name) for name, *_ in run(connection, "SHOW BINARY LOGS")]
+
+
 def purge(connection: Connected) -> None:
     """Purge all binlogs but the newest. The server keeps one that it still sends to somebody, which
     it notices with its next heartbeat that nobody is there."""
     deadline = time.monotonic() + 60
-    while len(binlogs := run(connection, "SHOW BINARY LOGS")) > 1:
+    while len(found := binlogs(connection)) > 1:
         assert time.monotonic() < deadline
-        run(connection, f"PURGE BINARY LOGS TO '{binlogs[-1][0]}'")
+        run(connection, f"PURGE BINARY LOGS TO '{found[-1]}'")
 
 
 class Story:

@@ -25,6 +25,7 @@ else:
 GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
+CANNOT_READ_BINLOG: Final = 1236
 _PASSING: Final = frozenset(
     {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
 )
@@ -195,10 +196,14 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
     return sorted(".".join(one) for one in named if one in scope)
 
 
+def binlogs(connection: Connected) -> list[str]:
+    """The names of the server's binlogs, oldest first."""
+    return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]
+
+
 def oldest_binlog(connection: Connected) -> str | None:
     """The name of the oldest binlog; None if there is none."""
-    rows = ask(connection, "SHOW BINARY LOGS")
-    return str(rows[0][0]) if rows else None
+    return next(iter(binlogs(connection)), None)
 
 
 def gtids_before(connection: Connected, file: str) -> str:

@@ -1,13 +1,16 @@
-"""How far back a server's binlogs reach, and how near a position is to being lost."""
+"""How far back a server's binlogs reach, and whether they are those that we read."""
 
 import ssl
 
 import pymysql
 
-from penstock.sources.mysql.binlog import Checksums, EventType
+from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError, gtid_of
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
+    CANNOT_READ_BINLOG,
+    Facts,
     ask,
+    code_of,
     connect,
     discard,
     facts,
@@ -60,3 +63,37 @@ def _begun_at(stream: BinlogStream) -> int:
             event = checksums.event(data)
             if event.type == EventType.FORMAT_DESCRIPTION and event.timestamp:
                 return event.timestamp
+
+
+def is_ours(source: str, config: MysqlSourceConfig, found: Facts, known: MysqlPosition) -> bool:
+    """Whether the server's binlog still has our last transaction where we read it; blocks.
+
+    A server that was set up anew counts from one again, and its numbers pass ours. Its files do
+    not hold the same transaction of the same second at the same place.
+    """
+    connection = connect(source, config, read_seconds=config.connect_timeout)
+    try:
+        stream = BinlogStream(connection)
+        stream.deadline(config.connect_timeout)
+        stream.begin_at(found, file=known.file, offset=known.offset, server_id=drawn_server_id())
+        return _first_transaction(stream) == (known.last, known.at)
+    except MalformedEventError:
+        return False  # another event begins elsewhere
+    except pymysql.MySQLError as error:
+        if code_of(error) == CANNOT_READ_BINLOG:
+            return False
+        raise
+    finally:
+        discard(connection)
+
+
+def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:
+    """The name of the transaction with which a stream begins, and its second."""
+    checksums = Checksums()
+    while True:
+        for data in stream.read():
+            event = checksums.event(data)
+            if event.type == EventType.GTID:
+                return str(gtid_of(event, data)), event.timestamp
+            if event.type not in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
+                return None

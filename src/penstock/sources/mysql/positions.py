@@ -37,6 +37,12 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     scope: Scope
     at: int = 0
     """Unix seconds of the last of them; 0 where that is not known."""
+    last: str = ""
+    """The last of them all."""
+    file: str = ""
+    """The binlog that it is in,"""
+    offset: int = 0
+    """and where: by that another history under the same numbers is told from ours."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it."""
     version: int = field(default=1, name="v")

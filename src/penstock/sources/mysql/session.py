@@ -27,10 +27,12 @@ from penstock.event import AnyEvent, Commit, Fragment
 from penstock.sources.mysql.binlog import Checksums, Event, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
+    CANNOT_READ_BINLOG,
     Connected,
     Facts,
     abort,
     ask,
+    binlogs,
     cascading,
     charsets,
     code_of,
@@ -44,6 +46,7 @@ from penstock.sources.mysql.connection import (
     virtual_columns,
 )
 from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.history import is_ours
 from penstock.sources.mysql.positions import (
     MysqlPosition,
     Server,
@@ -62,7 +65,6 @@ T = TypeVar("T")
 
 SAY_SECONDS: Final = 1.0
 """Where nothing that passes is captured, the position is told so often."""
-_CANNOT_READ_BINLOG: Final = 1236
 _GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
 """The connection was closed, as for being idle."""
 
@@ -205,6 +207,9 @@ class Session:
                 before=str(known.server),
                 after=str(server),
             )
+            return None
+        if known.file in binlogs(asking) and not is_ours(self._source, self._config, found, known):
+            return f"the server was set up anew: its transaction {known.last} is another"
         return None
 
     def _gap(
@@ -231,7 +236,7 @@ class Session:
         if halts:
             error = PositionLostError(source=self._source, position=known.gtids, detail=why)
             return events, structs.replace(known, gap_said=True), error
-        return events, structs.replace(known, gtids=until, gap_said=False), None
+        return events, _at(known, str(until)), None
 
     # --- a change of scope -----------------------------------------------------------------------
 
@@ -287,7 +292,7 @@ class Session:
             seconds = self._config.deadline_seconds
             raise SourceSilentError(source=self._source, silence_seconds_max=seconds) from None
         except pymysql.MySQLError as error:
-            if code_of(error) != _CANNOT_READ_BINLOG:
+            if code_of(error) != CANNOT_READ_BINLOG:
                 raise
             return self._refused(error)
         items: list[Item] = []
@@ -402,3 +407,8 @@ class Session:
         asking, self._asking = self._asking, None
         if asking is not None:
             discard(asking)
+
+
+def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
+    """Behind other transactions, of which no more is known."""
+    return structs.replace(known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False)

@@ -24,6 +24,8 @@ _KNOWS_GTIDS: Final = 4
 """What a replica says that knows all of MariaDB's events, GTIDs too."""
 _NON_BLOCKING: Final = 0x01
 """The server ends the stream where its binlog ends."""
+_BEGINNING: Final = 4
+"""Where the first event of a binlog is."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
 
 
@@ -60,11 +62,13 @@ class BinlogStream:
         self._register(server_id)
         self._dump(server_id, file="", flags=0)
 
-    def begin_at(self, facts: Facts, *, file: str, server_id: int) -> None:
-        """Ask for what is in a binlog from its beginning, up to where the binlogs end now."""
+    def begin_at(
+        self, facts: Facts, *, file: str, server_id: int, offset: int = _BEGINNING
+    ) -> None:
+        """Ask for what is in a binlog from an event on, up to where the binlogs end now."""
         ask(self._connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
         ask(self._connection, "SET @master_binlog_checksum = %s", facts.binlog_checksum)
-        self._dump(server_id, file=file, flags=_NON_BLOCKING)
+        self._dump(server_id, file=file, offset=offset, flags=_NON_BLOCKING)
 
     def deadline(self, seconds: float) -> None:
         """Raise TimeoutError where nothing is heard for so long."""
@@ -132,8 +136,8 @@ class BinlogStream:
         del self._buffer[: 4 + size]
         return packet
 
-    def _dump(self, server_id: int, *, file: str, flags: int) -> None:
-        self._send(_COM_BINLOG_DUMP, _DUMP.pack(4, flags, server_id) + file.encode())
+    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = _BEGINNING) -> None:
+        self._send(_COM_BINLOG_DUMP, _DUMP.pack(offset, flags, server_id) + file.encode())
 
     def _send(self, command: int, payload: bytes) -> None:
         self._socket.sendall(

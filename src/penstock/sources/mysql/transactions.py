@@ -30,6 +30,7 @@ from penstock.sources.mysql.binlog import (
     begun,
     gtid_of,
     query,
+    rotation,
 )
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
@@ -94,6 +95,8 @@ class Transactions:
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
         """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
+        self._file = position.file
+        self._offset = 0
         self._begun: Begun | None = None
         self._gtid: Gtid | None = None
         self._place: Place | None = None
@@ -158,6 +161,8 @@ class Transactions:
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
             # A file ended: the server died within the transaction, which so never was one.
             self._abandon()
+            if kind == EventType.ROTATE:
+                self._file = rotation(event.body).file
             self._tables.clear()
             return ()
         if kind in _HARMLESS:
@@ -177,6 +182,7 @@ class Transactions:
             raise MalformedEventError(f"a transaction that begins within {self._gtid}")
         said = begun(event.body)
         self._gtid, self._begun = gtid_of(event, data), said
+        self._offset = event.end - len(data)
         self._place = Place(str(self._gtid), event.timestamp)
         if said.xa_prepared or said.xa_completed:
             raise MalformedEventError("XA transactions are not captured")
@@ -201,7 +207,13 @@ class Transactions:
         self._gtids[self._gtid.domain] = self._gtid
         gtids = gtids_text(self._gtids.values())
         self._base = structs.replace(
-            self._base, gtids=gtids, at=self._place.seconds, gap_said=False
+            self._base,
+            gtids=gtids,
+            at=self._place.seconds,
+            last=str(self._gtid),
+            file=self._file,
+            offset=self._offset,
+            gap_said=False,
         )
         said = bool(self._held) or self.fragmented
         events = tuple(self._held)
