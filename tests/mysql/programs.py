@@ -126,9 +126,8 @@ def alteration(rng: random.Random) -> list[str]:
 async def capture(port: int, log_path: Path) -> None:
     """Capture for ever; says how much is durable whenever that has changed."""
     log = LmdbLog(LogConfig(path=log_path, free_bytes_min=0))
-    config = MysqlSourceConfig(
-        port=port, user="root", start="beginning", include=("d.*",), heartbeat_seconds=0.5
-    )
+    options = {"user": "root", "start": "beginning", "include": ["d.*"], "heartbeat_seconds": 0.5}
+    config = MysqlSourceConfig.model_validate({"port": port, **options})
     source = MysqlSource("db", config)
     while True:
         progress, told = PumpProgress(), 0

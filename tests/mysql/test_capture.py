@@ -634,3 +634,18 @@ async def test_a_source_begins_now_or_at_the_oldest_that_is_left(
         run(db, "INSERT INTO d.a VALUES (3)")
         await follow(now, story, behind(end_of(db)))
         assert [event.document_id for event in story.changes] == ["3"]
+
+
+async def test_sessions_that_broke_off_do_not_add_up_at_the_server(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """A server notices late that nobody reads any more; it must not run out of connections."""
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"], heartbeat_seconds=60)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)")
+        story = await follow(source, Story(), lambda _: True)
+        for number in range(20):
+            run(db, f"INSERT INTO a VALUES ({number})")
+            await follow(source, story, lambda story, n=number: len(story.changes) > n)  # type: ignore[misc]
+        rows = run(db, "SHOW PROCESSLIST")
+    assert len([row for row in rows if row[4] == "Binlog Dump"]) < 10

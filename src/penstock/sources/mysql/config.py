@@ -37,7 +37,7 @@ class MysqlSourceConfig(Config):
         gt=0,
         lt=1 << 32,
         description="Our number among the server's replicas, which must be nobody else's. Default: "
-        "drawn at random for each connection.",
+        "drawn at random when capture starts.",
     )
     include: tuple[str, ...] = Field(
         (),

@@ -4,9 +4,10 @@ PyMySQL opens them (TLS, authentication), and asks; the replication protocol on 
 """
 
 import contextlib
+import re
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pymysql
@@ -26,6 +27,7 @@ GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
+_NO_TABLE: Final = frozenset({1049, 1146})
 _PASSING: Final = frozenset(
     {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
 )
@@ -152,48 +154,85 @@ def obstacles(found: Facts) -> list[tuple[str, str]]:
     ]
 
 
-def charsets(connection: Connected) -> dict[int, str]:
-    """The character set of each collation, by its number."""
-    rows = ask(connection, "SELECT ID, CHARACTER_SET_NAME FROM information_schema.COLLATIONS")
-    # From MariaDB 10.10 on, collations of several character sets have no number there.
-    found = {int(number): str(name) for number, name in rows if number is not None and name}
-    try:
-        rows = ask(
-            connection,
-            "SELECT ID, CHARACTER_SET_NAME FROM "
-            "information_schema.COLLATION_CHARACTER_SET_APPLICABILITY",
-        )
-    except pymysql.MySQLError:
-        return found
-    return found | {int(number): str(name) for number, name in rows if number is not None}
+def charsets(connection: Connected, collations: Collection[int]) -> dict[int, str]:
+    """The character sets of these collations, by their numbers; without those it does not know."""
+    if not collations:
+        return {}
+    found: dict[int, str] = {}
+    # From MariaDB 10.10 on, a collation of several character sets has a number for each, and those
+    # are in the second table only. Older servers have no numbers there.
+    for view in ("COLLATIONS", "COLLATION_CHARACTER_SET_APPLICABILITY"):
+        left = [number for number in collations if number not in found]
+        if left and _has_column(connection, view, "ID"):
+            rows = ask(
+                connection,
+                f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{view} "  # noqa: S608
+                f"WHERE ID IN ({', '.join(map(str, left))}) AND CHARACTER_SET_NAME IS NOT NULL",
+            )
+            found |= {int(number): str(name) for number, name in rows}
+    return found
+
+
+def _has_column(connection: Connected, view: str, column: str) -> bool:
+    return bool(ask(connection, f"SHOW COLUMNS FROM information_schema.{view} LIKE %s", column))
 
 
 def virtual_columns(connection: Connected, database: str, table: str) -> frozenset[str]:
     """The columns of a table whose values the server computes when it is asked.
 
-    It does not compute them for its binlog, which holds what happened to be there.
+    It does not compute them for its binlog, which holds what happened to be there. None of a table
+    that is not there any more. Raises a MySQLError where we may not see it, which says no word.
     """
     rows = ask(
         connection,
-        "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND "
-        "TABLE_NAME = %s AND EXTRA LIKE '%%VIRTUAL%%'",
+        "SELECT COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND "
+        "TABLE_NAME = %s",
         database,
         table,
     )
-    return frozenset(str(name) for (name,) in rows)
+    if not rows:
+        try:
+            ask(connection, f"SELECT 1 FROM {_quoted(database, table)} LIMIT 0")  # noqa: S608
+        except pymysql.MySQLError as error:
+            if code_of(error) not in _NO_TABLE:
+                raise
+    return frozenset(str(name) for name, extra in rows if "VIRTUAL" in str(extra).upper())
+
+
+def _quoted(database: str, table: str) -> str:
+    return ".".join(f"`{one.replace('`', '``')}`" for one in (database, table))
+
+
+def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
+    """The captured tables that are there: databases and names."""
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+        "WHERE TABLE_TYPE = 'BASE TABLE'",
+    )
+    return [one for one in ((str(database), str(name)) for database, name in rows) if one in scope]
+
+
+_CASCADES: Final = re.compile(r"FOREIGN KEY.* ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 
 
 def cascading(connection: Connected, scope: Scope) -> list[str]:
-    """Captured tables of which a foreign key changes rows, which the server does not log."""
-    rows = ask(
-        connection,
-        "SELECT DISTINCT CONSTRAINT_SCHEMA, TABLE_NAME FROM "
-        "information_schema.REFERENTIAL_CONSTRAINTS WHERE DELETE_RULE IN "
-        "('CASCADE', 'SET NULL', 'SET DEFAULT') OR UPDATE_RULE IN "
-        "('CASCADE', 'SET NULL', 'SET DEFAULT')",
-    )
-    named = [(str(database), str(table)) for database, table in rows]
-    return sorted(".".join(one) for one in named if one in scope)
+    """Captured tables of which a foreign key changes rows, which the server does not log.
+
+    From their definitions, which who may SELECT may see; of other users, the lists of constraints
+    are empty. A question for each table.
+    """
+    found: list[str] = []
+    for database, name in tables(connection, scope):
+        try:
+            ((_, definition, *_),) = ask(connection, f"SHOW CREATE TABLE {_quoted(database, name)}")
+        except pymysql.MySQLError as error:
+            if code_of(error) not in _NO_TABLE:
+                raise
+            continue  # it was dropped meanwhile
+        if _CASCADES.search(str(definition)):
+            found.append(f"{database}.{name}")
+    return found
 
 
 def binlogs(connection: Connected) -> list[str]:

@@ -20,6 +20,7 @@ from penstock.sources.mysql.connection import (
     gtids_before,
     obstacles,
     oldest_binlog,
+    tables,
     translated,
 )
 from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
@@ -151,16 +152,15 @@ def _expire_seconds(connection: Connected) -> int:
 
 
 def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
+    captured = tables(connection, config.scope)
+    checks = [Check(name="tables", ok=True, detail=f"{len(captured)} tables are captured now")]
     rows = ask(
         connection,
-        "SELECT t.TABLE_SCHEMA, t.TABLE_NAME, (SELECT COUNT(*) FROM "
-        "information_schema.TABLE_CONSTRAINTS c WHERE c.TABLE_SCHEMA = t.TABLE_SCHEMA AND "
-        "c.TABLE_NAME = t.TABLE_NAME AND c.CONSTRAINT_TYPE IN ('PRIMARY KEY', 'UNIQUE')) "
-        "FROM information_schema.TABLES t WHERE t.TABLE_TYPE = 'BASE TABLE'",
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
+        "WHERE NON_UNIQUE = 0",
     )
-    captured = [(str(a), str(b), int(n)) for a, b, n in rows if (str(a), str(b)) in config.scope]
-    checks = [Check(name="tables", ok=True, detail=f"{len(captured)} tables are captured now")]
-    without = [f"{database}.{table}" for database, table, keys in captured if not keys]
+    keyed = {(str(database), str(name)) for database, name in rows}
+    without = [".".join(one) for one in captured if one not in keyed]
     if without:
         checks.append(
             Check(

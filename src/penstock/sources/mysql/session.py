@@ -31,7 +31,6 @@ from penstock.sources.mysql.connection import (
     Connected,
     Facts,
     abort,
-    ask,
     binlogs,
     cascading,
     charsets,
@@ -42,6 +41,7 @@ from penstock.sources.mysql.connection import (
     gtids_before,
     obstacles,
     oldest_binlog,
+    tables,
     translated,
     virtual_columns,
 )
@@ -56,7 +56,8 @@ from penstock.sources.mysql.positions import (
     unknown,
 )
 from penstock.sources.mysql.rows import CompiledTable, compile_table
-from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
+from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.stream import BinlogStream
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions, Undone
 
@@ -82,9 +83,19 @@ class Step(NamedTuple):
 class Session:
     """Reads from one position on."""
 
-    def __init__(self, source: str, config: MysqlSourceConfig, *, undone: Undone) -> None:
+    def __init__(
+        self,
+        source: str,
+        config: MysqlSourceConfig,
+        *,
+        server_id: int,
+        undone: Undone,
+        warns: bool = False,
+    ) -> None:
         self._source = source
         self._config = config
+        self._server_id = server_id
+        self._warns = warns
         self._undone = undone
         self._teller = Teller(source, tenant=config.tenant)
         self._checksums = Checksums()
@@ -112,8 +123,7 @@ class Session:
         asking = self._ask_by()
         found = facts(asking)
         self._require(found)
-        self._charsets = charsets(asking)
-        cascades = cascading(asking, self._config.scope)
+        cascades = cascading(asking, self._config.scope) if self._warns else []
         if cascades:
             logger.warning(
                 "foreign keys change rows of these tables by themselves, and that is in no binlog",
@@ -170,7 +180,7 @@ class Session:
         self._stream.begin(
             found,
             after=position.gtids,
-            server_id=config.server_id or drawn_server_id(),
+            server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
         )
         self._stream.deadline(config.deadline_seconds)
@@ -249,13 +259,9 @@ class Session:
         before, after = position.scope, self._config.scope
         if before == after:
             return []
-        rows = self._asked(
-            "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-            "WHERE TABLE_TYPE = 'BASE TABLE'"
-        )
-        tables = [(str(database), str(name)) for database, name in rows]
-        added = [one for one in tables if one in after and one not in before]
-        removed = [one for one in tables if one in before and one not in after]
+        there = self._again(lambda by: tables(by, Scope()))
+        added = [one for one in there if one in after and one not in before]
+        removed = [one for one in there if one in before and one not in after]
         identity = f"{position.gtids}:{json.encode((before, after)).decode()}"
         tell = partial(self._teller.system, position=position.gtids, seconds=position.at)
         facts_: dict[str, object] = {
@@ -354,11 +360,10 @@ class Session:
     # --- what is asked beside the stream ---------------------------------------------------------
 
     def _compiled(self, table: Table) -> CompiledTable:
+        unknown_ones = {column.collation for column in table.columns} - self._charsets.keys()
+        self._charsets |= self._again(lambda by: charsets(by, unknown_ones))
         virtual = self._again(lambda by: virtual_columns(by, table.database, table.name))
         return compile_table(table, self._charsets, without=virtual)
-
-    def _asked(self, question: str) -> list[tuple[object, ...]]:
-        return self._again(lambda by: ask(by, question))
 
     def _again(self, question: Callable[[Connected], T]) -> T:
         """Ask; by another connection if this one was idle for too long."""

@@ -9,6 +9,7 @@ from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.history import seconds_to_loss
 from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.session import Session
+from penstock.sources.mysql.stream import drawn_server_id
 from penstock.sources.mysql.transactions import Undone
 
 T = TypeVar("T")
@@ -24,7 +25,11 @@ class MysqlSource:
     def __init__(self, name: str, config: MysqlSourceConfig) -> None:
         self.name = name
         self.config = config
+        # The same in each session: a server that has not noticed yet that the last one is gone ends
+        # it when a replica of its number comes back. Else their connections add up.
+        self._server_id = config.server_id or drawn_server_id()
         self._undone: Undone = {}
+        self._warns = True
 
     async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
         """Commits after `position`; None: where `start` says.
@@ -34,7 +39,13 @@ class MysqlSource:
         SourceError, and ConfigError for what only an operator can mend.
         """
         known = None if position is None else parse_position(position)
-        session = Session(self.name, self.config, undone=self._undone)
+        session = Session(
+            *(self.name, self.config),
+            server_id=self._server_id,
+            undone=self._undone,
+            warns=self._warns,
+        )
+        self._warns = False
         try:
             step = await self._away(session, lambda: session.begin(known))
             while True:

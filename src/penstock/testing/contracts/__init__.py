@@ -10,6 +10,7 @@ from penstock.testing.contracts.above import AboveContract
 from penstock.testing.contracts.checkpoints import CheckpointStoreContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
+from penstock.testing.contracts.source import SourceContract
 from penstock.testing.contracts.store import StoreContract
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "CheckpointStoreContract",
     "DurableLogContract",
     "ManualClock",
+    "SourceContract",
     "StoreContract",
 ]
