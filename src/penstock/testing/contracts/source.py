@@ -36,7 +36,7 @@ class SourceContract(ABC):
     async def test_where_it_stands_is_said_before_any_change(self) -> None:
         """P21: so that a crash before the first change loses none."""
         source = self.open_source()
-        items = await told(source, None, lambda items: bool(items))
+        items = await told(source, None, has_items)
         (first,) = items
         assert isinstance(first, Commit)
         assert not first.events
@@ -109,6 +109,11 @@ def changes(items: Items) -> list[ChangeEvent]:
     return [event for item in items for event in item.events if isinstance(event, ChangeEvent)]
 
 
+def has_items(items: Items) -> bool:
+    """Holds once anything was said."""
+    return len(items) > 0
+
+
 def has_changes(count: int) -> Callable[[Items], bool]:
     """Holds once so many changes were said, and the commit of the last is whole."""
     return lambda items: len(changes(items)) >= count and isinstance(items[-1], Commit)
@@ -116,7 +121,7 @@ def has_changes(count: int) -> Callable[[Items], bool]:
 
 async def position_of(source: ChangeSource) -> str:
     """Where a source begins."""
-    (first,) = await told(source, None, lambda items: bool(items))
+    (first,) = await told(source, None, has_items)
     assert isinstance(first, Commit)
     return first.position
 
