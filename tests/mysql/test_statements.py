@@ -1,7 +1,7 @@
 """What a statement does is read from its words, whatever else it says."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.statements import (
@@ -81,6 +81,7 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
     ("DROP TABLE `we``ird`, \"two\"", [Dropped(("d", "we`ird")), Dropped(("d", "two"))]),
     ("DROP TABLE 名前", [Dropped(("d", "名前"))]),
     ("DROP TABLE", [Unclear()]),
+    ("SET STATEMENT max_statement_time=1", [Unclear()]),
     ("RENAME TABLE a", [Unclear()]),
     ("GRANT ALL ON d.* TO u", []),
     ("ANALYZE TABLE a", []),
@@ -99,6 +100,7 @@ def test_a_name_without_a_database_where_there_is_none_is_unclear() -> None:
     assert effects("DROP TABLE a", database="") == [Unclear()]
 
 
+@settings(max_examples=500)
 @given(st.text() | st.lists(st.sampled_from([*"`'\"/*!().,;-# \n", "DROP ", "TABLE ", "a ", "TO ", "ALTER ", "RENAME ", "SET STATEMENT "])).map("".join))  # noqa: E501  # fmt: skip
 def test_no_statement_stops_capture(statement: str) -> None:
     """S13: foreign and unparseable ones, too."""

@@ -121,18 +121,15 @@ class _UnclearError(ValueError):
 
 def effects(statement: str, *, database: str) -> list[Effect]:
     """What `statement` does; `database` is the session's, for names without one."""
-    tokens = _tokens(statement)
-    reader = _Reader(tokens, database)
-    verb = reader.word()
-    if verb == "SET" and reader.take("STATEMENT"):
-        reader.skip_to("FOR")
-        verb = reader.word()
-    if verb in _ROW_VERBS or verb == "(":
-        return [RowsAsStatement(verb)]
-    if verb not in _TABLE_VERBS:
-        return []
+    reader = _Reader(_tokens(statement), database)
     try:
-        return _of_tables(verb, reader)
+        verb = reader.word()
+        if verb == "SET" and reader.take("STATEMENT"):
+            reader.skip_to("FOR")
+            verb = reader.word()
+        if verb in _ROW_VERBS or verb == "(":
+            return [RowsAsStatement(verb)]
+        return _of_tables(verb, reader) if verb in _TABLE_VERBS else []
     except _UnclearError:
         return [Unclear()]
 
