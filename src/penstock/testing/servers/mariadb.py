@@ -153,7 +153,8 @@ class MariaDbServer:
         assert self._folder is not None
         self._process = ServerProcess(
             [
-                *(_program("mariadbd"), "--no-defaults", *_user(), f"--datadir={self.data}"),
+                *_as_its_user(),
+                *(_program("mariadbd"), "--no-defaults", f"--datadir={self.data}"),
                 *(f"--socket={self.data / 'socket'}", f"--pid-file={self.data / 'pid'}"),
                 *(f"--bind-address={self.host}", f"--port={self.port}"),
                 *(f"--server-id={self.server_id}", *OPTIONS, *self._options),
@@ -176,6 +177,18 @@ class MariaDbServer:
         except pymysql.err.OperationalError:
             return False  # still starting: the caller looks at the process
         return True
+
+
+def _as_its_user() -> tuple[str, ...]:
+    """What starts it as another user than root, which it refuses to be.
+
+    Left to itself it would change its user later, and the kernel then forgets that it is to die
+    with us (prctl(2), PR_SET_PDEATHSIG).
+    """
+    if os.geteuid() != 0:
+        return ()
+    setpriv = _program("setpriv")
+    return (setpriv, "--reuid=mysql", "--regid=mysql", "--clear-groups", "--pdeathsig=KILL")
 
 
 def _user() -> tuple[str, ...]:
