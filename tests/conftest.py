@@ -12,10 +12,16 @@ import structlog
 from hypothesis import settings
 from pymongo import MongoClient
 
-from penstock.testing.servers import EtcdServer, MongoReplicaSet, ServerUnavailableError
+from penstock.testing.servers import (
+    EtcdServer,
+    MariaDbServer,
+    MongoReplicaSet,
+    ServerUnavailableError,
+)
 
 SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
+    | {"mariadb", "mariadb_database", "start_mariadb"}
 )
 Server = TypeVar("Server", bound=AbstractContextManager[Any])
 
@@ -113,5 +119,33 @@ def start_etcd() -> Iterator[Callable[..., EtcdServer]]:
 
         def start(**options: Any) -> EtcdServer:
             return started(stack, EtcdServer(**options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """One MariaDB, shared: keep to a database of your own, set nothing global, and kill nothing."""
+    with ExitStack() as stack:
+        yield started(stack, MariaDbServer())
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MariaDbServer) -> Iterator[str]:
+    """The name of a database in `mariadb` that is this test's alone, dropped at its end."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        yield name
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def start_mariadb() -> Iterator[Callable[..., MariaDbServer]]:
+    """Start MariaDBs of this test's own, with MariaDbServer's options; kill what you like."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> MariaDbServer:
+            return started(stack, MariaDbServer(**options))
 
         yield start

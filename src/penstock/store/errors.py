@@ -23,6 +23,7 @@
     ├── TransactionError           a transaction is used where it cannot be
     ├── StoreLockedError           another process writes the store
     ├── StoreSyncError             the disk failed while the store was synced
+    ├── StorePointError            a sync point could not be kept; writes are refused until it can
     ├── StoreUnsettledError        the machine went down; the store's writer has to open it first
     ├── StreamError
     │   ├── StreamNotEnabledError  the table has no stream

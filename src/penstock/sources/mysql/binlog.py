@@ -1,0 +1,285 @@
+"""The binlog's events, as a server sends them to a replica: header, checksum, and the small ones.
+
+Pure. Rows and what describes them are in `tables` and `rows`. All integers are little-endian. What
+an event says that is not understood raises MalformedEventError: nothing is guessed or left out.
+Sources: the MariaDB documentation, "Replication Protocol" (an event's page by its name); the MySQL
+source documentation, "Binlog Event" (mysql::binlog::event).
+"""
+
+import struct
+import zlib
+from enum import IntEnum
+from struct import Struct as Layout
+from typing import Final, NamedTuple
+
+HEADER: Final = Layout("<IBIIIH")
+"""Timestamp, type, server id, size, end position, flags."""
+HEADER_BYTES: Final = HEADER.size
+CHECKSUM_BYTES: Final = 4
+_FLAGS: Final = 17
+IGNORABLE_FLAG: Final = 0x80
+"""An event that whoever does not know it may leave out."""
+
+
+class MalformedEventError(ValueError):
+    """An event does not say what its type must."""
+
+
+class EventType(IntEnum):
+    """What an event is. Those that are not here are unknown, and stop capture."""
+
+    STOP = 3
+    QUERY = 2
+    ROTATE = 4
+    INTVAR = 5
+    RAND = 13
+    USER_VAR = 14
+    FORMAT_DESCRIPTION = 15
+    XID = 16
+    TABLE_MAP = 19
+    WRITE_ROWS_V1 = 23
+    UPDATE_ROWS_V1 = 24
+    DELETE_ROWS_V1 = 25
+    INCIDENT = 26
+    HEARTBEAT = 27
+    IGNORABLE = 28
+    ROWS_QUERY = 29
+    WRITE_ROWS = 30
+    UPDATE_ROWS = 31
+    DELETE_ROWS = 32
+    XA_PREPARE = 38
+    ANNOTATE_ROWS = 160
+    BINLOG_CHECKPOINT = 161
+    GTID = 162
+    GTID_LIST = 163
+    START_ENCRYPTION = 164
+    QUERY_COMPRESSED = 165
+    WRITE_ROWS_COMPRESSED_V1 = 166
+    UPDATE_ROWS_COMPRESSED_V1 = 167
+    DELETE_ROWS_COMPRESSED_V1 = 168
+    WRITE_ROWS_COMPRESSED = 169
+    UPDATE_ROWS_COMPRESSED = 170
+    DELETE_ROWS_COMPRESSED = 171
+
+
+class Event(NamedTuple):
+    """One event: what its header says, and its body without header and checksum."""
+
+    type: int
+    timestamp: int
+    """Unix seconds."""
+    end: int
+    """Where the next event begins in its file; 0 for what is in no file."""
+    flags: int
+    body: bytes
+
+
+class Checksums:
+    """Takes events apart, and proves each by its checksum where the file has them.
+
+    Whether it has says its FORMAT_DESCRIPTION, which comes before all that is in the file.
+    """
+
+    def __init__(self) -> None:
+        self._checked = False
+
+    def event(self, data: bytes) -> Event:
+        """The event that `data` holds. Raises MalformedEventError for one that arrived damaged."""
+        if len(data) < HEADER_BYTES:
+            raise MalformedEventError(f"an event of {len(data)} bytes, less than its header")
+        timestamp, kind, _, size, end, flags = HEADER.unpack_from(data)
+        if size != len(data):
+            raise MalformedEventError(f"an event that says {size} bytes and has {len(data)}")
+        if kind == EventType.FORMAT_DESCRIPTION:
+            self._checked = _format_has_checksums(data)
+        if kind == EventType.ROTATE:
+            # The first comes before any FORMAT_DESCRIPTION, and may have a checksum all the same.
+            checked = _is_proven(data)
+        else:
+            checked = self._checked
+            if checked and not _is_proven(data):
+                raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
+        stop = size - CHECKSUM_BYTES if checked else size
+        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop])
+
+
+_IN_USE: Final = 0x01
+
+
+def _is_proven(data: bytes) -> bool:
+    if data[_FLAGS] & _IN_USE:
+        # Set in a file while it is written, and not counted.
+        data = data[:_FLAGS] + bytes([data[_FLAGS] & ~_IN_USE]) + data[_FLAGS + 1 :]
+    said = int.from_bytes(data[-CHECKSUM_BYTES:], "little")
+    return zlib.crc32(memoryview(data)[:-CHECKSUM_BYTES]) == said
+
+
+_SERVER_VERSION = slice(HEADER_BYTES + 2, HEADER_BYTES + 52)
+_NO_CHECKSUM, _CRC32 = 0, 1
+
+
+def _format_has_checksums(data: bytes) -> bool:
+    """Whether the events of a file have checksums. Its FORMAT_DESCRIPTION always has one.
+
+    Its last five bytes are the algorithm and the checksum, with every server that is captured.
+    """
+    if len(data) < _SERVER_VERSION.stop + 5 + CHECKSUM_BYTES + 1:
+        raise MalformedEventError("a FORMAT_DESCRIPTION that is too short")
+    version = int.from_bytes(data[HEADER_BYTES : HEADER_BYTES + 2], "little")
+    header = data[_SERVER_VERSION.stop + 4]
+    algorithm = data[-CHECKSUM_BYTES - 1]
+    if version != 4 or header != HEADER_BYTES or algorithm not in {_NO_CHECKSUM, _CRC32}:
+        raise MalformedEventError(
+            f"a file of binlog version {version}, with headers of {header} bytes and checksum "
+            f"algorithm {algorithm}"
+        )
+    return algorithm == _CRC32
+
+
+class Gtid(NamedTuple):
+    """A MariaDB transaction's name."""
+
+    domain: int
+    server: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.domain}-{self.server}-{self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Gtid":
+        """Raises ValueError for what is none."""
+        domain, server, sequence = text.strip().split("-")
+        return cls(int(domain), int(server), int(sequence))
+
+
+class Begun(NamedTuple):
+    """What a GTID event says of the transaction that it begins."""
+
+    sequence: int
+    domain: int
+    flags: int
+
+    @property
+    def standalone(self) -> bool:
+        """Whether it has no end of its own: the next statement is all of it."""
+        return bool(self.flags & 0x01)
+
+    @property
+    def xa_prepared(self) -> bool:
+        """Whether its rows wait for an XA COMMIT."""
+        return bool(self.flags & 0x40)
+
+    @property
+    def xa_completed(self) -> bool:
+        """Whether it says what became of rows that were prepared."""
+        return bool(self.flags & 0x80)
+
+
+_GTID = Layout("<QIB")
+
+
+def begun(body: bytes) -> Begun:
+    """What a GTID event (162) says."""
+    try:
+        return Begun(*_GTID.unpack_from(body))
+    except struct.error as error:
+        raise MalformedEventError("a GTID event that is too short") from error
+
+
+def gtid_of(event: Event, data: bytes) -> Gtid:
+    """The GTID that an event begins; its server is the header's."""
+    said = begun(event.body)
+    (server,) = _SERVER.unpack_from(data, 5)
+    return Gtid(said.domain, server, said.sequence)
+
+
+_SERVER = Layout("<I")
+
+
+class Query(NamedTuple):
+    """A statement."""
+
+    database: str
+    """The session's own, for names without one."""
+    text: str
+    error: int
+    thread: int
+
+
+_QUERY = Layout("<IIBHH")
+
+
+def query(body: bytes, *, compressed: bool = False) -> Query:
+    """What a QUERY event says. Bytes of the text that are no UTF-8 are kept as surrogates."""
+    try:
+        thread, _, database_bytes, error, status_bytes = _QUERY.unpack_from(body)
+    except struct.error as malformed:
+        raise MalformedEventError("a QUERY event that is too short") from malformed
+    start = _QUERY.size + status_bytes
+    stop = start + database_bytes
+    if stop + 1 > len(body):
+        raise MalformedEventError("a QUERY event that is too short")
+    text = body[stop + 1 :]
+    if compressed:
+        text = uncompressed(text)
+    return Query(
+        body[start:stop].decode(errors="surrogateescape"),
+        text.decode(errors="surrogateescape"),
+        error,
+        thread,
+    )
+
+
+class Rotation(NamedTuple):
+    """Which file follows, and where in it."""
+
+    file: str
+    position: int
+
+
+def rotation(body: bytes) -> Rotation:
+    """What a ROTATE event says."""
+    if len(body) < 9:
+        raise MalformedEventError("a ROTATE event that is too short")
+    return Rotation(body[8:].decode(errors="replace"), int.from_bytes(body[:8], "little"))
+
+
+UNCOMPRESSED_BYTES_MAX: Final = 1 << 30
+"""As much as a server puts into one event."""
+
+
+def uncompressed(data: bytes) -> bytes:
+    """What MariaDB's binlog compression (`log_bin_compress`) made `data` of.
+
+    A byte of 0x80, the algorithm (bits 4 to 6, 0 is zlib) and how many bytes the length has (bits
+    0 to 2); that length, big-endian; the compressed bytes.
+    """
+    head = data[0] if data else 0
+    length_bytes, algorithm = head & 0x07, (head & 0x70) >> 4
+    if not head & 0x80 or algorithm or not 1 <= length_bytes <= 4:
+        raise MalformedEventError(f"a compressed event that begins with 0x{head:02x}")
+    length = int.from_bytes(data[1 : 1 + length_bytes], "big")
+    if length > UNCOMPRESSED_BYTES_MAX:
+        raise MalformedEventError(f"a compressed event of {length} bytes")
+    unpacker = zlib.decompressobj()
+    try:
+        whole = unpacker.decompress(data[1 + length_bytes :], length + 1)
+    except zlib.error as error:
+        raise MalformedEventError("a compressed event that zlib does not take") from error
+    if len(whole) != length or not unpacker.eof:
+        raise MalformedEventError("a compressed event of another length than it says")
+    return whole
+
+
+def lenenc(data: bytes, at: int) -> tuple[int, int]:
+    """A length-encoded integer at `at`, and where it ends. Raises MalformedEventError."""
+    if at >= len(data):
+        raise MalformedEventError("an event that ends within a length")
+    first = data[at]
+    if first < 0xFB:
+        return first, at + 1
+    size = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first)
+    if size is None or at + 1 + size > len(data):
+        raise MalformedEventError("an event that ends within a length")
+    return int.from_bytes(data[at + 1 : at + 1 + size], "little"), at + 1 + size

@@ -1,0 +1,311 @@
+"""Connections to a server: the client library's, what we ask, and what they raise in our words.
+
+PyMySQL opens them (TLS, authentication), and asks; the replication protocol on top is ours.
+"""
+
+import contextlib
+import re
+import socket
+import ssl
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pymysql
+from msgspec import Struct
+from pymysql.connections import Connection
+
+from penstock.errors import ConfigError, SourceError, SourceUnavailableError
+from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.scope import Scope
+
+if TYPE_CHECKING:
+    Connected = Connection[Any]
+else:
+    Connected = Connection  # generic to type checkers only
+
+GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
+_DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
+"""Access denied, in its many forms; and hosts that may not connect."""
+CANNOT_READ_BINLOG: Final = 1236
+_NO_TABLE: Final = frozenset({1049, 1146})
+_PASSING: Final = frozenset(
+    {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
+)
+"""Too many connections, shutting down, lost connections, killed: another try may do."""
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What a server says of itself."""
+
+    version: str
+    server_id: int
+    server_uid: str
+    binlog_format: str
+    binlog_row_image: str
+    binlog_row_metadata: str
+    binlog_checksum: str
+    gtid_strict_mode: bool
+    log_bin: bool
+    gtid_binlog_pos: str
+    gtid_binlog_state: str
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "mariadb" in self.version.lower()
+
+
+def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> Connected:
+    """Open a connection; blocks. An answer that does not come for `read_seconds` is an error.
+
+    Raises ConfigError for what only an operator can mend, SourceUnavailableError for the rest.
+    """
+    try:
+        return pymysql.connect(
+            host=config.host,
+            port=config.port,
+            user=config.user,
+            password=config.password.get_secret_value(),
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=config.connect_timeout,
+            read_timeout=read_seconds,
+            write_timeout=config.connect_timeout,
+            program_name="penstock",
+            init_command="SET time_zone = '+00:00'",
+            ssl=_tls(source, config),
+            ssl_disabled=config.tls == "off",
+        )
+    except (pymysql.MySQLError, OSError) as error:
+        raise translated(source, config, error) from None
+
+
+def _tls(source: str, config: MysqlSourceConfig) -> ssl.SSLContext | None:
+    if config.tls == "off":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.ca)
+        if config.certificate is not None:
+            context.load_cert_chain(config.certificate, config.key)
+    except OSError as error:
+        raise ConfigError(
+            f"{source}: ca, certificate or key cannot be used ({error.strerror or error}). Nothing "
+            f"was captured. Correct their paths."
+        ) from error
+    if config.tls == "unverified":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def ask(connection: Connected, question: str, *values: object) -> list[tuple[Any, ...]]:
+    """The rows of an answer."""
+    with connection.cursor() as cursor:
+        cursor.execute(question, values or None)
+        return list(cast("tuple[tuple[Any, ...], ...]", cursor.fetchall() or ()))
+
+
+def facts(connection: Connected) -> Facts:
+    """Ask a server about itself."""
+    said = {
+        str(name).lower(): str(value)
+        for name, value in ask(
+            connection,
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
+            "'binlog_format', 'binlog_row_image', 'binlog_row_metadata', 'binlog_checksum', "
+            "'gtid_strict_mode', 'log_bin', 'gtid_binlog_pos', 'gtid_binlog_state')",
+        )
+    }
+    return Facts(
+        version=said.get("version", ""),
+        server_id=int(said.get("server_id", "0")),
+        server_uid=said.get("server_uid", ""),
+        binlog_format=said.get("binlog_format", "").upper(),
+        binlog_row_image=said.get("binlog_row_image", "").upper(),
+        binlog_row_metadata=said.get("binlog_row_metadata", "").upper(),
+        binlog_checksum=said.get("binlog_checksum", "NONE").upper(),
+        gtid_strict_mode=said.get("gtid_strict_mode", "") in {"ON", "1"},
+        log_bin=said.get("log_bin", "") in {"ON", "1"},
+        gtid_binlog_pos=said.get("gtid_binlog_pos", ""),
+        gtid_binlog_state=said.get("gtid_binlog_state", ""),
+    )
+
+
+def obstacles(found: Facts) -> list[tuple[str, str]]:
+    """What keeps a server from being captured, each with what mends it."""
+    if not found.is_mariadb:
+        return [(f"the server is {found.version}, no MariaDB", "MySQL itself is not captured yet")]
+    if not found.log_bin:
+        return [("the server writes no binlog", "start it with --log-bin --binlog-format=ROW")]
+    wanted = (
+        ("binlog_format", found.binlog_format, "ROW"),
+        ("binlog_row_image", found.binlog_row_image, "FULL"),
+        ("binlog_row_metadata", found.binlog_row_metadata, "FULL"),
+    )
+    return [
+        (
+            f"{name} is {value or 'not known to this version'}, and must be {needed}",
+            (
+                f"SET GLOBAL {name} = '{needed}', in the server's file too; then have the "
+                f"applications connect anew, for a session keeps what it began with"
+            ),
+        )
+        for name, value, needed in wanted
+        if value != needed
+    ]
+
+
+def charsets(connection: Connected, collations: Collection[int]) -> dict[int, str]:
+    """The character sets of these collations, by their numbers; without those it does not know."""
+    if not collations:
+        return {}
+    found: dict[int, str] = {}
+    # From MariaDB 10.10 on, a collation of several character sets has a number for each, and those
+    # are in the second table only. Older servers have no numbers there.
+    for view in ("COLLATIONS", "COLLATION_CHARACTER_SET_APPLICABILITY"):
+        left = [number for number in collations if number not in found]
+        if left and _has_column(connection, view, "ID"):
+            rows = ask(
+                connection,
+                f"SELECT ID, CHARACTER_SET_NAME FROM information_schema.{view} "  # noqa: S608
+                f"WHERE ID IN ({', '.join(map(str, left))}) AND CHARACTER_SET_NAME IS NOT NULL",
+            )
+            found |= {int(number): str(name) for number, name in rows}
+    return found
+
+
+def _has_column(connection: Connected, view: str, column: str) -> bool:
+    return bool(ask(connection, f"SHOW COLUMNS FROM information_schema.{view} LIKE %s", column))
+
+
+def virtual_columns(connection: Connected, database: str, table: str) -> frozenset[str]:
+    """The columns of a table whose values the server computes when it is asked.
+
+    It does not compute them for its binlog, which holds what happened to be there. None of a table
+    that is not there any more. Raises a MySQLError where we may not see it, which says no word.
+    """
+    rows = ask(
+        connection,
+        "SELECT COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND "
+        "TABLE_NAME = %s",
+        database,
+        table,
+    )
+    if not rows:
+        try:
+            ask(connection, f"SELECT 1 FROM {_quoted(database, table)} LIMIT 0")  # noqa: S608
+        except pymysql.MySQLError as error:
+            if code_of(error) not in _NO_TABLE:
+                raise
+    return frozenset(str(name) for name, extra in rows if "VIRTUAL" in str(extra).upper())
+
+
+def _quoted(database: str, table: str) -> str:
+    return ".".join(f"`{one.replace('`', '``')}`" for one in (database, table))
+
+
+def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
+    """The captured tables that are there: databases and names."""
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
+        "WHERE TABLE_TYPE = 'BASE TABLE'",
+    )
+    return [one for one in ((str(database), str(name)) for database, name in rows) if one in scope]
+
+
+_CASCADES: Final = re.compile(r"FOREIGN KEY.* ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
+
+
+def cascading(connection: Connected, scope: Scope) -> list[str]:
+    """Captured tables of which a foreign key changes rows, which the server does not log.
+
+    From their definitions, which who may SELECT may see; of other users, the lists of constraints
+    are empty. A question for each table.
+    """
+    found: list[str] = []
+    for database, name in tables(connection, scope):
+        try:
+            ((_, definition, *_),) = ask(connection, f"SHOW CREATE TABLE {_quoted(database, name)}")
+        except pymysql.MySQLError as error:
+            if code_of(error) not in _NO_TABLE:
+                raise
+            continue  # it was dropped meanwhile
+        if _CASCADES.search(str(definition)):
+            found.append(f"{database}.{name}")
+    return found
+
+
+def binlogs(connection: Connected) -> list[str]:
+    """The names of the server's binlogs, oldest first."""
+    return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]
+
+
+def oldest_binlog(connection: Connected) -> str | None:
+    """The name of the oldest binlog; None if there is none."""
+    return next(iter(binlogs(connection)), None)
+
+
+def gtids_before(connection: Connected, file: str) -> str:
+    """The last transaction of each domain before a binlog, as the server writes them."""
+    ((text,),) = ask(connection, "SELECT BINLOG_GTID_POS(%s, 4)", file)
+    if text is None:
+        # It was purged since it was listed.
+        raise pymysql.err.OperationalError(1220, "the oldest binlog is gone")
+    return str(text)
+
+
+def code_of(error: Exception) -> int:
+    """The server's number of an error; 0 without one."""
+    number: object = error.args[0] if error.args else 0
+    return number if isinstance(number, int) else 0
+
+
+def translated(source: str, config: MysqlSourceConfig, error: Exception) -> Exception:
+    """Our error for what the client library raised. Never its message, which may hold a value."""
+    code = code_of(error)
+    name = f"{type(error).__name__} ({code})"
+    if code in _DENIED:
+        return ConfigError(
+            f"{source}: the server refuses us: {name}. Nothing was skipped. As an administrator, "
+            f"run: {grant(config)}"
+        )
+    if isinstance(error, ssl.SSLError):
+        return ConfigError(
+            f"{source}: no TLS with the server ({error.reason}). Nothing was skipped. Correct tls, "
+            f"ca, certificate and key, or the server's certificate."
+        )
+    broken = isinstance(error, OSError | pymysql.err.InterfaceError) or 2000 <= code < 3000
+    if broken or code in _PASSING or code == 1220:
+        return SourceUnavailableError(
+            f"{source}: the server does not answer, or broke off: {name}. Nothing was skipped; "
+            f"capture goes on from its durable position."
+        )
+    return SourceError(
+        f"{source}: the server answered {name}. Capture has stopped and nothing was skipped. Look "
+        f"the code up in the server's documentation, then start the source again."
+    )
+
+
+def grant(config: MysqlSourceConfig) -> str:
+    """The statement that grants what capture needs."""
+    return f"GRANT {GRANTS} ON *.* TO '{config.user}'@'%'"
+
+
+def abort(connection: Connected) -> None:
+    """Break a connection off, from any thread: whoever waits for it gets an error."""
+    sock = socket_of(connection)
+    if sock is not None:
+        # One that is broken off already is an OSError. Below TLS, too, another thread may read.
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def discard(connection: Connected) -> None:
+    """Close a connection, whatever state it is in."""
+    force_close = cast("Callable[[], None]", cast("Any", connection)._force_close)
+    force_close()
+
+
+def socket_of(connection: Connected) -> socket.socket | None:
+    """The library's socket, from which we read events ourselves."""
+    return cast("socket.socket | None", cast("Any", connection)._sock)

@@ -1,0 +1,211 @@
+"""Whether a server can be captured, and what to do where it cannot."""
+
+import asyncio
+import ssl
+
+import pymysql
+from msgspec import Struct
+
+from penstock.errors import PenstockError
+from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.connection import (
+    Connected,
+    Facts,
+    ask,
+    cascading,
+    connect,
+    discard,
+    facts,
+    grant,
+    gtids_before,
+    obstacles,
+    oldest_binlog,
+    tables,
+    translated,
+)
+from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
+from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
+
+EXPIRY_SECONDS_MIN = 14 * 86_400
+"""Binlogs that are kept for less leave too little time to mend an outage (A22)."""
+
+
+class Check(Struct, frozen=True, kw_only=True):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+    """What to run or change; empty when there is nothing to do."""
+
+
+async def doctor(
+    name: str, config: MysqlSourceConfig, *, position: str | None = None
+) -> list[Check]:
+    """Look at everything that capture needs, without changing anything.
+
+    `position` is the source's own in the log: whether the server still holds what follows it.
+    Raises nothing for a server that is unfit or away: that is a check that is not ok.
+    """
+    return await asyncio.to_thread(_looked, name, config, position)
+
+
+def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[Check]:
+    checks: list[Check] = []
+    connection: Connected | None = None
+    try:
+        connection = connect(name, config, read_seconds=config.connect_timeout)
+        found = facts(connection)
+        checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
+        checks += _settings(found)
+        if found.is_mariadb and found.log_bin:
+            checks += _examine(name, config, connection, found, position)
+    except PenstockError as error:
+        checks.append(Check(name="connection", ok=False, detail=str(error), fix="see the detail"))
+    except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
+        detail = str(translated(name, config, error))
+        checks.append(Check(name="connection", ok=False, detail=detail, fix="see the detail"))
+    finally:
+        if connection is not None:
+            discard(connection)
+    return checks
+
+
+def _settings(found: Facts) -> list[Check]:
+    unfit = obstacles(found)
+    checks = [Check(name="binlog", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
+    if not unfit:
+        checks.append(Check(name="binlog", ok=True, detail="whole rows, with names and types"))
+    if found.is_mariadb and not found.gtid_strict_mode:
+        checks.append(
+            Check(
+                name="gtid order",
+                ok=False,
+                detail="gtid_strict_mode is OFF: transactions of a domain could come out of order, "
+                "and a place among them would then not say what follows",
+                fix="SET GLOBAL gtid_strict_mode = ON, in the server's file too",
+            )
+        )
+    return checks
+
+
+def _examine(
+    name: str,
+    config: MysqlSourceConfig,
+    connection: Connected,
+    found: Facts,
+    position: str | None,
+) -> list[Check]:
+    oldest = oldest_binlog(connection)
+    before = "" if oldest is None else gtids_before(connection, oldest)
+    checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
+    if position is not None:
+        checks.append(_position(position, found, before))
+    checks.append(_privileges(name, config, found, oldest))
+    return checks
+
+
+def _privileges(name: str, config: MysqlSourceConfig, found: Facts, oldest: str | None) -> Check:
+    connection = connect(name, config, read_seconds=config.connect_timeout)
+    try:
+        stream = BinlogStream(connection)
+        stream.deadline(config.connect_timeout)
+        stream.begin_at(found, file=oldest or "", server_id=drawn_server_id())
+        stream.read()
+    except (pymysql.MySQLError, OSError) as error:
+        detail = str(translated(name, config, error))
+        return Check(name="privileges", ok=False, detail=detail, fix=grant(config))
+    finally:
+        discard(connection)
+    return Check(name="privileges", ok=True, detail="can read the binlog")
+
+
+def _expiry(connection: Connected) -> Check:
+    if _has(connection, "max_binlog_total_size"):
+        ((size,),) = ask(connection, "SELECT @@max_binlog_total_size")
+        if size:
+            return Check(
+                name="expiry",
+                ok=False,
+                detail=f"binlogs are purged beyond {size} bytes, however young they are",
+                fix="SET GLOBAL max_binlog_total_size = 0",
+            )
+    seconds = _expire_seconds(connection)
+    days = seconds / 86_400
+    kept = f"binlogs are kept for {days:g} days" if seconds else "binlogs are never purged by age"
+    ok = not seconds or seconds >= EXPIRY_SECONDS_MIN
+    fix = "" if ok else f"SET GLOBAL binlog_expire_logs_seconds = {EXPIRY_SECONDS_MIN}"
+    return Check(name="expiry", ok=ok, detail=kept, fix=fix)
+
+
+def _has(connection: Connected, variable: str) -> bool:
+    return bool(ask(connection, "SHOW GLOBAL VARIABLES LIKE %s", variable))
+
+
+def _expire_seconds(connection: Connected) -> int:
+    if _has(connection, "binlog_expire_logs_seconds"):
+        ((seconds,),) = ask(connection, "SELECT @@binlog_expire_logs_seconds")
+        return int(seconds)
+    ((days,),) = ask(connection, "SELECT @@expire_logs_days")
+    return round(86_400 * float(days))
+
+
+def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
+    captured = tables(connection, config.scope)
+    checks = [Check(name="tables", ok=True, detail=f"{len(captured)} tables are captured now")]
+    rows = ask(
+        connection,
+        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
+        "WHERE NON_UNIQUE = 0",
+    )
+    keyed = {(str(database), str(name)) for database, name in rows}
+    without = [".".join(one) for one in captured if one not in keyed]
+    if without:
+        checks.append(
+            Check(
+                name="keys",
+                ok=False,
+                detail=f"without a key, so that equal rows are one to whoever keeps current rows: "
+                f"{', '.join(without[:10])}",
+                fix="give them a primary key, or leave them out with exclude",
+            )
+        )
+    return checks
+
+
+def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
+    found = cascading(connection, config.scope)
+    if not found:
+        return Check(name="foreign keys", ok=True, detail="none changes rows by itself")
+    return Check(
+        name="foreign keys",
+        ok=False,
+        detail=f"rows that a foreign key deletes or sets by itself are not in any binlog: "
+        f"{', '.join(found[:10])}",
+        fix="have the application change these rows (ON DELETE RESTRICT), or exclude the tables",
+    )
+
+
+def _position(text: str, found: Facts, before: str) -> Check:
+    try:
+        known = parse_position(text)
+    except PenstockError as error:
+        return Check(name="position", ok=False, detail=str(error), fix="see the detail")
+    ours = parse_gtids(known.gtids)
+    gone = purged(ours, parse_gtids(before))
+    strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+    if gone is None and strange is None:
+        return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
+    why = (
+        f"the binlogs up to {gone} were purged"
+        if strange is None
+        else (f"the server never had {strange}: it was reset, or is another")
+    )
+    return Check(
+        name="position",
+        ok=False,
+        detail=f"what follows {known.gtids or 'the beginning'} is lost: {why}",
+        fix="set on_position_lost = 'gap' to record the gap and go on from now, and copy the "
+        "tables by other means",
+    )

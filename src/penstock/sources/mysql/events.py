@@ -1,0 +1,180 @@
+"""Rows and statements of a server as events. Pure."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+import xxhash
+from msgspec import Raw, json
+
+from penstock.capture.tenant import Tenant, TenantRule, control_tenant
+from penstock.event import (
+    ChangeEvent,
+    ClusterTime,
+    Operation,
+    SchemaEvent,
+    SystemEvent,
+    event_id,
+)
+from penstock.sources.mysql.rows import Change, CompiledTable, Document
+
+ROW_KEY: Final = "_row"
+"""The key of a row whose table has no primary key: a digest of the whole row (A11)."""
+
+_encoder = msgspec.json.Encoder()
+
+
+class Place:
+    """Where events are: one transaction, and how many events of it there are so far."""
+
+    def __init__(self, gtid: str, seconds: int) -> None:
+        self.gtid = gtid
+        self.seconds = seconds
+        self.ordinal = 0
+
+    def next(self) -> tuple[str, int]:
+        """The position of the next event, which is its place in the transaction, and its number."""
+        ordinal = self.ordinal
+        self.ordinal += 1
+        return f"{self.gtid}:{ordinal}", ordinal
+
+
+class Teller:
+    """Makes the events of one source."""
+
+    def __init__(self, source: str, *, tenant: Tenant) -> None:
+        self._source = source
+        self._tenant = tenant
+        self._rule = tenant if isinstance(tenant, TenantRule) else None
+
+    def change(self, change: Change, compiled: CompiledTable, place: Place) -> list[ChangeEvent]:
+        """The events of one row: two where its key changed (A13), the old one's end first.
+
+        Raises ValueError for what has no exact form, or a tenant that cannot be told.
+        """
+        before, after = change
+        was = None if before is None else Raw(_encoder.encode(before))
+        full = None if after is None else Raw(_encoder.encode(after))
+        if before is None:
+            assert after is not None
+            key = _key(compiled, after, full)
+            return [self._event(Operation.INSERT, compiled, place, key, after=after, full=full)]
+        old = _key(compiled, before, was)
+        if after is None:
+            return [self._event(Operation.DELETE, compiled, place, old, before=before, was=was)]
+        new = _key(compiled, after, full)
+        if new[1] == old[1]:
+            event = self._event(
+                *(Operation.REPLACE, compiled, place, new),
+                before=before,
+                was=was,
+                after=after,
+                full=full,
+            )
+            return [event]
+        return [
+            self._event(Operation.DELETE, compiled, place, old, before=before, was=was),
+            self._event(Operation.INSERT, compiled, place, new, after=after, full=full),
+        ]
+
+    def _event(
+        self,
+        operation: Operation,
+        compiled: CompiledTable,
+        place: Place,
+        key: tuple[str, Raw, Any],
+        *,
+        before: Document | None = None,
+        was: Raw | None = None,
+        after: Document | None = None,
+        full: Raw | None = None,
+    ) -> ChangeEvent:
+        table = compiled.table
+        position, ordinal = place.next()
+        if self._rule is None:
+            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+        else:
+            tenant = self._rule.of(key[2], after=after, before=before)
+        return ChangeEvent(
+            event_id=event_id(self._source, place.gtid, ordinal),
+            source=self._source,
+            database=table.database,
+            tenant=tenant,
+            collection=table.name,
+            cluster_time=ClusterTime(place.seconds),
+            timestamp=place.seconds * 1000,
+            position=position,
+            transaction=place.gtid,
+            document_id=key[0],
+            key=key[1],
+            operation=operation,
+            full_document=full,
+            full_document_before_change=was,
+            full_document_as_of_event=full is not None,
+        )
+
+    def schema(
+        self, operation: str, table: tuple[str, str], place: Place, facts: Mapping[str, object]
+    ) -> SchemaEvent:
+        """What a statement did to a table, or to a whole database (an empty table)."""
+        database, name = table
+        position, ordinal = place.next()
+        said = {"ns": {"db": database, "coll": name}, **facts}
+        return SchemaEvent(
+            event_id=event_id(self._source, place.gtid, ordinal),
+            source=self._source,
+            database=database,
+            tenant=control_tenant(self._tenant, database=database, source=self._source),
+            collection=name,
+            cluster_time=ClusterTime(place.seconds),
+            timestamp=place.seconds * 1000,
+            position=position,
+            transaction=place.gtid,
+            operation=operation,
+            description=Raw(json.encode(said)),
+        )
+
+    def system(
+        self,
+        operation: str,
+        identity: str,
+        *,
+        position: str,
+        seconds: int,
+        facts: Mapping[str, object],
+        table: tuple[str, str] = ("", ""),
+    ) -> SystemEvent:
+        """What Penstock says of the source, or of a table; `identity` makes its id."""
+        database, name = table
+        said: dict[str, object] = {"source": self._source, **facts}
+        if name:
+            said["collection"] = f"{database}.{name}"
+        return SystemEvent(
+            event_id=event_id(self._source, f"{operation}:{database}.{name}:{identity}", 0),
+            source=self._source,
+            database=database,
+            tenant=control_tenant(self._tenant, database=database, source=self._source),
+            collection=name,
+            cluster_time=ClusterTime(seconds),
+            timestamp=seconds * 1000,
+            position=position,
+            operation=operation,
+            description=Raw(json.encode(said)),
+        )
+
+
+def _key(compiled: CompiledTable, row: Document, encoded: Raw | None) -> tuple[str, Raw, Any]:
+    """A row's key as text, as JSON, and as what a tenant's rule reads."""
+    names = compiled.key
+    if not names:
+        assert encoded is not None
+        digest = xxhash.xxh3_128_hexdigest(bytes(encoded))
+        return digest, Raw(_encoder.encode({ROW_KEY: digest})), digest
+    ordered = {name: row[name] for name in names}
+    key = Raw(_encoder.encode(ordered))
+    first = row[names[0]]
+    if len(names) > 1:
+        return _encoder.encode(list(ordered.values())).decode(), key, ordered
+    if isinstance(first, str | int):
+        return str(first), key, first
+    return _encoder.encode(first).decode(), key, first

@@ -1,0 +1,115 @@
+"""Where a MariaDB source stands: which server, and the last transaction of each of its domains.
+
+A place is always between two transactions, so resuming never cuts one (S5). Transactions of a
+domain are in order, and domains are interleaved in one binlog (S6): the last of each is exactly
+what a replica tells a server, which then sends all that it has not told.
+Source: the MariaDB documentation, "Global Transaction ID".
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+from msgspec import Struct, field
+
+from penstock.errors import ConfigError
+from penstock.sources.mysql.binlog import Gtid
+from penstock.sources.mysql.scope import Scope
+
+
+class Server(Struct, frozen=True, omit_defaults=True):
+    """Who a server is. A replica that takes its place is another, with the same transactions."""
+
+    id: int
+    """Its server_id."""
+    uid: str = ""
+    """Its server_uid, where it has one: of its host and port."""
+
+    def __str__(self) -> str:
+        return f"server_id {self.id}" + (f" ({self.uid})" if self.uid else "")
+
+
+class MysqlPosition(Struct, frozen=True, omit_defaults=True):
+    """Where a source stands: behind these transactions."""
+
+    server: Server
+    gtids: str
+    """The last of each domain, as the server writes them: `0-1-5,1-2-7`. Empty: none yet."""
+    scope: Scope
+    at: int = 0
+    """Unix seconds of the last of them; 0 where that is not known."""
+    last: str = ""
+    """The last of them all."""
+    file: str = ""
+    """The binlog that it is in,"""
+    offset: int = 0
+    """and where: by that another history under the same numbers is told from ours."""
+    gap_said: bool = False
+    """Whether the log has a gap that begins here; capture stopped at it."""
+    version: int = field(default=1, name="v")
+
+    def text(self) -> str:
+        """As it is kept in the log."""
+        return _ENCODER.encode(self).decode()
+
+
+def parse_position(text: str) -> MysqlPosition:
+    """The place that `text` says. Raises ConfigError for what this version did not write."""
+    try:
+        position = _DECODER.decode(text)
+        parse_gtids(position.gtids)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(
+            f"not a position of a MySQL source ({error}). Nothing was captured. If the source's "
+            f"name belonged to another kind of source before, give this one a name of its own."
+        ) from error
+    if position.version != 1:
+        raise ConfigError(
+            f"this position is of version {position.version}, written by a newer Penstock; "
+            f"nothing was captured. Run that version."
+        )
+    return position
+
+
+def all_gtids(text: str) -> list[Gtid]:
+    """All of a list, which may have several of one domain. Raises ValueError."""
+    return [Gtid.parse(one) for one in text.split(",") if one.strip()]
+
+
+def parse_gtids(text: str) -> dict[int, Gtid]:
+    """By domain, in order. Raises ValueError."""
+    return {gtid.domain: gtid for gtid in sorted(all_gtids(text))}
+
+
+def gtids_text(gtids: Iterable[Gtid]) -> str:
+    """As the server writes them."""
+    return ",".join(map(str, sorted(gtids)))
+
+
+def purged(ours: dict[int, Gtid], before_oldest: dict[int, Gtid]) -> Gtid | None:
+    """A transaction that we lack and the server does not hold any more; None if there is none (S7).
+
+    `before_oldest` are the last transactions before its oldest binlog: what a domain has up to
+    there is gone, so we must have it.
+    """
+    for domain, gone in before_oldest.items():
+        mine = ours.get(domain)
+        if mine is None or mine.sequence < gone.sequence:
+            return gone
+    return None
+
+
+def unknown(ours: dict[int, Gtid], logged: Iterable[Gtid]) -> Gtid | None:
+    """One of `ours` that the server never logged; None if there is none.
+
+    `logged` are the last of every domain and server that it did. What is beyond them is of another
+    history, or of this one before it was reset.
+    """
+    last = {(gtid.domain, gtid.server): gtid.sequence for gtid in logged}
+    for mine in ours.values():
+        if last.get((mine.domain, mine.server), 0) < mine.sequence:
+            return mine
+    return None
+
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER = msgspec.json.Decoder(MysqlPosition)

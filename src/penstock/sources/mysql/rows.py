@@ -1,0 +1,350 @@
+"""Rows: the functions that read a table's rows, made for each table, and the events that hold them.
+
+A table is read by a function that is written and compiled for its columns: it knows each column's
+type, so that a row costs no decision that all of the table's rows share (decision 0009). Pure.
+Sources: the MariaDB documentation, "ROWS_EVENT_V1/V2"; the MySQL source documentation,
+mysql::binlog::event::Rows_event.
+"""
+
+import codecs
+import struct
+from collections.abc import Callable, Mapping
+from struct import Struct as Layout
+from typing import Any, Final, NamedTuple
+
+from penstock import extjson
+from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
+from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
+from penstock.sources.mysql.values import (
+    date_text,
+    datetime_reader,
+    decimal_bytes,
+    decimal_reader,
+    fraction_bytes,
+    geometry,
+    set_reader,
+    time_reader,
+    timestamp_reader,
+    uncompressed_column,
+)
+
+Document = dict[str, Any]
+RowReader = Callable[[bytes, int], tuple[Document, int]]
+"""Reads the row that begins at a place: its document, and where the next one begins."""
+
+
+class UnreadableTableError(ValueError):
+    """A table has a column that has no exact form; the message names it and its type."""
+
+
+class CompiledTable(NamedTuple):
+    """A table, and how to read its rows."""
+
+    table: Table
+    read: RowReader
+    key: tuple[str, ...]
+    """The names of the key's columns; empty without a primary key."""
+
+
+class Change(NamedTuple):
+    """One row of an event: before, after, or both."""
+
+    before: Document | None
+    after: Document | None
+
+
+WRITES: Final = frozenset(
+    {
+        EventType.WRITE_ROWS_V1,
+        EventType.WRITE_ROWS,
+        EventType.WRITE_ROWS_COMPRESSED_V1,
+        EventType.WRITE_ROWS_COMPRESSED,
+    }
+)
+UPDATES: Final = frozenset(
+    {
+        EventType.UPDATE_ROWS_V1,
+        EventType.UPDATE_ROWS,
+        EventType.UPDATE_ROWS_COMPRESSED_V1,
+        EventType.UPDATE_ROWS_COMPRESSED,
+    }
+)
+DELETES: Final = frozenset(
+    {
+        EventType.DELETE_ROWS_V1,
+        EventType.DELETE_ROWS,
+        EventType.DELETE_ROWS_COMPRESSED_V1,
+        EventType.DELETE_ROWS_COMPRESSED,
+    }
+)
+ROWS: Final = WRITES | UPDATES | DELETES
+_SECOND_VERSION: Final = frozenset(
+    {
+        EventType.WRITE_ROWS,
+        EventType.UPDATE_ROWS,
+        EventType.DELETE_ROWS,
+        EventType.WRITE_ROWS_COMPRESSED,
+        EventType.UPDATE_ROWS_COMPRESSED,
+        EventType.DELETE_ROWS_COMPRESSED,
+    }
+)
+_COMPRESSED: Final = frozenset(
+    {
+        EventType.WRITE_ROWS_COMPRESSED_V1,
+        EventType.UPDATE_ROWS_COMPRESSED_V1,
+        EventType.DELETE_ROWS_COMPRESSED_V1,
+        EventType.WRITE_ROWS_COMPRESSED,
+        EventType.UPDATE_ROWS_COMPRESSED,
+        EventType.DELETE_ROWS_COMPRESSED,
+    }
+)
+
+
+def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
+    """The rows of a ROWS event, in order. `compiled` is the table that the event refers to.
+
+    Raises MalformedEventError for what does not fit the table, and UnreadableTableError for rows
+    that lack columns: binlog_row_image is not FULL.
+    """
+    at = 8
+    if kind in _SECOND_VERSION:
+        at += int.from_bytes(body[8:10], "little")
+    columns = compiled.table.columns
+    count, at = lenenc(body, at)
+    if count != len(columns):
+        raise MalformedEventError(
+            f"rows of {count} columns for a table of {len(columns)}: its TABLE_MAP is another's"
+        )
+    size = (count + 7) // 8
+    whole = (1 << count) - 1
+    for _ in range(2 if kind in UPDATES else 1):
+        if int.from_bytes(body[at : at + size], "little") & whole != whole:
+            raise UnreadableTableError("rows that lack columns: binlog_row_image is not FULL")
+        at += size
+    if kind in _COMPRESSED:
+        body, at = uncompressed(body[at:]), 0
+    try:
+        return _rows(kind, body, at, compiled.read)
+    except (struct.error, IndexError) as error:
+        raise MalformedEventError("rows that end too early") from error
+
+
+def _rows(kind: int, body: bytes, at: int, read: RowReader) -> list[Change]:
+    found: list[Change] = []
+    end = len(body)
+    if kind in UPDATES:
+        while at < end:
+            before, at = read(body, at)
+            after, at = read(body, at)
+            found.append(Change(before, after))
+    elif kind in WRITES:
+        while at < end:
+            row, at = read(body, at)
+            found.append(Change(None, row))
+    else:
+        while at < end:
+            row, at = read(body, at)
+            found.append(Change(row, None))
+    if at != end:
+        raise MalformedEventError("rows that end too early")
+    return found
+
+
+def refers_to(body: bytes) -> int:
+    """The number of the table that a ROWS event is of."""
+    return int.from_bytes(body[:6], "little")
+
+
+# --- making the functions -------------------------------------------------------------------------
+
+_FIXED: Final[dict[tuple[int, bool], tuple[str, int]]] = {
+    (ColumnType.TINY, False): ("b", 1),
+    (ColumnType.TINY, True): ("B", 1),
+    (ColumnType.SHORT, False): ("h", 2),
+    (ColumnType.SHORT, True): ("H", 2),
+    (ColumnType.LONG, False): ("i", 4),
+    (ColumnType.LONG, True): ("I", 4),
+    (ColumnType.LONGLONG, False): ("q", 8),
+    (ColumnType.LONGLONG, True): ("Q", 8),
+    (ColumnType.FLOAT, False): ("f", 4),
+    (ColumnType.FLOAT, True): ("f", 4),
+    (ColumnType.DOUBLE, False): ("d", 8),
+    (ColumnType.DOUBLE, True): ("d", 8),
+}
+
+
+class _Writer:
+    """Writes the source of one table's function, and keeps the objects that it uses."""
+
+    def __init__(self, table: Table, charsets: Mapping[int, str]) -> None:
+        self.table = table
+        self.charsets = charsets
+        self.names: dict[str, Any] = {"int_": int.from_bytes, "str_": str}
+        self.lines: list[str] = []
+
+    def name(self, value: Any) -> str:
+        """A name by which the function finds `value`."""
+        name = f"o{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def expression(self, column: Column, index: int) -> list[str]:
+        """Lines that put the value of a column that is not NULL into its variable."""
+        kind, meta, into = column.type, column.meta, f"c{index}"
+        fixed = _FIXED.get((kind, column.unsigned))
+        if fixed is not None:
+            layout = self.name(Layout(f"<{fixed[0]}").unpack_from)
+            return [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+        match kind:
+            case ColumnType.INT24:
+                signed = "" if column.unsigned else ", signed=True"
+                return self._sized(f"{into} = int_(b[p:p + 3], 'little'{signed})", 3)
+            case ColumnType.YEAR:
+                return [f"{into} = b[p] and b[p] + 1900", "p += 1"]
+            case ColumnType.BIT:
+                size = (meta + 7) // 8
+                return self._sized(f"{into} = int_(b[p:p + {size}], 'big')", size)
+            case ColumnType.NEWDECIMAL:
+                precision, scale = meta >> 8, meta & 0xFF
+                read = self.name(decimal_reader(precision, scale))
+                return self._sized(f"{into} = {read}(b, p)", decimal_bytes(precision, scale))
+            case ColumnType.DATE | ColumnType.NEWDATE:
+                return self._sized(
+                    f"{into} = {self.name(date_text)}(int_(b[p:p + 3], 'little'))", 3
+                )
+            case ColumnType.TIME2:
+                size = 3 + fraction_bytes(meta)
+                return self._sized(f"{into} = {self.name(time_reader(meta))}(b, p)", size)
+            case ColumnType.DATETIME2:
+                size = 5 + fraction_bytes(meta)
+                return self._sized(f"{into} = {self.name(datetime_reader(meta))}(b, p)", size)
+            case ColumnType.TIMESTAMP2:
+                size = 4 + fraction_bytes(meta)
+                return self._sized(f"{into} = {self.name(timestamp_reader(meta))}(b, p)", size)
+            case ColumnType.ENUM:
+                texts = self.name(("", *self._texts(column)))
+                value = "b[p]" if meta == 1 else "int_(b[p:p + 2], 'little')"
+                return self._sized(f"{into} = {texts}[{value}]", meta)
+            case ColumnType.SET:
+                read = self.name(set_reader(meta, self._texts(column)))
+                return self._sized(f"{into} = {read}(b, p)", meta)
+            case _:
+                return self._variable(column, into)
+
+    def _variable(self, column: Column, into: str) -> list[str]:
+        """The lines for a value that says its own length."""
+        kind, meta = column.type, column.meta
+        if kind in {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED}:
+            prefix = meta
+        elif kind in {
+            ColumnType.STRING,
+            ColumnType.VARCHAR,
+            ColumnType.VAR_STRING,
+            ColumnType.VARCHAR_COMPRESSED,
+        }:
+            prefix = 2 if meta > 0xFF else 1
+        else:
+            raise self._unreadable(column, _known_type(kind))
+        length = "b[p]" if prefix == 1 else f"int_(b[p:p + {prefix}], 'little')"
+        lines = [f"q = p + {prefix}", f"p = q + {length}"]
+        value = "b[q:p]"
+        if kind in {ColumnType.BLOB_COMPRESSED, ColumnType.VARCHAR_COMPRESSED}:
+            value = f"{self.name(uncompressed_column)}({value})"
+        if kind == ColumnType.GEOMETRY:
+            return [*lines, f"{into} = {self.name(geometry)}({value})"]
+        if column.collation == BINARY_COLLATION:
+            if kind == ColumnType.STRING:
+                # Zeros at the end are not sent, and are part of the value.
+                value = f"{value}.ljust({meta}, b'\\0')"
+            return [*lines, f"{into} = {self.name(extjson.binary)}({value})"]
+        return [*lines, f"{into} = {self._text(column, value)}"]
+
+    def _text(self, column: Column, value: str) -> str:
+        codec = self._codec(column)
+        if codec == CODECS["latin1"]:
+            return f"{self.name(latin1)}({value})"
+        if codec == "utf-8":
+            return f"str_({value}, 'utf-8')"
+        return f"{self.name(codecs.lookup(codec).decode)}({value})[0]"
+
+    def _texts(self, column: Column) -> tuple[str, ...]:
+        """The values of an ENUM or SET."""
+        codec = self._codec(column)
+        if codec == CODECS["latin1"]:
+            return tuple(latin1(one) for one in column.values)
+        return tuple(str(one, codec) for one in column.values)
+
+    def _codec(self, column: Column) -> str:
+        charset = self.charsets.get(
+            column.collation, f"of the unknown collation {column.collation}"
+        )
+        if column.collation == BINARY_COLLATION:
+            charset = "ascii" if column.values else "binary"
+        codec = CODECS.get(charset)
+        if codec is None:
+            raise self._unreadable(column, f"text in the character set {charset}")
+        return codec
+
+    def _sized(self, line: str, size: int) -> list[str]:
+        return [line, f"p += {size}"]
+
+    def _unreadable(self, column: Column, what: str) -> UnreadableTableError:
+        table = self.table
+        return UnreadableTableError(
+            f"the column {column.name!r} of {table.database}.{table.name}, which is {what}"
+        )
+
+
+def _known_type(kind: int) -> str:
+    old = {
+        ColumnType.TIMESTAMP: "TIMESTAMP",
+        ColumnType.TIME: "TIME",
+        ColumnType.DATETIME: "DATETIME",
+    }
+    if kind in old:
+        return (
+            f"a {old[ColumnType(kind)]} of the format before MySQL 5.6, which does not say how "
+            f"many digits it has (ALTER TABLE ... FORCE with mysql56_temporal_format = ON mends it)"
+        )
+    name = ColumnType(kind).name if kind in set(ColumnType) else "unknown"
+    return f"of type {kind} ({name})"
+
+
+def compile_table(
+    table: Table, charsets: Mapping[int, str], *, without: frozenset[str] = frozenset()
+) -> CompiledTable:
+    """Make the function that reads rows of `table`.
+
+    `charsets` names the character set of each collation; the columns `without` are read over.
+    Raises UnreadableTableError for a column that has no exact form.
+    """
+    if not table.full:
+        raise UnreadableTableError(
+            f"{table.database}.{table.name}, whose columns have no names: binlog_row_metadata is "
+            f"not FULL"
+        )
+    writer = _Writer(table, charsets)
+    size = (len(table.columns) + 7) // 8
+    lines = [f"n = int_(b[p:p + {size}], 'little')", f"p += {size}"]
+    for index, column in enumerate(table.columns):
+        value = writer.expression(column, index)
+        if column.nullable:
+            lines += [f"if n & {1 << index}:", f"    c{index} = None", "else:"]
+            lines += [f"    {line}" for line in value]
+        else:
+            lines += value
+    told = {i: one.name for i, one in enumerate(table.columns) if one.name not in without}
+    try:
+        extjson.refuse_mimic(dict.fromkeys(told.values()))
+        key = tuple(table.columns[i].name for i in table.key)
+        extjson.refuse_mimic(dict.fromkeys(key))
+    except extjson.AmbiguousDocumentError as error:
+        raise UnreadableTableError(f"{table.database}.{table.name}: {error}") from error
+    items = ", ".join(f"{name!r}: c{i}" for i, name in told.items())
+    body = "\n    ".join([*lines, f"return {{{items}}}, p"])
+    # Names of columns stand in it as literals of Python only, which `repr` makes of any text.
+    source = f"def read(b, p):\n    {body}\n"
+    space = writer.names
+    exec(compile(source, f"<rows of {table.database}.{table.name}>", "exec"), space)  # noqa: S102
+    return CompiledTable(table, space["read"], key)

@@ -1,0 +1,419 @@
+"""One reading of a server's binlog from a position on. Blocks, and starts no thread.
+
+`begin`, then `step` again and again: each returns what there is to say. Whoever has an event loop
+calls them in a thread, and `abort` from any other to have them return.
+"""
+
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import pymysql
+import structlog
+from msgspec import json, structs, to_builtins
+
+from penstock.errors import (
+    ConfigError,
+    PenstockError,
+    PositionLostError,
+    SourceChangedError,
+    SourceError,
+    SourceSilentError,
+    UndecodableError,
+)
+from penstock.event import AnyEvent, Commit, Fragment
+from penstock.sources.mysql.binlog import Checksums, Event, EventType, MalformedEventError
+from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.connection import (
+    CANNOT_READ_BINLOG,
+    Connected,
+    Facts,
+    abort,
+    binlogs,
+    cascading,
+    charsets,
+    code_of,
+    connect,
+    discard,
+    facts,
+    gtids_before,
+    obstacles,
+    oldest_binlog,
+    tables,
+    translated,
+    virtual_columns,
+)
+from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.history import is_ours
+from penstock.sources.mysql.positions import (
+    MysqlPosition,
+    Server,
+    all_gtids,
+    parse_gtids,
+    purged,
+    unknown,
+)
+from penstock.sources.mysql.rows import CompiledTable, compile_table
+from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.stream import BinlogStream
+from penstock.sources.mysql.tables import Table
+from penstock.sources.mysql.transactions import Transactions, Undone
+
+logger = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+SAY_SECONDS: Final = 1.0
+"""Where nothing that passes is captured, the position is told so often."""
+_GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
+"""The connection was closed, as for being idle."""
+
+Item = Commit | Fragment
+
+
+class Step(NamedTuple):
+    """What there is to say."""
+
+    items: list[Item]
+    error: PenstockError | None = None
+    """To be raised behind the items."""
+
+
+class Session:
+    """Reads from one position on."""
+
+    def __init__(
+        self,
+        source: str,
+        config: MysqlSourceConfig,
+        *,
+        server_id: int,
+        undone: Undone,
+        warns: bool = False,
+    ) -> None:
+        self._source = source
+        self._config = config
+        self._server_id = server_id
+        self._warns = warns
+        self._undone = undone
+        self._teller = Teller(source, tenant=config.tenant)
+        self._checksums = Checksums()
+        self._asking: Connected | None = None
+        self._streaming: Connected | None = None
+        self._stream: BinlogStream | None = None
+        self._transactions: Transactions | None = None
+        self._charsets: dict[int, str] = {}
+        self._said = ""
+        """The last position that was told."""
+        self._said_at = 0.0
+        self._aborted = False
+
+    # --- the start -------------------------------------------------------------------------------
+
+    def begin(self, known: MysqlPosition | None) -> Step:
+        """Take up `known`, or what `start` says.
+
+        Raises ConfigError for a server that cannot be captured, SourceChangedError for a position
+        of another one.
+        """
+        return self._ours(lambda: self._begun(known))
+
+    def _begun(self, known: MysqlPosition | None) -> Step:
+        asking = self._ask_by()
+        found = facts(asking)
+        self._require(found)
+        cascades = cascading(asking, self._config.scope) if self._warns else []
+        if cascades:
+            logger.warning(
+                "foreign keys change rows of these tables by themselves, and that is in no binlog",
+                source=self._source,
+                tables=cascades,
+            )
+        server = Server(found.server_id, found.server_uid)
+        events: list[AnyEvent] = []
+        error: PenstockError | None = None
+        if known is None:
+            position = MysqlPosition(server, self._start(asking, found), self._config.scope)
+        else:
+            position = known
+            lost = self._lost(asking, found, known, server)
+            if lost is not None:
+                events, position, error = self._gap(found, known, lost)
+            position = structs.replace(position, server=server)
+            events += self._rescoped(position)
+            position = structs.replace(position, scope=self._config.scope)
+        self._transactions = Transactions(
+            self._source,
+            position,
+            teller=self._teller,
+            compile_table=self._compiled,
+            undone=self._undone,
+        )
+        if error is None:
+            self._open(found, position)
+        return Step([self._say(events)], error)
+
+    def _require(self, found: Facts) -> None:
+        unfit = obstacles(found)
+        if unfit:
+            why, remedy = unfit[0]
+            raise ConfigError(
+                f"{self._source}: {why}. Nothing was captured, and nothing was skipped. What to "
+                f"do: {remedy}."
+            )
+
+    def _start(self, asking: Connected, found: Facts) -> str:
+        if self._config.start == "now":
+            return found.gtid_binlog_pos
+        oldest = oldest_binlog(asking)
+        return "" if oldest is None else gtids_before(asking, oldest)
+
+    def _open(self, found: Facts, position: MysqlPosition) -> None:
+        config = self._config
+        streaming = connect(self._source, config, read_seconds=config.connect_timeout)
+        self._streaming = streaming
+        if self._aborted:
+            raise pymysql.err.OperationalError(2013, "aborted")
+        self._stream = BinlogStream(streaming)
+        self._stream.deadline(config.connect_timeout)
+        self._stream.begin(
+            found,
+            after=position.gtids,
+            server_id=self._server_id,
+            heartbeat_seconds=config.heartbeat_seconds,
+        )
+        self._stream.deadline(config.deadline_seconds)
+
+    # --- a lost position -------------------------------------------------------------------------
+
+    def _lost(
+        self, asking: Connected, found: Facts, known: MysqlPosition, server: Server
+    ) -> str | None:
+        """Why the server cannot go on from `known`, in words; None if it can (S7).
+
+        Raises SourceChangedError where another server answers that has another history (S6). A
+        replica that takes the server's place has ours, and is gone on from.
+        """
+        ours = parse_gtids(known.gtids)
+        strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+        if strange is not None:
+            if server != known.server:
+                raise SourceChangedError(
+                    source=self._source,
+                    expected=f"{known.server}, which had the transaction {strange}",
+                    found=f"{server}, which never had it",
+                )
+            return f"the server was reset: it has no transaction {strange}"
+        oldest = oldest_binlog(asking)
+        before = "" if oldest is None else gtids_before(asking, oldest)
+        gone = purged(ours, parse_gtids(before))
+        if gone is not None:
+            return f"the server has purged its binlogs up to {gone}"
+        if server != known.server:
+            logger.warning(
+                "another server has our transactions, and is gone on from",
+                source=self._source,
+                before=str(known.server),
+                after=str(server),
+            )
+            return None
+        if known.file in binlogs(asking) and not is_ours(self._source, self._config, found, known):
+            return f"the server was set up anew: its transaction {known.last} is another"
+        return None
+
+    def _gap(
+        self, found: Facts, known: MysqlPosition, why: str
+    ) -> tuple[list[AnyEvent], MysqlPosition, PenstockError | None]:
+        """What is said of a loss, once, and where it goes on from; or the error to stop with.
+
+        Where capture stops, the gap's `to` is not known and the position stands, with a note that
+        the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
+        """
+        halts = self._config.on_position_lost == "halt"
+        until = None if halts else found.gtid_binlog_pos
+        events: list[AnyEvent] = []
+        if not (halts and known.gap_said):
+            events.append(
+                self._teller.system(
+                    "gap_ended" if known.gap_said else "gap",
+                    f"lost:{known.gtids}:{until}",
+                    position=known.gtids,
+                    seconds=known.at,
+                    facts={"from": known.gtids, "to": until, "reason": "purged", "detail": why},
+                )
+            )
+        if halts:
+            error = PositionLostError(source=self._source, position=known.gtids, detail=why)
+            return events, structs.replace(known, gap_said=True), error
+        return events, _at(known, str(until)), None
+
+    # --- a change of scope -----------------------------------------------------------------------
+
+    def _rescoped(self, position: MysqlPosition) -> list[AnyEvent]:
+        """What is said of a scope that is not that of the position.
+
+        The stream goes on where it was: changes of tables that are new to the scope are captured
+        from there on, and what they held before is not.
+        """
+        before, after = position.scope, self._config.scope
+        if before == after:
+            return []
+        there = self._again(lambda by: tables(by, Scope()))
+        added = [one for one in there if one in after and one not in before]
+        removed = [one for one in there if one in before and one not in after]
+        identity = f"{position.gtids}:{json.encode((before, after)).decode()}"
+        tell = partial(self._teller.system, position=position.gtids, seconds=position.at)
+        facts_: dict[str, object] = {
+            "before": to_builtins(before),
+            "after": to_builtins(after),
+            "added": [".".join(one) for one in added],
+            "removed": [".".join(one) for one in removed],
+            "copied": False,
+            "since": position.gtids,
+        }
+        events: list[AnyEvent] = [tell("scope_changed", identity, facts=facts_)]
+        for table in removed:
+            gap: dict[str, object] = {"from": position.gtids, "to": None, "reason": "scope"}
+            events.append(tell("gap", f"scope:{identity}", facts=gap, table=table))
+        if added:
+            logger.warning(
+                "tables are captured that were not; what they held before is not copied",
+                source=self._source,
+                tables=[".".join(one) for one in added],
+            )
+        return events
+
+    # --- what follows ----------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        """Wait for what follows, up to the server's next word."""
+        return self._ours(self._stepped)
+
+    def _stepped(self) -> Step:
+        assert self._stream is not None
+        try:
+            events = self._stream.read()
+        except TimeoutError:
+            seconds = self._config.deadline_seconds
+            raise SourceSilentError(source=self._source, silence_seconds_max=seconds) from None
+        except pymysql.MySQLError as error:
+            if code_of(error) != CANNOT_READ_BINLOG:
+                raise
+            return self._refused(error)
+        items: list[Item] = []
+        beat = False
+        try:
+            for data in events:
+                event = self._parsed(data)
+                beat = beat or event.type == EventType.HEARTBEAT
+                items += self._reading.event(event, data)
+        except PenstockError as error:
+            return Step(items, error)
+        if items and isinstance(items[-1], Commit):
+            self._said, self._said_at = items[-1].position, time.monotonic()
+        elif not self._reading.open and not items:
+            moved = self._reading.position.text() != self._said
+            if beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
+                items.append(self._say([]))
+        return Step(items)
+
+    @property
+    def _reading(self) -> Transactions:
+        assert self._transactions is not None, "begin comes first"
+        return self._transactions
+
+    def _parsed(self, data: bytes) -> Event:
+        try:
+            return self._checksums.event(data)
+        except MalformedEventError as error:
+            raise UndecodableError(
+                source=self._source,
+                what=str(error),
+                position=f"after {self._reading.position.gtids}",
+                remedy="If the binlog's file is damaged, its changes must be copied again; what "
+                "was captured before is safe.",
+            ) from error
+
+    def _refused(self, error: pymysql.MySQLError) -> Step:
+        """The server does not read its binlog for us: is what we need gone meanwhile?"""
+        asking = self._ask_by()
+        known = self._reading.position
+        found = facts(asking)
+        lost = self._lost(asking, found, known, Server(found.server_id, found.server_uid))
+        if lost is None or self._reading.fragmented:
+            raise SourceError(
+                f"{self._source}: the server cannot read its binlog for us: {error.args[-1]}. "
+                f"Capture has stopped after {known.gtids} and nothing was skipped."
+            ) from None
+        events, position, stop = self._gap(found, known, lost)
+        self._reading.standing(position)
+        if stop is None:
+            self._close_stream()
+            self._open(found, position)
+        return Step([self._say(events)], stop)
+
+    def _say(self, events: Sequence[AnyEvent]) -> Commit:
+        self._said, self._said_at = self._reading.position.text(), time.monotonic()
+        return Commit(source=self._source, position=self._said, events=tuple(events))
+
+    # --- what is asked beside the stream ---------------------------------------------------------
+
+    def _compiled(self, table: Table) -> CompiledTable:
+        unknown_ones = {column.collation for column in table.columns} - self._charsets.keys()
+        self._charsets |= self._again(lambda by: charsets(by, unknown_ones))
+        virtual = self._again(lambda by: virtual_columns(by, table.database, table.name))
+        return compile_table(table, self._charsets, without=virtual)
+
+    def _again(self, question: Callable[[Connected], T]) -> T:
+        """Ask; by another connection if this one was idle for too long."""
+        try:
+            return question(self._ask_by())
+        except pymysql.MySQLError as error:
+            if code_of(error) not in _GONE:
+                raise
+            self._close_asking()
+            return question(self._ask_by())
+
+    def _ask_by(self) -> Connected:
+        if self._asking is None:
+            config = self._config
+            seconds = max(config.connect_timeout, 1)
+            self._asking = connect(self._source, config, read_seconds=seconds)
+        return self._asking
+
+    def _ours(self, act: Callable[[], T]) -> T:
+        """What `act` returns; what the client library raises, in our words."""
+        try:
+            return act()
+        except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
+            raise translated(self._source, self._config, error) from None
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def abort(self) -> None:
+        """Have whoever waits in `begin` or `step` return with an error; from any thread."""
+        self._aborted = True
+        for connection in (self._asking, self._streaming):
+            if connection is not None:
+                abort(connection)
+
+    def close(self) -> None:
+        """Let go of the connections; harmless when there are none."""
+        self._close_stream()
+        self._close_asking()
+
+    def _close_stream(self) -> None:
+        streaming, self._streaming, self._stream = self._streaming, None, None
+        if streaming is not None:
+            discard(streaming)
+
+    def _close_asking(self) -> None:
+        asking, self._asking = self._asking, None
+        if asking is not None:
+            discard(asking)
+
+
+def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
+    """Behind other transactions, of which no more is known."""
+    return structs.replace(known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False)

@@ -1,0 +1,291 @@
+"""What a statement in the binlog does to tables and their rows. Pure.
+
+Rows come as rows, so a statement matters only where it makes, empties, drops or renames a table,
+or changes rows that the server then does not log. What it is about is read from its words; a
+statement about something else has no effect here, and never stops capture (S13). One that is about
+tables and is not understood is Unclear, so that nobody takes what follows for complete.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+Name = tuple[str, str]
+"""A database and a table."""
+
+
+class Created(Struct, frozen=True):
+    """A table is there, without rows."""
+
+    table: Name
+
+
+class Dropped(Struct, frozen=True):
+    """A table and its rows are gone, or were not there."""
+
+    table: Name
+
+
+class Emptied(Struct, frozen=True):
+    """A table's rows are gone."""
+
+    table: Name
+
+
+class Altered(Struct, frozen=True):
+    """A table may have changed its shape; its rows are what they were, as far as they fit it.
+
+    Of a table that is created where it is not there yet: nothing says whether it was.
+    """
+
+    table: Name
+
+
+class Renamed(Struct, frozen=True):
+    """A table and its rows have another name, in place of any table that had it."""
+
+    table: Name
+    to: Name
+
+
+class RowsChanged(Struct, frozen=True):
+    """Rows of a table changed in a way that no event tells: partitions that are dropped, ..."""
+
+    table: Name
+    how: str
+
+
+class DatabaseDropped(Struct, frozen=True):
+    """A database and all of its tables are gone."""
+
+    database: str
+
+
+class Unclear(Struct, frozen=True):
+    """It is about tables, and no more can be told."""
+
+
+class RowsAsStatement(Struct, frozen=True):
+    """It changes rows, and they do not come as rows: binlog_format was not ROW."""
+
+    verb: str
+
+
+Effect = (
+    Created
+    | Dropped
+    | Emptied
+    | Altered
+    | Renamed
+    | RowsChanged
+    | DatabaseDropped
+    | Unclear
+    | RowsAsStatement
+)
+
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*M?!\d*|\*/|/\*(?!M?!).*?\*/)
+    | `(?P<quoted>(?:[^`]|``)*)`
+    | "(?P<double>(?:[^"\\]|""|\\.)*)"
+    | (?P<text>'(?:[^'\\]|''|\\.)*')
+    | (?P<word>[\w$@]+)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ROW_VERBS: Final = frozenset(
+    {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "CALL", "DO", "VALUES"}
+)
+_TABLE_VERBS: Final = frozenset({"CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE"})
+_PARTITIONS_LOST: Final = frozenset(
+    {"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"}
+)
+
+
+class _Token(Struct, frozen=True):
+    text: str
+    quoted: bool = False
+    """Written as a name, and so no word of the language."""
+
+    @property
+    def word(self) -> str:
+        return "" if self.quoted else self.text.upper()
+
+
+class _UnclearError(ValueError):
+    """The statement does not go on as it must."""
+
+
+def effects(statement: str, *, database: str) -> list[Effect]:
+    """What `statement` does; `database` is the session's, for names without one."""
+    reader = _Reader(_tokens(statement), database)
+    try:
+        verb = reader.word()
+        if verb == "SET" and reader.take("STATEMENT"):
+            reader.skip_to("FOR")
+            verb = reader.word()
+        if verb in _ROW_VERBS or verb == "(":
+            return [RowsAsStatement(verb)]
+        return _of_tables(verb, reader) if verb in _TABLE_VERBS else []
+    except _UnclearError:
+        return [Unclear()]
+
+
+def _tokens(statement: str) -> list[_Token]:
+    found: list[_Token] = []
+    for match in _TOKEN.finditer(statement):
+        kind = match.lastgroup
+        if kind == "quoted":
+            found.append(_Token(match["quoted"].replace("``", "`"), quoted=True))
+        elif kind == "double":
+            found.append(_Token(match["double"].replace('""', '"'), quoted=True))
+        elif kind != "space":
+            found.append(_Token(match[0]))
+    return found
+
+
+class _Reader:
+    """Goes through a statement's words."""
+
+    def __init__(self, tokens: Sequence[_Token], database: str) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self._database = database
+
+    def word(self) -> str:
+        """The next word, taken; empty at the end, and for a quoted name."""
+        if self.at == len(self.tokens):
+            return ""
+        self.at += 1
+        return self.tokens[self.at - 1].word
+
+    def peek(self, ahead: int = 0) -> str:
+        at = self.at + ahead
+        return self.tokens[at].word if at < len(self.tokens) else ""
+
+    def take(self, *words: str) -> bool:
+        """Take these words if they come next."""
+        if any(self.peek(i) != word for i, word in enumerate(words)):
+            return False
+        self.at += len(words)
+        return True
+
+    def take_any(self, *words: str) -> None:
+        """Take all of these words that come next."""
+        while self.peek() in words:
+            self.at += 1
+
+    def skip_to(self, word: str) -> None:
+        """Take everything up to `word`, and it; raises _UnclearError if it does not come."""
+        while self.at < len(self.tokens):
+            if self.word() == word:
+                return
+        raise _UnclearError(word)
+
+    def plain_name(self) -> str:
+        if self.at == len(self.tokens):
+            raise _UnclearError("a name")
+        token = self.tokens[self.at]
+        self.at += 1
+        if not token.quoted and not re.fullmatch(r"[\w$]+", token.text):
+            raise _UnclearError(token.text)
+        return token.text
+
+    def table(self) -> Name:
+        """A name, with its database or in the session's."""
+        first = self.plain_name()
+        if self.take("."):
+            return first, self.plain_name()
+        # `db.1table` and the like come as one word from no server, which quotes such names.
+        if not self._database:
+            raise _UnclearError(first)
+        return self._database, first
+
+
+def _of_tables(verb: str, reader: _Reader) -> list[Effect]:
+    if verb == "CREATE":
+        return _create(reader)
+    if verb == "DROP":
+        return _drop(reader)
+    if verb == "ALTER":
+        return _alter(reader)
+    if verb == "RENAME":
+        return _rename(reader)
+    reader.take("TABLE")
+    return [Emptied(reader.table())]
+
+
+def _create(reader: _Reader) -> list[Effect]:
+    replaces = reader.take("OR", "REPLACE")
+    reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
+    if reader.take("INDEX"):
+        reader.skip_to("ON")
+        return [Altered(reader.table())]
+    if not reader.take("TABLE"):
+        return []  # a temporary table is the session's alone; the rest holds no rows of ours
+    unless_there = reader.take("IF", "NOT", "EXISTS")
+    table = reader.table()
+    if replaces:
+        return [Dropped(table), Created(table)]
+    return [Altered(table)] if unless_there else [Created(table)]
+
+
+def _drop(reader: _Reader) -> list[Effect]:
+    if reader.take("INDEX"):
+        reader.skip_to("ON")
+        return [Altered(reader.table())]
+    if reader.take("DATABASE") or reader.take("SCHEMA"):
+        reader.take("IF", "EXISTS")
+        return [DatabaseDropped(reader.plain_name())]
+    if not (reader.take("TABLE") or reader.take("TABLES")):
+        return []
+    reader.take("IF", "EXISTS")
+    found: list[Effect] = [Dropped(reader.table())]
+    while reader.take(","):
+        found.append(Dropped(reader.table()))
+    return found
+
+
+def _rename(reader: _Reader) -> list[Effect]:
+    if not (reader.take("TABLE") or reader.take("TABLES")):
+        return []
+    reader.take("IF", "EXISTS")
+    found: list[Effect] = []
+    while True:
+        table = reader.table()
+        reader.skip_to("TO")  # over WAIT n or NOWAIT
+        found.append(Renamed(table, reader.table()))
+        if not reader.take(","):
+            return found
+
+
+def _alter(reader: _Reader) -> list[Effect]:
+    reader.take_any("ONLINE")
+    ignores = reader.take("IGNORE")
+    if not reader.take("TABLE"):
+        return []
+    reader.take("IF", "EXISTS")
+    table = reader.table()
+    found: list[Effect] = [Altered(table)]
+    if ignores:
+        # Rows that are in the way of a new unique key are removed.
+        found.append(RowsChanged(table, "ALTER IGNORE TABLE"))
+    renamed: list[Effect] = []
+    depth = 0
+    while reader.at < len(reader.tokens):
+        word = reader.word()
+        depth += (word == "(") - (word == ")")
+        if depth:
+            continue
+        if word in _PARTITIONS_LOST and reader.peek() in {"PARTITION", "TABLESPACE", "TABLE"}:
+            found.append(RowsChanged(table, f"{word} {reader.peek()}"))
+        elif word == "WITH" and reader.take("TABLE"):
+            found.append(RowsChanged(reader.table(), "EXCHANGE PARTITION"))
+        elif word == "RENAME" and reader.peek() not in {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}:
+            if reader.peek() in {"TO", "AS", "="}:
+                reader.word()
+            renamed.append(Renamed(table, reader.table()))
+    return [*found, *renamed]

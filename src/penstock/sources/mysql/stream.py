@@ -1,0 +1,161 @@
+"""The events of a server's binlog, as it sends them to a replica.
+
+We say which transactions we have, and the server sends all others, in the order of its binlog. It
+speaks at least every heartbeat, so that silence is a broken connection (S15). Nothing is read ahead
+of who asks: what we do not take stays with the server.
+Sources: the MariaDB documentation, "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP,
+"Slave registration"), and "Global Transaction ID" for @slave_connect_state.
+"""
+
+import secrets
+from struct import Struct as Layout
+from typing import Final
+
+import pymysql
+from pymysql.err import raise_mysql_exception
+
+from penstock.sources.mysql.connection import Connected, Facts, ask, socket_of
+
+_COM_BINLOG_DUMP: Final = 0x12
+_COM_REGISTER_SLAVE: Final = 0x15
+_PACKET_BYTES_MAX: Final = 0xFFFFFF
+_READ_BYTES: Final = 256 << 10
+_KNOWS_GTIDS: Final = 4
+"""What a replica says that knows all of MariaDB's events, GTIDs too."""
+_NON_BLOCKING: Final = 0x01
+"""The server ends the stream where its binlog ends."""
+_BEGINNING: Final = 4
+"""Where the first event of a binlog is."""
+_OK, _END, _ERROR = 0x00, 0xFE, 0xFF
+
+
+class StreamEndedError(pymysql.err.OperationalError):
+    """The server ended the stream."""
+
+
+def drawn_server_id() -> int:
+    """A number among the server's replicas that surely nobody else has, high above people's own."""
+    return (1 << 31) + secrets.randbelow(1 << 31)
+
+
+class BinlogStream:
+    """One connection that the server sends its binlog to. Blocks; one thread at a time."""
+
+    def __init__(self, connection: Connected) -> None:
+        sock = socket_of(connection)
+        if sock is None:
+            raise pymysql.err.InterfaceError(0, "the connection is closed")
+        self._connection = connection
+        self._socket = sock
+        self._buffer = bytearray()
+        self._parts: list[bytes] = []
+
+    def begin(self, facts: Facts, *, after: str, server_id: int, heartbeat_seconds: float) -> None:
+        """Ask for all transactions after those of `after`, which are the last of each domain."""
+        connection = self._connection
+        ask(connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
+        ask(connection, "SET @master_binlog_checksum = %s", facts.binlog_checksum)
+        ask(connection, f"SET @master_heartbeat_period = {round(heartbeat_seconds * 1e9)}")
+        ask(connection, "SET @slave_connect_state = %s", after)
+        ask(connection, "SET @slave_gtid_strict_mode = 1")
+        ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
+        self._register(server_id)
+        self._dump(server_id, file="", flags=0)
+
+    def begin_at(
+        self, facts: Facts, *, file: str, server_id: int, offset: int = _BEGINNING
+    ) -> None:
+        """Ask for what is in a binlog from an event on, up to where the binlogs end now."""
+        ask(self._connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
+        ask(self._connection, "SET @master_binlog_checksum = %s", facts.binlog_checksum)
+        self._dump(server_id, file=file, offset=offset, flags=_NON_BLOCKING)
+
+    def deadline(self, seconds: float) -> None:
+        """Raise TimeoutError where nothing is heard for so long."""
+        self._socket.settimeout(seconds)
+
+    def read(self) -> list[bytes]:
+        """The next events, at least one; waits for it.
+
+        Raises TimeoutError at the deadline, OSError or a MySQLError when the connection breaks, and
+        StreamEndedError when the server ends it. What it refuses is the server's error.
+        """
+        while True:
+            events = self._taken()
+            if events:
+                return events
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise StreamEndedError(2013, "the connection was closed")
+            self._buffer += data
+
+    def _taken(self) -> list[bytes]:
+        """The events that are here whole. An event may come as several packets."""
+        buffer, events, at = self._buffer, list[bytes](), 0
+        end = len(buffer)
+        while end - at >= 4:
+            size = int.from_bytes(buffer[at : at + 3], "little")
+            if end - at - 4 < size:
+                break
+            self._parts.append(bytes(buffer[at + 4 : at + 4 + size]))
+            at += 4 + size
+            if size == _PACKET_BYTES_MAX:
+                continue
+            packet = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts = []
+            if not packet or packet[0] != _OK:
+                if events:
+                    # What came before it is told first: this one is looked at again.
+                    at -= 4 + size
+                    break
+                raise _refusal(packet)
+            events.append(packet[1:])
+        del buffer[:at]
+        return events
+
+    def _register(self, server_id: int) -> None:
+        name = b"penstock"
+        self._send(
+            _COM_REGISTER_SLAVE,
+            _REGISTER.pack(server_id) + bytes([len(name)]) + name + bytes(2) + bytes(2 + 4 + 4),
+        )
+        # Its answer is one packet: OK or an error.
+        while not (answer := self._answer()):
+            data = self._socket.recv(_READ_BYTES)
+            if not data:
+                raise StreamEndedError(2013, "the connection was closed")
+            self._buffer += data
+        if answer[0] != _OK:
+            raise _refusal(answer)
+
+    def _answer(self) -> bytes:
+        size = int.from_bytes(self._buffer[:3], "little")
+        if len(self._buffer) < 4 + size or not size:
+            return b""
+        packet = bytes(self._buffer[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        return packet
+
+    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = _BEGINNING) -> None:
+        self._send(_COM_BINLOG_DUMP, _DUMP.pack(offset, flags, server_id) + file.encode())
+
+    def _send(self, command: int, payload: bytes) -> None:
+        self._socket.sendall(
+            (len(payload) + 1).to_bytes(3, "little") + bytes([0, command]) + payload
+        )
+
+
+_REGISTER: Final = Layout("<I")
+_DUMP: Final = Layout("<IHI")
+
+
+def _refusal(packet: bytes) -> Exception:
+    """The error that a packet is which is no event."""
+    if packet[:1] == bytes([_ERROR]):
+        try:
+            raise_mysql_exception(packet)
+        except pymysql.MySQLError as error:
+            return error
+    if packet[:1] == bytes([_END]):
+        return StreamEndedError(2013, "the server ended the stream")
+    return pymysql.err.InternalError(2027, "a packet that is neither event nor error")

@@ -1,0 +1,169 @@
+"""MariaDB as a source, in tests: what a source says, and the rows that it adds up to."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+from pymysql.connections import Connection
+
+from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
+from penstock.ports import ChangeSource
+from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
+from penstock.sources.mysql.connection import Connected
+from penstock.sources.mysql.positions import MysqlPosition, parse_gtids, parse_position
+from penstock.testing.servers import MariaDbServer
+
+Rows = dict[str, dict[str, Any]]
+"""Documents by table and by key as text."""
+
+
+def config_of(server: MariaDbServer, **options: Any) -> MysqlSourceConfig:
+    """A configuration that captures from `server`."""
+    options = {"port": server.port, "user": "root", "heartbeat_seconds": 0.2, **options}
+    options.setdefault("heartbeat_deadline_seconds", 20)
+    return MysqlSourceConfig.model_validate(options)
+
+
+def source_of(server: MariaDbServer, **options: Any) -> MysqlSource:
+    """A source over `server`."""
+    return MysqlSource("db", config_of(server, **options))
+
+
+def run(connection: "Connection[Any]", *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements; the rows of the last."""
+    rows: tuple[tuple[Any, ...], ...] = ()
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+            rows = cast("tuple[tuple[Any, ...], ...]", cursor.fetchall() or ())
+    return list(rows)
+
+
+def end_of(connection: Connected) -> str:
+    """Where the server's binlog ends now."""
+    ((gtids,),) = run(connection, "SELECT @@gtid_binlog_pos")
+    return str(gtids)
+
+
+def binlogs(connection: Connected) -> list[str]:
+    """The names of the server's binlogs, oldest first."""
+    return [str(name) for name, *_ in run(connection, "SHOW BINARY LOGS")]
+
+
+def purge(connection: Connected) -> None:
+    """Purge all binlogs but the newest. The server keeps one that it still sends to somebody, which
+    it notices with its next heartbeat that nobody is there."""
+    deadline = time.monotonic() + 60
+    while len(found := binlogs(connection)) > 1:
+        assert time.monotonic() < deadline
+        run(connection, f"PURGE BINARY LOGS TO '{found[-1]}'")
+
+
+class Story:
+    """What a source has said, and where it stands."""
+
+    def __init__(self, position: str | None = None) -> None:
+        self.items: list[Commit | Fragment] = []
+        self.position = position
+
+    @property
+    def events(self) -> list[AnyEvent]:
+        return [event for item in self.items for event in item.events]
+
+    @property
+    def changes(self) -> list[ChangeEvent]:
+        return [event for event in self.events if isinstance(event, ChangeEvent)]
+
+    @property
+    def place(self) -> MysqlPosition:
+        assert self.position is not None
+        return parse_position(self.position)
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """What was said beside changes: the operation, and the table that it is of."""
+        return [
+            (event.operation, event.collection)
+            for event in self.events
+            if not isinstance(event, ChangeEvent)
+        ]
+
+    def take(self, item: Commit | Fragment) -> None:
+        self.items.append(item)
+        if isinstance(item, Commit):
+            self.position = item.position
+
+    def crash(self) -> None:
+        """What was staged of an open transaction is dropped."""
+        while self.items and isinstance(self.items[-1], Fragment):
+            self.items.pop()
+
+    def rows(self) -> Rows:
+        """The changes applied, as a consumer would. Empty tables are left out."""
+        rows: Rows = {}
+        for event in self.events:
+            name = f"{event.database}.{event.collection}"
+            if isinstance(event, ChangeEvent):
+                of_table = rows.setdefault(name, {})
+                key = bytes(event.key).decode()
+                if event.operation is Operation.DELETE:
+                    del of_table[key]
+                else:
+                    assert event.full_document is not None
+                    assert (key in of_table) == (event.operation is Operation.REPLACE)
+                    of_table[key] = msgspec.json.decode(event.full_document)
+            elif event.operation == "drop":
+                rows.pop(name, None)
+            elif event.operation == "dropDatabase":
+                for one in [one for one in rows if one.startswith(f"{event.database}.")]:
+                    rows.pop(one)
+            elif event.operation == "rename":
+                said = msgspec.json.decode(cast("Any", event).description)
+                moved = rows.pop(name, None)
+                target = f"{said['to']['db']}.{said['to']['coll']}"
+                rows.pop(target, None)
+                if moved is not None and said["targetCaptured"]:
+                    rows[target] = moved
+        return {table: found for table, found in rows.items() if found}
+
+
+async def follow(source: ChangeSource, story: Story, until: Callable[[Story], bool]) -> Story:
+    """Have the source tell from where `story` stands, until `until` holds of it."""
+    changes = cast("AsyncGenerator[Commit | Fragment]", source.changes(position=story.position))
+    async with asyncio.timeout(120), aclosing(changes) as items:
+        async for item in items:
+            story.take(item)
+            if isinstance(item, Commit):
+                await source.acknowledge(item.position)
+            if until(story):
+                break
+    return story
+
+
+def behind(gtids: str) -> Callable[[Story], bool]:
+    """Holds once a source stands at or behind these transactions."""
+    wanted = parse_gtids(gtids)
+
+    def reached(story: Story) -> bool:
+        if story.position is None or isinstance(story.items[-1], Fragment):
+            return False
+        ours = parse_gtids(story.place.gtids)
+        return all(
+            domain in ours and ours[domain].sequence >= gtid.sequence
+            for domain, gtid in wanted.items()
+        )
+
+    return reached
+
+
+async def caught_up(
+    server: MariaDbServer, source: MysqlSource, story: Story | None = None
+) -> Story:
+    """What the source says up to where the server's binlog ends now."""
+    story = Story() if story is None else story
+    with server.connect() as connection:
+        until = behind(end_of(connection))
+    return await follow(source, story, until)

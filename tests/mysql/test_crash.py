@@ -1,0 +1,240 @@
+"""Writers, capture and the server in processes of their own, killed with -9 at any moment."""
+
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.event import AnyEvent, ChangeEvent, Commit, Entry, Fragment, Operation
+from penstock.log import LmdbLog
+from penstock.log.config import LogConfig
+from penstock.sources.mysql.connection import Connected
+from penstock.testing.servers import MariaDbServer
+from tests.mysql import programs
+from tests.mysql.support import Story, binlogs, caught_up, run, source_of
+from tests.seeds import seed_of
+
+LIVES = 9
+
+
+class Child:
+    """A program that says something now and then, until it is killed."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.mysql.programs", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._said = 0
+        self._turn = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for _ in lines:
+                with self._turn:
+                    self._said += 1
+                    self._turn.notify_all()
+        with self._turn:
+            self._turn.notify_all()
+
+    def says(self, more: int) -> None:
+        """Wait until it has said so much more."""
+        with self._turn:
+            wanted = self._said + more
+            assert self._turn.wait_for(
+                lambda: self._said >= wanted or self._process.poll() is not None, timeout=120
+            )
+        assert self._process.poll() is None, "it ended by itself"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+@contextmanager
+def running(*arguments: object) -> Generator[list[Child]]:
+    """One of it at a time, to be replaced by another."""
+    children = [Child(*arguments)]
+    try:
+        yield children
+    finally:
+        for child in children:
+            child.kill()
+
+
+async def story_of(log_path: Path) -> Story:
+    """What the log holds, as its source said it; its commits are proven whole by the log."""
+    story = Story()
+    log = LmdbLog(LogConfig(path=log_path, free_bytes_min=0))
+    try:
+        await log.abandon("db")
+        head, after = (await log.bounds()).head, 0
+        entries = list[Entry]()
+        while after < head:
+            blocks = await log.read(after=after, until=head)
+            entries += [entry for block in blocks for entry in block.entries()]
+            after = entries[-1].sequence
+        assert [entry.sequence for entry in entries] == list(range(1, head + 1))
+        held = list[AnyEvent]()
+        for entry in entries:
+            held.append(entry.event)
+            if entry.ends_commit:
+                assert len(held) == entry.commit_rows
+                story.items.append(Commit(source="db", position="", events=tuple(held)))
+                held = []
+        assert not held
+        story.position = await log.position("db")
+    finally:
+        await log.close()
+    return story
+
+
+@pytest.mark.slow
+async def test_killed_at_random_all_leave_a_log_that_adds_up_to_the_tables(
+    start_mariadb: Callable[..., MariaDbServer], tmp_path: Path
+) -> None:
+    """S5, S6, invariants 2 and 3: tables of all kinds, interleaved domains, large transactions and
+    changed tables; writers, capture and the server itself are killed."""
+    rng = random.Random(seed_of("mysql-source-crash"))
+    log_path = tmp_path / "log"
+    server = start_mariadb(options=["--innodb-log-file-size=64M"])
+    with server.connect() as db:
+        programs.prepare(db)
+
+    def writing() -> tuple[object, ...]:
+        return ("write", server.port, rng.getrandbits(32))
+
+    capturing = ("capture", server.port, log_path)
+    with running(*writing()) as writers, running(*capturing) as captures:
+        for life in range(LIVES):
+            captures[-1].says(rng.randrange(2, 12))
+            writers[-1].says(rng.randrange(2, 30))
+            match ("writer", "capture", "server")[life % 3]:
+                case "writer":
+                    writers[-1].kill()
+                    writers.append(Child(*writing()))
+                case "capture":
+                    captures[-1].kill()
+                    captures.append(Child(*capturing))
+                case _:
+                    server.kill()
+                    server.restart()
+        captures[-1].says(3)
+    story = await story_of(log_path)
+    captured = len(story.changes)
+    source = source_of(server, include=["d.*"], start="beginning")
+    await caught_up(server, source, story)
+    with server.connect() as db:
+        ours = {table: list(rows.values()) for table, rows in story.rows().items()}
+        for table in programs.TABLES:
+            assert compared(ours.get(f"d.{table}", [])) == compared(contents(db, table)), table
+        told = [(e.transaction, e.collection) for e in once(story)]
+        assert told == list(logged(server, db)), "as the server's own tool reads its binlogs"
+    ids = [event.event_id for event in story.events]
+    assert len(ids) == len(set(ids)), "no event is in the log twice"
+    named = set[str]()
+    for item in whole(story.items):
+        names = {event.transaction for event in item if event.transaction is not None}
+        assert len(names) <= 1
+        assert not names & named, "a transaction is one commit of the log"
+        named |= names
+    assert captured > 100
+    assert {name.split("-")[0] for name in named} == {"0", "1", "2"}
+
+
+def compared(rows: list[dict[str, Any]]) -> Counter[str]:
+    """Rows without an order. Of a column that came later, a row of before says nothing."""
+    return Counter(
+        repr(sorted((name, value) for name, value in row.items() if value is not None))
+        for row in rows
+    )
+
+
+def contents(db: Connected, table: str) -> list[dict[str, Any]]:
+    """What is in a table, in the form of the log."""
+    asked = {"y": "CAST(y AS CHAR)", "z": "TO_BASE64(z)"}
+    if table == "wide":
+        asked["b"] = "b + 0"
+    names = [str(row[0]) for row in run(db, f"SHOW COLUMNS FROM d.{table}")]
+    columns = ", ".join(asked.get(name, name) for name in names)
+    return [
+        {name: written(name, value) for name, value in zip(names, row, strict=True)}
+        for row in run(db, f"SELECT {columns} FROM d.{table}")
+    ]
+
+
+def written(column: str, value: Any) -> Any:
+    """A value as the log has it."""
+    if value is None:
+        return None
+    if column == "x":
+        return {"$numberDecimal": str(value)}
+    if column == "z":
+        return {"$binary": {"base64": value, "subType": "00"}}
+    if column == "s":
+        return str(value).split(",") if value else []
+    return value
+
+
+def once(story: Story) -> Iterator[ChangeEvent]:
+    """The changes, an update of a key once."""
+    last: ChangeEvent | None = None
+    for event in story.changes:
+        if last is None or not is_moved(last, event):
+            yield event
+        last = event
+
+
+def is_moved(last: ChangeEvent, event: ChangeEvent) -> bool:
+    """Whether these are the old and the new key of one row, as only the workload's updates make."""
+    if (last.transaction, last.collection) != (event.transaction, event.collection):
+        return False
+    if (last.operation, event.operation) != (Operation.DELETE, Operation.INSERT):
+        return False
+    if event.collection == "keyless":
+        before = msgspec.json.decode(last.full_document_before_change or b"")
+        return bool(before["one"] == msgspec.json.decode(event.full_document or b"")["one"])
+    return event.collection == "moving" and '"a":"k' in bytes(event.key).decode()
+
+
+def logged(server: MariaDbServer, db: Connected) -> Iterator[tuple[str, str]]:
+    """The transaction and table of each row in the binlogs, by the server's own tool."""
+    files = [str(server.data / name) for name in binlogs(db)]
+    text = subprocess.run(
+        ["mariadb-binlog", "--no-defaults", "-v", "--base64-output=decode-rows", *files],
+        capture_output=True,
+        check=True,
+    ).stdout.decode(errors="replace")
+    gtid, held = "", list[tuple[str, str]]()
+    for line in text.splitlines():
+        if found := re.match(r"#\d{6}\s.*\sGTID (\d+-\d+-\d+)", line):
+            gtid, held = found[1], []
+        elif found := re.match(r"### (?:INSERT INTO|UPDATE|DELETE FROM) `d`\.`(\w+)`", line):
+            held.append((gtid, found[1]))
+        elif line.startswith("COMMIT"):
+            yield from held
+            held = []
+
+
+def whole(items: list[Commit | Fragment]) -> Iterator[list[AnyEvent]]:
+    """The commits of a story, fragments joined to what ends them."""
+    held = list[AnyEvent]()
+    for item in items:
+        held += item.events
+        if isinstance(item, Commit):
+            yield held
+            held = []

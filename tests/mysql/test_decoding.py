@@ -1,0 +1,175 @@
+"""The decoder takes what a server wrote, and anything else with an error: never a wrong length."""
+
+import contextlib
+import struct
+import zlib
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import PenstockError, UndecodableError
+from penstock.event import ChangeEvent
+from penstock.sources.mysql import binlog, rows, tables
+from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
+from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.positions import MysqlPosition, Server
+from penstock.sources.mysql.rows import compile_table
+from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.tables import Table
+from penstock.sources.mysql.transactions import Transactions
+from penstock.testing.servers import MariaDbServer
+from tests.mysql.anything import KINDS, POINT, AnyTable
+from tests.mysql.support import run
+
+CHARSETS = {45: "utf8mb4", 46: "utf8mb4", 8: "latin1", 33: "utf8mb3", 63: "binary"}
+
+
+@pytest.fixture(scope="module")
+def written() -> Iterator[list[bytes]]:
+    """The events of a real binlog: a table of all types, written, updated and deleted; DDL; and
+    one compressed."""
+    from contextlib import ExitStack
+
+    from tests.conftest import started
+
+    with ExitStack() as stack:
+        server = started(
+            stack,
+            MariaDbServer(options=["--log-bin-compress=1", "--log-bin-compress-min-len=2000"]),
+        )
+        with server.connect() as db:
+            run(db, "SET sql_mode = ''", "CREATE DATABASE d", "USE d")
+            every = [(kind, True) for kind in [*KINDS, POINT] if "INET" not in kind.ddl]
+            AnyTable(every[:60], [[None] * 60], []).make(db, "a")
+            run(db, "CREATE TABLE b (id INT PRIMARY KEY, t TEXT, n DECIMAL(20, 5), d DATETIME(3))")
+            run(db, "INSERT INTO b VALUES (1, REPEAT('x', 3000), 1.5, NOW()), (2, 'y', -7, NULL)")
+            run(db, "UPDATE b SET t = 'z'", "DELETE FROM b WHERE id = 1", "TRUNCATE b")
+            run(db, "RENAME TABLE b TO c", "DROP TABLE c", "FLUSH BINARY LOGS")
+        yield split((server.data / "mysql-bin.000001").read_bytes())
+
+
+def split(file: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    at = 4
+    while at < len(file):
+        size = int.from_bytes(file[at + 9 : at + 13], "little")
+        found.append(file[at : at + size])
+        at += size
+    return found
+
+
+def reading() -> Transactions:
+    def compiled(table: Table) -> rows.CompiledTable:
+        return compile_table(table, {**dict.fromkeys(range(1, 2048), "utf8mb4"), **CHARSETS})
+
+    position = MysqlPosition(Server(1), "", Scope())
+    teller = Teller("db", tenant=None)
+    return Transactions("db", position, teller=teller, compile_table=compiled, undone={})
+
+
+def read(events: list[bytes]) -> list[object]:
+    """What events come to."""
+    checksums, transactions = Checksums(), reading()
+    said: list[object] = []
+    for data in events:
+        for item in transactions.event(checksums.event(data), data):
+            said += item.events
+    return said
+
+
+def signed(data: bytes) -> bytes:
+    """An event with the size and checksum that it should have."""
+    data = data[:9] + struct.pack("<I", len(data)) + data[13:]
+    return data[:-4] + struct.pack("<I", zlib.crc32(data[:-4]))
+
+
+def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
+    said = read(written)
+    changes = [event for event in said if isinstance(event, ChangeEvent)]
+    assert [event.collection for event in changes] == ["a", "b", "b", "b", "b", "b"]
+    kinds = {data[4] for data in written}
+    assert EventType.WRITE_ROWS_COMPRESSED_V1 in kinds
+    assert EventType.UPDATE_ROWS_COMPRESSED_V1 in kinds
+
+
+def test_a_byte_that_changed_on_its_way_is_noticed(written: list[bytes]) -> None:
+    """By the event's checksum, whichever byte it is."""
+    checksums = Checksums()
+    for data in written:
+        event = checksums.event(data)
+        if event.type in {EventType.FORMAT_DESCRIPTION, EventType.ROTATE}:
+            continue
+        for at in range(0, len(data), 7):
+            damaged = data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
+            if damaged[4] in {EventType.FORMAT_DESCRIPTION, EventType.ROTATE}:
+                continue
+            with pytest.raises(MalformedEventError):
+                checksums.event(damaged)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
+    written: list[bytes], data: st.DataObject
+) -> None:
+    """S1: cut, grown and flipped anywhere, with a checksum that fits."""
+    which = data.draw(st.integers(1, len(written) - 1))
+    event = bytearray(written[which])
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(4, len(event) - 5))
+        match data.draw(st.sampled_from(["flip", "cut", "grow", "byte"])):
+            case "flip":
+                event[at] ^= 1 << data.draw(st.integers(0, 7))
+            case "byte":
+                event[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0xFB, 0xFC, 0xFE, 0xFF]))
+            case "cut":
+                del event[at : at + data.draw(st.integers(1, 9))]
+            case _:
+                event[at:at] = data.draw(st.binary(min_size=1, max_size=9))
+        if len(event) < 24:
+            return
+    mutated = [*written[:which], signed(bytes(event)), *written[which + 1 :]]
+    # An error with its type and place is all that is asked of it.
+    with contextlib.suppress(PenstockError, MalformedEventError):
+        read(mutated)
+
+
+def test_a_type_that_is_not_known_stops_capture_unless_the_server_says_it_may_be_left_out(
+    written: list[bytes],
+) -> None:
+    """S1."""
+    begin = next(i for i, data in enumerate(written) if data[4] == EventType.GTID)
+    for kind in (18, 37, 39, 40, 41, 42, 43, 164, 200, 255):
+        strange = bytearray(written[begin])
+        strange[4] = kind
+        with pytest.raises(UndecodableError, match=f"type {kind} "):
+            read([*written[:begin], signed(bytes(strange))])
+        strange[17] |= binlog.IGNORABLE_FLAG
+        if kind != EventType.XA_PREPARE:
+            read([*written[:begin], signed(bytes(strange))])
+
+
+def test_rows_of_a_table_that_was_described_otherwise_stop_capture(written: list[bytes]) -> None:
+    """S4: the number of columns is that of the table map, or nothing is read."""
+    body = Checksums()
+    maps = [data for data in written if data[4] == EventType.TABLE_MAP]
+    for data in written:
+        event = body.event(data)
+        if event.type == EventType.WRITE_ROWS_V1:
+            other = tables.parse_table(maps[-1][19:-4])
+            compiled = compile_table(other, dict.fromkeys(range(2048), "utf8mb4"))
+            with pytest.raises(MalformedEventError, match="another's"):
+                rows.changes(event.type, event.body, compiled)
+            return
+    pytest.fail("no rows were written")
+
+
+@given(st.binary(max_size=40))
+def test_compressed_bytes_are_inflated_or_refused(data: bytes) -> None:
+    packed = bytes([0x81, len(data)]) + zlib.compress(data)
+    assert binlog.uncompressed(packed) == data
+    for damaged in (packed[:-1], packed[:1] + b"\xff" + packed[2:], data):
+        with contextlib.suppress(MalformedEventError):
+            assert binlog.uncompressed(damaged) == data

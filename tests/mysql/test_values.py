@@ -1,0 +1,113 @@
+"""Every type and any value: what the log has is what the server itself says (A28, S2, S12)."""
+
+import asyncio
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.sources.mysql.charsets import CODECS, LATIN1_TABLE
+from penstock.testing.servers import MariaDbServer
+from tests.mysql.anything import KINDS, POINT, AnyTable, Kind, normal, tables
+from tests.mysql.support import Story, caught_up, follow, run, source_of
+
+LOOSE = "SET sql_mode = '', time_zone = '+00:00'"
+"""The server takes zero dates, and makes what fits of what does not."""
+
+
+async def compare(server: MariaDbServer, database: str, made: dict[str, AnyTable]) -> int:
+    """Make tables, read them from the binlog, and compare with what the server says."""
+    source = source_of(server, include=[f"{database}.*"])
+    story = await follow(source, Story(), lambda _: True)
+    with server.connect(database=database) as db:
+        run(db, LOOSE)
+        for name, table in made.items():
+            table.make(db, name)
+        await caught_up(server, source, story)
+        rows, compared = story.rows(), 0
+        for name, table in made.items():
+            ours = {row["id"]: row for row in rows.get(f"{database}.{name}", {}).values()}
+            theirs = table.told(db, name)
+            for number, row in theirs.items():
+                for column, value in row.items():
+                    found = ours[number][column]
+                    what = table.columns[int(column[1:])][0].ddl if column != "id" else "INT"
+                    assert normal(found) == normal(value), f"{what}: {found!r} is not {value!r}"
+                    compared += 1
+            assert ours.keys() == theirs.keys()
+            run(db, f"DROP TABLE {name}")
+    return compared
+
+
+@pytest.mark.parametrize("number", range(8))
+async def test_each_type_alone_comes_as_the_server_says(
+    mariadb: MariaDbServer, mariadb_database: str, number: int
+) -> None:
+    """The type matrix: the edges of each type, NULL and not."""
+    every = [*KINDS, POINT][number::8]
+    made = {
+        f"t{i}": AnyTable([(kind, True)], [[value] for value in [*edges(kind), None]], [])
+        for i, kind in enumerate(every)
+    }
+    assert await compare(mariadb, mariadb_database, made) > len(every)
+
+
+def edges(kind: Kind) -> list[object]:
+    """The first values of a type that are tried, the same each time."""
+    found: list[object] = []
+
+    @settings(max_examples=12, database=None, derandomize=True, deadline=None)
+    @given(kind.values)
+    def collect(value: object) -> None:
+        found.append(value)
+
+    collect()
+    return found
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(made=st.lists(tables(), min_size=1, max_size=3))
+def test_any_rows_of_any_tables_come_as_the_server_says(
+    mariadb: MariaDbServer, made: list[AnyTable]
+) -> None:
+    with mariadb.connect() as db:
+        run(db, "CREATE DATABASE IF NOT EXISTS anything")
+    asyncio.run(compare(mariadb, "anything", {f"t{i}": table for i, table in enumerate(made)}))
+
+
+async def test_a_timestamp_is_the_same_instant_under_a_server_of_another_zone(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """S12: a TIMESTAMP is an instant, a DATETIME is what was written."""
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"])
+    story = await follow(source, Story(), lambda _: True)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "SET time_zone = '+05:30'",
+            "CREATE TABLE a (id INT PRIMARY KEY, t TIMESTAMP(3), d DATETIME)",
+            "INSERT INTO a VALUES (1, '2026-01-01 05:30:00.5', '2026-01-01 05:30:00')",
+        )
+    await caught_up(mariadb, source, story)
+    assert msgspec.json.decode(story.changes[0].full_document or b"") == {
+        "id": 1,
+        "t": {"$date": "2026-01-01T00:00:00.500Z"},
+        "d": "2026-01-01 05:30:00",
+    }
+
+
+@pytest.mark.parametrize("charset", ["latin1", "ascii"])
+def test_each_byte_of_a_character_set_is_the_character_that_the_server_makes_of_it(
+    mariadb: MariaDbServer, charset: str
+) -> None:
+    with mariadb.connect() as db:
+        every = run(
+            db,
+            " UNION ALL ".join(
+                f"SELECT CONVERT(CONVERT(x'{byte:02x}' USING {charset}) USING utf8mb4)"
+                for byte in range(128 if charset == "ascii" else 256)
+            ),
+        )
+    ours = LATIN1_TABLE if charset == "latin1" else bytes(range(128)).decode(CODECS[charset])
+    assert [character for (character,) in every] == list(ours)

@@ -1,0 +1,63 @@
+"""The MariaDB that tests start is a real one, and keeps what it was told."""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.servers import MariaDbServer, ServerUnavailableError
+
+
+def test_what_was_committed_survives_kill_9(start_mariadb: Callable[..., MariaDbServer]) -> None:
+    server = start_mariadb(server_id=7)
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE d")
+        cursor.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
+        cursor.execute("INSERT INTO d.t VALUES (1)")
+        cursor.execute("SELECT @@gtid_binlog_pos")
+        assert cursor.fetchall() == (("0-7-3",),)
+    server.kill()
+    assert not server.process.running
+    server.restart()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM d.t")
+        assert cursor.fetchall() == ((1,),)
+
+
+@pytest.mark.server
+def test_it_dies_with_the_process_that_started_it(
+    start_mariadb: Callable[..., MariaDbServer],
+) -> None:
+    start_mariadb().stop()  # skipped where there is none
+    program = (
+        "import os, signal\n"
+        "from penstock.testing.servers import MariaDbServer\n"
+        "server = MariaDbServer()\n"
+        "server.start()\n"
+        "print(server.process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    pid = int(outcome.stdout)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}/cmdline").exists():
+        if not Path(f"/proc/{pid}/cmdline").read_bytes():
+            break  # dead, and not yet waited for
+        assert time.monotonic() < deadline, "it outlives us"
+
+
+def test_a_missing_mariadb_is_a_sentence_that_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nothing(_: str, **_options: object) -> None:
+        return None
+
+    monkeypatch.setattr(shutil, "which", nothing)
+    with pytest.raises(ServerUnavailableError, match="apt-get install mariadb-server"):
+        MariaDbServer().start()
