@@ -4,7 +4,6 @@
 the bell: readers in this process hear it, and those in others over the socket beside the files.
 """
 
-import fcntl
 import os
 import threading
 import uuid
@@ -16,6 +15,7 @@ from typing import Final, Self
 from penstock import kv
 from penstock.clocks import Clock, SystemClock, Trust
 from penstock.kv import Transaction as Txn
+from penstock.locks import hold
 from penstock.store import backups, indexes
 from penstock.store.errors import (
     StoreClosedError,
@@ -324,16 +324,10 @@ class Engine:
 
 def _lock(path: Path) -> int:
     """The exclusive lock of a store's writer: a descriptor that holds it until it is closed."""
-    descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise StoreLockedError(
+    return hold(
+        path / LOCK_NAME,
+        refused=lambda owner: StoreLockedError(
             f"process {owner} writes the store at {path}, and a store has one writer. Nothing was "
             f"changed. Stop that process, open with read_only=True, or use its server."
-        ) from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+        ),
+    )

@@ -6,7 +6,6 @@ call could write behind a newer one, and an item's changes would come out of ord
 """
 
 import asyncio
-import fcntl
 import os
 from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from penstock.errors import TriggerError, TriggerLockedError
 from penstock.folders import make_folder, sync_folder
+from penstock.locks import hold
 from penstock.trigger.lineage import Place
 
 FORMAT: Final = 1
@@ -40,15 +40,10 @@ def locked(folder: Path, *, name: str) -> Generator[int]:
     Raises TriggerLockedError while another process, or a child of a killed one, holds it.
     """
     make_folder(folder, mode=0o700)
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = hold(
+        folder / _LOCK, refused=lambda owner: TriggerLockedError(name=name, owner=owner)
+    )
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            raise TriggerLockedError(name=name, owner=owner) from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield descriptor
     finally:
         os.close(descriptor)
