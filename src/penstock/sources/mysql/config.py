@@ -60,6 +60,12 @@ class MysqlSourceConfig(Config):
         description="When the server no longer holds what follows our position: a gap is recorded, "
         "and capture stops, or goes on from now.",
     )
+    on_cascades: Literal["halt", "ignore"] = Field(
+        "halt",
+        description="When a foreign key changes rows of a captured table by itself (ON DELETE "
+        "CASCADE, SET NULL), which the server writes to no binlog: stop, or capture the table "
+        "without these changes, with a warning at each start.",
+    )
     heartbeat_seconds: Seconds = Field(
         5.0, gt=0, le=600, description="Have the server say so often that it is quiet."
     )

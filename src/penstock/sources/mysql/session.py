@@ -23,7 +23,7 @@ from penstock.errors import (
     SourceSilentError,
     UndecodableError,
 )
-from penstock.event import AnyEvent, Commit, Fragment
+from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
 from penstock.sources.mysql.binlog import Checksums, Event, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
@@ -123,13 +123,7 @@ class Session:
         asking = self._ask_by()
         found = facts(asking)
         self._require(found)
-        cascades = cascading(asking, self._config.scope) if self._warns else []
-        if cascades:
-            logger.warning(
-                "foreign keys change rows of these tables by themselves, and that is in no binlog",
-                source=self._source,
-                tables=cascades,
-            )
+        self._require_logged(asking)
         server = Server(found.server_id, found.server_uid)
         events: list[AnyEvent] = []
         error: PenstockError | None = None
@@ -162,6 +156,27 @@ class Session:
                 f"{self._source}: {why}. Nothing was captured, and nothing was skipped. What to "
                 f"do: {remedy}."
             )
+
+    def _require_logged(self, asking: Connected) -> None:
+        """Have every change of the captured tables in the binlog, or hear that it need not be."""
+        if self._config.on_cascades == "ignore" and not self._warns:
+            return
+        cascades = cascading(asking, self._config.scope)
+        if not cascades:
+            return
+        if self._config.on_cascades == "halt":
+            raise ConfigError(
+                f"{self._source}: a foreign key changes rows of {', '.join(cascades[:10])} by "
+                f"itself (ON DELETE CASCADE, SET NULL), and the server writes that to no binlog: "
+                f"these changes would be missed. What was captured before is safe. Have the "
+                f"application change these rows (ON DELETE RESTRICT), exclude the tables, or set "
+                f"on_cascades = 'ignore' to capture them without these changes."
+            )
+        logger.warning(
+            "foreign keys change rows of these tables by themselves, and that is in no binlog",
+            source=self._source,
+            tables=cascades,
+        )
 
     def _start(self, asking: Connected, found: Facts) -> str:
         if self._config.start == "now":
@@ -308,6 +323,8 @@ class Session:
                 event = self._parsed(data)
                 beat = beat or event.type == EventType.HEARTBEAT
                 items += self._reading.event(event, data)
+            if any(_redefines(item) for item in items):
+                self._again(self._require_logged)
         except PenstockError as error:
             return Step(items, error)
         if items and isinstance(items[-1], Commit):
@@ -412,6 +429,11 @@ class Session:
         asking, self._asking = self._asking, None
         if asking is not None:
             discard(asking)
+
+
+def _redefines(item: Item) -> bool:
+    """Whether it says that a captured table has changed."""
+    return any(isinstance(event, SchemaEvent) for event in item.events)
 
 
 def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:

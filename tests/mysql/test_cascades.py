@@ -1,0 +1,62 @@
+"""What a foreign key does to rows is in no binlog: nobody hears of it by silence."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.testing.servers import MariaDbServer
+from tests.mysql.support import Story, caught_up, follow, run, source_of
+
+PARENT = "CREATE TABLE parents (id INT PRIMARY KEY)"
+CHILD = "CREATE TABLE children (id INT PRIMARY KEY, parent INT)"
+CASCADE = "ALTER TABLE children ADD FOREIGN KEY (parent) REFERENCES parents (id) ON DELETE CASCADE"
+
+
+async def test_a_table_whose_rows_go_with_others_is_refused_before_anything_is_captured(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, PARENT, CHILD, CASCADE)
+    of_database: dict[str, Any] = {"include": [f"{mariadb_database}.*"]}
+    with pytest.raises(ConfigError, match=r"children by itself.*on_cascades = 'ignore'"):
+        await follow(source_of(mariadb, **of_database), Story(), lambda _: True)
+    told = await follow(source_of(mariadb, **of_database, on_cascades="ignore"), Story(), bool)
+    assert told.changes == []
+    without = source_of(mariadb, include=[f"{mariadb_database}.parents"])
+    await follow(without, Story(), bool)
+
+
+async def test_a_table_that_becomes_one_stops_capture_behind_the_statement(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"])
+    story, inserted = await follow(source, Story(), bool), asyncio.Event()
+
+    def never(said: Story) -> bool:
+        if said.changes:
+            inserted.set()
+        return False
+
+    reading = asyncio.create_task(follow(source, story, never))
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, PARENT, CHILD, "INSERT INTO children VALUES (1, NULL)")
+        await inserted.wait()
+        run(db, CASCADE)
+        with pytest.raises(ConfigError, match="What was captured before is safe"):
+            await reading
+        assert story.said == [
+            ("create", "parents"),
+            ("create", "children"),
+            ("modify", "children"),
+        ]
+        assert len(story.changes) == 1
+        with pytest.raises(ConfigError):
+            await caught_up(mariadb, source, story)
+        run(
+            *(db, "ALTER TABLE children DROP FOREIGN KEY children_ibfk_1"),
+            "INSERT INTO parents VALUES (1)",
+        )
+    await caught_up(mariadb, source, story)
+    assert len(story.changes) == 2
