@@ -166,6 +166,18 @@ def test_rows_of_a_table_that_was_described_otherwise_stop_capture(written: list
     pytest.fail("no rows were written")
 
 
+def test_rows_are_read_whatever_number_their_table_has(written: list[bytes]) -> None:
+    """S1: 0x00FFFFFF says that rows are of no table, and is the number of a table all the same,
+    once a server has opened so many."""
+    numbered = [
+        signed(data[:19] + b"\xff\xff\xff\0\0\0" + data[25:])
+        if data[4] == EventType.TABLE_MAP or data[4] in rows.ROWS
+        else data
+        for data in written
+    ]
+    assert read(numbered) == read(written)
+
+
 @given(st.binary(max_size=40))
 def test_compressed_bytes_are_inflated_or_refused(data: bytes) -> None:
     packed = bytes([0x81, len(data)]) + zlib.compress(data)

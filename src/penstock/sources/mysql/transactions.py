@@ -47,8 +47,8 @@ FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _TABLES_MAX: Final = 4096
 """Tables, as of one place, that are kept compiled."""
-_NO_TABLE: Final = 0x00FFFFFF
-"""What rows refer to that only say that a statement ends."""
+_NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
+"""What rows refer to that only say that a statement ends; the first may be a table's, too."""
 
 _HARMLESS: Final = frozenset(
     {
@@ -259,11 +259,11 @@ class Transactions:
 
     def _changes(self, kind: int, body: bytes) -> Sequence[Item]:
         which = refers_to(body)
-        if which == _NO_TABLE:
+        mapped = self._tables.get(which)
+        if mapped is None and which in _NO_TABLE:
             return ()
         if self._place is None:
             raise MalformedEventError("rows outside a transaction")
-        mapped = self._tables.get(which)
         if mapped is None:
             raise MalformedEventError("rows of a table that was not described")
         known = self._known.get(mapped)
