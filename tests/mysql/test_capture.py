@@ -190,6 +190,34 @@ async def test_what_is_taken_back_is_not_told(
     assert [row["id"] for row in rows[m].values()] == [1, 5]
 
 
+async def test_a_savepoint_is_the_same_one_in_another_case(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """S5: the second takes the place of the first, so that less is rolled back."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "CREATE TABLE m (id INT PRIMARY KEY) ENGINE = MyISAM",
+            "BEGIN",
+            "SAVEPOINT one",
+            "INSERT INTO t VALUES (1)",
+            "SAVEPOINT ONE",
+            # The server forgets what it rolls back, unless there is what it cannot.
+            "CREATE TEMPORARY TABLE x (id INT)",
+            "INSERT INTO t VALUES (2)",
+            "INSERT INTO m VALUES (1)",
+            "ROLLBACK TO one",
+            "INSERT INTO t VALUES (3)",
+            "COMMIT",
+        )
+        kept = [row[0] for row in run(db, "SELECT id FROM t")]
+    await caught_up(mariadb, source, story)
+    assert kept == [1, 3]
+    assert [event.document_id for event in story.changes if event.collection == "t"] == ["1", "3"]
+
+
 async def test_what_is_taken_back_of_a_large_transaction_is_read_again_without_it(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

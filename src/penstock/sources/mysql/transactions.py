@@ -296,13 +296,14 @@ class Transactions:
             self._undo(0)
             return self._end()
         if word.startswith("ROLLBACK TO "):
-            name = text[len("ROLLBACK TO ") :]
+            name = text[len("ROLLBACK TO ") :].casefold()
             if name not in self._savepoints:
                 raise MalformedEventError("a ROLLBACK TO a SAVEPOINT that was not set")
             self._undo(self._savepoints[name])
             return ()
         if word.startswith("SAVEPOINT "):
-            self._savepoints[text[len("SAVEPOINT ") :]] = self._place.ordinal
+            # Their case does not count: another one of the name takes the place of the first.
+            self._savepoints[text[len("SAVEPOINT ") :].casefold()] = self._place.ordinal
             return ()
         items = list(self._effects(said.text, said.database))
         if self._begun.standalone:
