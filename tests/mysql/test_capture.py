@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from pymysql.err import IntegrityError
 
 from penstock.errors import ConfigError, SourceUnavailableError, UndecodableError
 from penstock.event import ChangeEvent, Commit, Fragment, Operation, SchemaEvent, SystemEvent
@@ -449,6 +450,26 @@ async def test_statements_about_tables_come_in_their_place_and_rows_follow_the_n
     said = msgspec.json.decode(create.description)
     assert said["ns"] == {"db": mariadb_database, "coll": "a"}
     assert said["statement"].startswith("CREATE TABLE a (id")
+
+
+async def test_an_alter_in_two_phases_is_told_once_and_one_that_failed_never(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """A16: it is logged as it begins, and again as it ends."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE t (id INT PRIMARY KEY, n INT)",
+            "INSERT INTO t VALUES (1, 5), (2, 5)",
+            "SET binlog_alter_two_phase = 1",
+        )
+        with pytest.raises(IntegrityError):
+            run(db, "ALTER TABLE t ADD UNIQUE (n)")
+        run(db, "ALTER TABLE t MODIFY n BIGINT, RENAME u", "UPDATE u SET n = 6")
+    await caught_up(mariadb, source, story)
+    assert story.said == [("create", "t"), ("modify", "t"), ("rename", "t")]
+    assert [row["n"] for row in story.rows()[f"{mariadb_database}.u"].values()] == [6, 6]
 
 
 async def test_rows_that_go_without_a_word_are_a_gap_of_their_table(

@@ -159,6 +159,15 @@ class Begun(NamedTuple):
     sequence: int
     domain: int
     flags: int
+    more_flags: int = 0
+
+    @property
+    def alters_nothing(self) -> bool:
+        """Whether its ALTER only begins (START ALTER), or did not come about (ROLLBACK ALTER).
+
+        With binlog_alter_two_phase, an ALTER is logged as it begins, and again as it ends.
+        """
+        return bool(self.more_flags & (0x02 | 0x08))
 
     @property
     def standalone(self) -> bool:
@@ -177,14 +186,21 @@ class Begun(NamedTuple):
 
 
 _GTID = Layout("<QIB")
+_GROUP_COMMIT = 0x02
+"""The number of its group commit follows."""
+_XA = 0x40 | 0x80
 
 
 def begun(body: bytes) -> Begun:
     """What a GTID event (162) says."""
     try:
-        return Begun(*_GTID.unpack_from(body))
+        sequence, domain, flags = _GTID.unpack_from(body)
     except struct.error as error:
         raise MalformedEventError("a GTID event that is too short") from error
+    at = _GTID.size + (8 if flags & _GROUP_COMMIT else 0)
+    # The name of an XA transaction would come first. What is short is filled up with zeros.
+    more = 0 if flags & _XA or at >= len(body) else body[at]
+    return Begun(sequence, domain, flags, more)
 
 
 def gtid_of(event: Event, data: bytes) -> Gtid:

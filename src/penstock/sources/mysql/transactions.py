@@ -305,7 +305,9 @@ class Transactions:
             # Their case does not count: another one of the name takes the place of the first.
             self._savepoints[text[len("SAVEPOINT ") :].casefold()] = self._place.ordinal
             return ()
-        items = list(self._effects(said.text, said.database))
+        items: list[Item] = []
+        if not self._begun.alters_nothing:
+            items += self._effects(said.text, said.database)
         if self._begun.standalone:
             items += self._end()
         return items
