@@ -472,6 +472,52 @@ async def test_an_alter_in_two_phases_is_told_once_and_one_that_failed_never(
     assert [row["n"] for row in story.rows()[f"{mariadb_database}.u"].values()] == [6, 6]
 
 
+@pytest.mark.parametrize("charset", ["latin1", "utf8mb3", "binary"])
+async def test_names_in_statements_are_read_in_the_character_set_of_their_session(
+    mariadb: MariaDbServer, mariadb_database: str, charset: str
+) -> None:
+    """A16: the binlog has a statement's bytes as they were sent."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database, charset="utf8mb4") as db:
+        sent = "latin1" if charset == "latin1" else "utf-8"
+        run(db, "CREATE TABLE caf\u00e9 (id INT PRIMARY KEY)", f"SET NAMES {charset}")
+        run(db, "INSERT INTO `caf\u00e9` VALUES (1)".encode(sent))
+        run(db, "TRUNCATE `caf\u00e9`".encode(sent))
+    await caught_up(mariadb, source, story)
+    assert story.said == [("create", "caf\u00e9"), ("drop", "caf\u00e9"), ("create", "caf\u00e9")]
+    assert not story.rows()
+
+
+async def test_a_name_that_cannot_be_read_is_a_gap_and_does_not_stop_capture(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """S13."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "SET NAMES gbk", "CREATE TABLE \u8ba2\u5355 (id INT PRIMARY KEY)".encode("gbk"))
+        run(db, "SET NAMES utf8mb4", "CREATE TABLE t (id INT PRIMARY KEY)")
+        run(db, b"ALTER TABLE t ADD n VARCHAR(9) DEFAULT _latin1'\xe9'")
+    await caught_up(mariadb, source, story)
+    assert story.said == [("gap", ""), ("create", "t"), ("modify", "t")]
+
+
+async def test_names_have_the_case_that_the_server_gives_them(
+    start_mariadb: Callable[..., MariaDbServer],
+) -> None:
+    """A16: with lower_case_table_names, rows have names in lower case, and statements do not."""
+    server = start_mariadb(options=["--lower-case-table-names=1"])
+    with server.connect() as db:
+        run(db, "CREATE DATABASE d")
+    source, story = await begun(server, "d")
+    with server.connect() as db:
+        run(db, "CREATE TABLE D.Orders (id INT PRIMARY KEY)", "INSERT INTO d.ORDERS VALUES (1)")
+        run(db, "RENAME TABLE D.ORDERS TO D.Gone", "TRUNCATE D.GONE")
+    await caught_up(server, source, story)
+    said = [("create", "orders"), ("rename", "orders"), ("drop", "gone"), ("create", "gone")]
+    assert story.said == said
+    assert not story.rows()
+
+
 async def test_rows_that_go_without_a_word_are_a_gap_of_their_table(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

@@ -66,7 +66,13 @@ def reading() -> Transactions:
 
     position = MysqlPosition(Server(1), "", Scope())
     teller = Teller("db", tenant=None)
-    return Transactions("db", position, teller=teller, compile_table=compiled, undone={})
+    return Transactions(
+        *("db", position),
+        teller=teller,
+        compile_table=compiled,
+        charset_of=lambda _: "",
+        undone={},
+    )
 
 
 def read(events: list[bytes]) -> list[object]:

@@ -221,6 +221,8 @@ class Query(NamedTuple):
     text: str
     error: int
     thread: int
+    collation: int
+    """Of the character set in which its session wrote it; 0 where it does not say."""
 
 
 _QUERY = Layout("<IIBHH")
@@ -244,7 +246,28 @@ def query(body: bytes, *, compressed: bool = False) -> Query:
         text.decode(errors="surrogateescape"),
         error,
         thread,
+        _client_collation(body[_QUERY.size : start]),
     )
+
+
+_CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 4, 5, 6
+_VARIABLE_BYTES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8}
+"""Of the session's variables that have one length: flags, SQL mode, auto increment, ..."""
+
+
+def _client_collation(variables: bytes) -> int:
+    at = 0
+    while at < len(variables):
+        code, at = variables[at], at + 1
+        if code == _CLIENT_CHARSET:
+            return int.from_bytes(variables[at : at + 2], "little")
+        if code in {_TIME_ZONE, _CATALOG}:
+            at += 1 + int.from_bytes(variables[at : at + 1], "little")
+        elif code in _VARIABLE_BYTES:
+            at += _VARIABLE_BYTES[code]
+        else:
+            return 0
+    return 0
 
 
 class Rotation(NamedTuple):

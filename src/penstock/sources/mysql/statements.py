@@ -119,9 +119,13 @@ class _UnclearError(ValueError):
     """The statement does not go on as it must."""
 
 
-def effects(statement: str, *, database: str) -> list[Effect]:
-    """What `statement` does; `database` is the session's, for names without one."""
-    reader = _Reader(_tokens(statement), database)
+def effects(statement: str, *, database: str, lowers: bool = False) -> list[Effect]:
+    """What `statement` does; `database` is the session's, for names without one.
+
+    With `lowers`, the server keeps names in lower case, however they are written
+    (lower_case_table_names).
+    """
+    reader = _Reader(_tokens(statement), database, lowers=lowers)
     try:
         verb = reader.word()
         if verb == "SET" and reader.take("STATEMENT"):
@@ -150,10 +154,11 @@ def _tokens(statement: str) -> list[_Token]:
 class _Reader:
     """Goes through a statement's words."""
 
-    def __init__(self, tokens: Sequence[_Token], database: str) -> None:
+    def __init__(self, tokens: Sequence[_Token], database: str, *, lowers: bool) -> None:
         self.tokens = tokens
         self.at = 0
         self._database = database
+        self._lowers = lowers
 
     def word(self) -> str:
         """The next word, taken; empty at the end, and for a quoted name."""
@@ -192,7 +197,7 @@ class _Reader:
         self.at += 1
         if not token.quoted and not re.fullmatch(r"[\w$]+", token.text):
             raise _UnclearError(token.text)
-        return token.text
+        return token.text.lower() if self._lowers else token.text
 
     def table(self) -> Name:
         """A name, with its database or in the session's."""

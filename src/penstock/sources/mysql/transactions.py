@@ -27,11 +27,13 @@ from penstock.sources.mysql.binlog import (
     EventType,
     Gtid,
     MalformedEventError,
+    Query,
     begun,
     gtid_of,
     query,
     rotation,
 )
+from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
@@ -82,15 +84,22 @@ class Transactions:
         *,
         teller: Teller,
         compile_table: Compile,
+        charset_of: Callable[[int], str],
         undone: Undone,
+        lowers: bool = False,
     ) -> None:
-        """`undone` is what another reading found out of what was not committed; this one adds to
-        it."""
+        """`charset_of` names the character set of a collation; empty where there is none.
+
+        `undone` is what another reading found out of what was not committed; this one adds to it.
+        `lowers`: the server keeps the names of tables in lower case.
+        """
         self._source = source
         self._base = position
         self._gtids = parse_gtids(position.gtids)
         self._teller = teller
         self._compile = compile_table
+        self._charset_of = charset_of
+        self._lowers = lowers
         self._undone = undone
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
@@ -307,26 +316,43 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said.text, said.database)
+            items += self._effects(said)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, statement: str, database: str) -> Sequence[Item]:
-        # Text that is no UTF-8 is told as far as it can be.
-        text = statement.encode(errors="surrogateescape").decode(errors="replace")
+    def _effects(self, said: Query) -> Sequence[Item]:
+        text, known = self._text(said)
         events: list[AnyEvent] = []
         changed = False
-        for effect in statements.effects(statement, database=database):
+        for effect in statements.effects(text, database=said.database, lowers=self._lowers):
             changed = True
+            named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
+            if not named and not isinstance(effect, statements.RowsAsStatement):
+                events += self._told(statements.Unclear(), text)
+                break
             events += self._told(effect, text)
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
             self._known.clear()
         return self._hold(events)
 
+    def _text(self, said: Query) -> tuple[str, bool]:
+        """A statement's text, and whether we know the character set in which its session wrote it.
+
+        What is not of it, as a literal in its own, is replaced.
+        """
+        if said.text.isascii():
+            return said.text, True
+        data = said.text.encode(errors="surrogateescape")
+        charset = self._charset_of(said.collation)
+        codec = "utf-8" if charset in {"", "binary"} else CODECS.get(charset)
+        if codec == CODECS["latin1"]:
+            return latin1(data), True
+        return data.decode(codec or "utf-8", errors="replace"), codec is not None
+
     def _told(self, effect: statements.Effect, text: str) -> Sequence[AnyEvent]:
-        """The events of one effect. Names that are not text are told with a replacement sign."""
+        """The events of one effect."""
         scope, facts = self._base.scope, {"statement": text}
         assert self._place is not None
         if isinstance(effect, statements.RowsAsStatement):
