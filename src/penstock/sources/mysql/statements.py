@@ -100,9 +100,7 @@ _ROW_VERBS: Final = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "CALL", "DO", "VALUES"}
 )
 _TABLE_VERBS: Final = frozenset({"CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE"})
-_PARTITIONS_LOST: Final = frozenset(
-    {"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"}
-)
+_PARTITIONS_LOST: Final = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"})
 
 
 class _Token(Struct, frozen=True):
@@ -287,6 +285,11 @@ def _alter(reader: _Reader) -> list[Effect]:
             continue
         if word in _PARTITIONS_LOST and reader.peek() in {"PARTITION", "TABLESPACE", "TABLE"}:
             found.append(RowsChanged(table, f"{word} {reader.peek()}"))
+        elif word == "CONVERT" and reader.peek() in {"PARTITION", "TABLE"}:
+            found += _converted(reader, table)
+        elif word == "DROP" and reader.take("SYSTEM", "VERSIONING"):
+            # So are the rows of its history, which came as rows.
+            found.append(RowsChanged(table, "DROP SYSTEM VERSIONING"))
         elif word == "WITH" and reader.take("TABLE"):
             found.append(RowsChanged(reader.table(), "EXCHANGE PARTITION"))
         elif word == "RENAME" and reader.peek() not in {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}:
@@ -294,3 +297,14 @@ def _alter(reader: _Reader) -> list[Effect]:
                 reader.word()
             renamed.append(Renamed(table, reader.table()))
     return [*found, *renamed]
+
+
+def _converted(reader: _Reader, table: Name) -> list[Effect]:
+    """A partition becomes a table with its rows, or a table becomes a partition."""
+    if reader.take("TABLE"):
+        return [RowsChanged(table, "CONVERT TABLE"), Dropped(reader.table())]
+    reader.take("PARTITION")
+    reader.skip_to("TABLE")
+    made = reader.table()
+    how = "CONVERT PARTITION"
+    return [RowsChanged(table, how), Created(made), RowsChanged(made, how)]
