@@ -70,7 +70,8 @@ _HARMLESS: Final = frozenset(
 
 Compile = Callable[[Table], CompiledTable]
 Undone = dict[str, list[tuple[int, int]]]
-"""By transaction: the events, from one number up to another, that were not committed."""
+"""By transaction and where it was read: the events, from one number up to another, that were not
+committed."""
 Item = Commit | Fragment
 
 
@@ -124,6 +125,12 @@ class Transactions:
     def open(self) -> bool:
         """Whether a transaction has begun and not ended."""
         return self._gtid is not None
+
+    @property
+    def _copy(self) -> str:
+        """Which transaction this is. Its name alone may be given again, to one that is committed,
+        when the server died within it."""
+        return f"{self._gtid} {self._file}:{self._offset}"
 
     @property
     def position(self) -> MysqlPosition:
@@ -203,8 +210,7 @@ class Transactions:
             self._forget()
 
     def _forget(self) -> None:
-        # Its name may be given again, to one that is committed.
-        self._undone.pop(str(self._gtid), None)
+        self._undone.pop(self._copy, None)
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
@@ -239,7 +245,7 @@ class Transactions:
         del self._held[keep:], self._numbers[keep:]
         if first >= self._handed_on:
             return
-        known = self._undone.setdefault(str(self._gtid), [])
+        known = self._undone.setdefault(self._copy, [])
         numbers = (first, self._place.ordinal)
         if numbers not in known:
             known.append(numbers)
@@ -251,7 +257,7 @@ class Transactions:
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
         first_number = self._place.ordinal - len(events)
-        undone = self._undone.get(str(self._gtid), ())
+        undone = self._undone.get(self._copy, ())
         for number, event in enumerate(events, first_number):
             if not any(first <= number < until for first, until in undone):
                 self._held.append(event)
