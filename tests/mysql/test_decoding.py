@@ -190,6 +190,15 @@ def test_what_a_dying_server_took_back_is_told_of_another_transaction_of_the_sam
     assert len(said) == 1
 
 
+def test_a_table_is_described_by_its_own_transaction(written: list[bytes]) -> None:
+    """S4: and so what a server described before is not kept for as long as its binlog is."""
+    end = next(i for i, data in enumerate(written) if data[4] == EventType.XID)
+    begin = max(i for i, data in enumerate(written[:end]) if data[4] == EventType.GTID)
+    again = [data for data in written[begin : end + 1] if data[4] != EventType.TABLE_MAP]
+    with pytest.raises(UndecodableError, match="not described"):
+        read([*written[: end + 1], *again])
+
+
 def test_rows_are_read_whatever_number_their_table_has(written: list[bytes]) -> None:
     """S1: 0x00FFFFFF says that rows are of no table, and is the number of a table all the same,
     once a server has opened so many."""

@@ -214,6 +214,8 @@ class Transactions:
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
+        # Each statement describes its tables anew. A server that opens many numbers them all.
+        self._tables.clear()
         self.fragmented = False
 
     def _end(self) -> Sequence[Item]:
