@@ -32,7 +32,7 @@ def source_of(server: MariaDbServer, **options: Any) -> MysqlSource:
     return MysqlSource("db", config_of(server, **options))
 
 
-def run(connection: "Connection[Any]", *statements: str) -> list[tuple[Any, ...]]:
+def run(connection: "Connection[Any]", *statements: str | bytes) -> list[tuple[Any, ...]]:
     """Run statements; the rows of the last."""
     rows: tuple[tuple[Any, ...], ...] = ()
     with connection.cursor() as cursor:

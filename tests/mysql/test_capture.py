@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
+from pymysql.err import IntegrityError
 
 from penstock.errors import ConfigError, SourceUnavailableError, UndecodableError
 from penstock.event import ChangeEvent, Commit, Fragment, Operation, SchemaEvent, SystemEvent
@@ -188,6 +189,34 @@ async def test_what_is_taken_back_is_not_told(
     rows = story.rows()
     assert [row["id"] for row in rows[i].values()] == [1, 3]
     assert [row["id"] for row in rows[m].values()] == [1, 5]
+
+
+async def test_a_savepoint_is_the_same_one_in_another_case(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """S5: the second takes the place of the first, so that less is rolled back."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "CREATE TABLE m (id INT PRIMARY KEY) ENGINE = MyISAM",
+            "BEGIN",
+            "SAVEPOINT one",
+            "INSERT INTO t VALUES (1)",
+            "SAVEPOINT ONE",
+            # The server forgets what it rolls back, unless there is what it cannot.
+            "CREATE TEMPORARY TABLE x (id INT)",
+            "INSERT INTO t VALUES (2)",
+            "INSERT INTO m VALUES (1)",
+            "ROLLBACK TO one",
+            "INSERT INTO t VALUES (3)",
+            "COMMIT",
+        )
+        kept = [row[0] for row in run(db, "SELECT id FROM t")]
+    await caught_up(mariadb, source, story)
+    assert kept == [1, 3]
+    assert [event.document_id for event in story.changes if event.collection == "t"] == ["1", "3"]
 
 
 async def test_what_is_taken_back_of_a_large_transaction_is_read_again_without_it(
@@ -421,6 +450,72 @@ async def test_statements_about_tables_come_in_their_place_and_rows_follow_the_n
     said = msgspec.json.decode(create.description)
     assert said["ns"] == {"db": mariadb_database, "coll": "a"}
     assert said["statement"].startswith("CREATE TABLE a (id")
+
+
+async def test_an_alter_in_two_phases_is_told_once_and_one_that_failed_never(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """A16: it is logged as it begins, and again as it ends."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE t (id INT PRIMARY KEY, n INT)",
+            "INSERT INTO t VALUES (1, 5), (2, 5)",
+            "SET binlog_alter_two_phase = 1",
+        )
+        with pytest.raises(IntegrityError):
+            run(db, "ALTER TABLE t ADD UNIQUE (n)")
+        run(db, "ALTER TABLE t MODIFY n BIGINT, RENAME u", "UPDATE u SET n = 6")
+    await caught_up(mariadb, source, story)
+    assert story.said == [("create", "t"), ("modify", "t"), ("rename", "t")]
+    assert [row["n"] for row in story.rows()[f"{mariadb_database}.u"].values()] == [6, 6]
+
+
+@pytest.mark.parametrize("charset", ["latin1", "utf8mb3", "binary"])
+async def test_names_in_statements_are_read_in_the_character_set_of_their_session(
+    mariadb: MariaDbServer, mariadb_database: str, charset: str
+) -> None:
+    """A16: the binlog has a statement's bytes as they were sent."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database, charset="utf8mb4") as db:
+        sent = "latin1" if charset == "latin1" else "utf-8"
+        run(db, "CREATE TABLE caf\u00e9 (id INT PRIMARY KEY)", f"SET NAMES {charset}")
+        run(db, "INSERT INTO `caf\u00e9` VALUES (1)".encode(sent))
+        run(db, "TRUNCATE `caf\u00e9`".encode(sent))
+    await caught_up(mariadb, source, story)
+    assert story.said == [("create", "caf\u00e9"), ("drop", "caf\u00e9"), ("create", "caf\u00e9")]
+    assert not story.rows()
+
+
+async def test_a_name_that_cannot_be_read_is_a_gap_and_does_not_stop_capture(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """S13."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "SET NAMES gbk", "CREATE TABLE \u8ba2\u5355 (id INT PRIMARY KEY)".encode("gbk"))
+        run(db, "SET NAMES utf8mb4", "CREATE TABLE t (id INT PRIMARY KEY)")
+        run(db, b"ALTER TABLE t ADD n VARCHAR(9) DEFAULT _latin1'\xe9'")
+    await caught_up(mariadb, source, story)
+    assert story.said == [("gap", ""), ("create", "t"), ("modify", "t")]
+
+
+async def test_names_have_the_case_that_the_server_gives_them(
+    start_mariadb: Callable[..., MariaDbServer],
+) -> None:
+    """A16: with lower_case_table_names, rows have names in lower case, and statements do not."""
+    server = start_mariadb(options=["--lower-case-table-names=1"])
+    with server.connect() as db:
+        run(db, "CREATE DATABASE d")
+    source, story = await begun(server, "d")
+    with server.connect() as db:
+        run(db, "CREATE TABLE D.Orders (id INT PRIMARY KEY)", "INSERT INTO d.ORDERS VALUES (1)")
+        run(db, "RENAME TABLE D.ORDERS TO D.Gone", "TRUNCATE D.GONE")
+    await caught_up(server, source, story)
+    said = [("create", "orders"), ("rename", "orders"), ("drop", "gone"), ("create", "gone")]
+    assert story.said == said
+    assert not story.rows()
 
 
 async def test_rows_that_go_without_a_word_are_a_gap_of_their_table(

@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError, UndecodableError
+from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
 from penstock.event import ChangeEvent
 from penstock.sources.mysql import binlog, rows, tables
-from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
+from penstock.sources.mysql import transactions as grouping
+from penstock.sources.mysql.binlog import HEADER, Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.positions import MysqlPosition, Server
 from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.tables import Table
-from penstock.sources.mysql.transactions import Transactions
+from penstock.sources.mysql.transactions import Transactions, Undone
 from penstock.testing.servers import MariaDbServer
 from tests.mysql.anything import KINDS, POINT, AnyTable
 from tests.mysql.support import run
@@ -60,18 +61,24 @@ def split(file: bytes) -> list[bytes]:
     return found
 
 
-def reading() -> Transactions:
+def reading(undone: Undone) -> Transactions:
     def compiled(table: Table) -> rows.CompiledTable:
         return compile_table(table, {**dict.fromkeys(range(1, 2048), "utf8mb4"), **CHARSETS})
 
     position = MysqlPosition(Server(1), "", Scope())
     teller = Teller("db", tenant=None)
-    return Transactions("db", position, teller=teller, compile_table=compiled, undone={})
+    return Transactions(
+        *("db", position),
+        teller=teller,
+        compile_table=compiled,
+        charset_of=lambda _: "",
+        undone=undone,
+    )
 
 
-def read(events: list[bytes]) -> list[object]:
+def read(events: list[bytes], *, undone: Undone | None = None) -> list[object]:
     """What events come to."""
-    checksums, transactions = Checksums(), reading()
+    checksums, transactions = Checksums(), reading({} if undone is None else undone)
     said: list[object] = []
     for data in events:
         for item in transactions.event(checksums.event(data), data):
@@ -164,6 +171,44 @@ def test_rows_of_a_table_that_was_described_otherwise_stop_capture(written: list
                 rows.changes(event.type, event.body, compiled)
             return
     pytest.fail("no rows were written")
+
+
+def test_what_a_dying_server_took_back_is_told_of_another_transaction_of_the_same_name(
+    written: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S5: a server that died within a transaction may name the next one the same."""
+    monkeypatch.setattr(grouping, "FRAGMENT_BYTES", 0)
+    last = next(i for i, data in enumerate(written) if data[4] in rows.ROWS)
+    first = max(i for i, data in enumerate(written[:last]) if data[4] == EventType.GTID)
+    end = next(i for i in range(last, len(written)) if written[i][4] == EventType.XID)
+    undone: Undone = {}
+    with pytest.raises(SourceUnavailableError, match="took"):
+        read([*written[:1], *written[first : last + 1], *written[:1]], undone=undone)
+    file = bytes(8) + b"mysql-bin.000002"
+    rotate = signed(HEADER.pack(0, EventType.ROTATE, 1, 0, 0, 0) + file + bytes(4))
+    said = read([rotate, *written[:1], *written[first : end + 1]], undone=undone)
+    assert len(said) == 1
+
+
+def test_a_table_is_described_by_its_own_transaction(written: list[bytes]) -> None:
+    """S4: and so what a server described before is not kept for as long as its binlog is."""
+    end = next(i for i, data in enumerate(written) if data[4] == EventType.XID)
+    begin = max(i for i, data in enumerate(written[:end]) if data[4] == EventType.GTID)
+    again = [data for data in written[begin : end + 1] if data[4] != EventType.TABLE_MAP]
+    with pytest.raises(UndecodableError, match="not described"):
+        read([*written[: end + 1], *again])
+
+
+def test_rows_are_read_whatever_number_their_table_has(written: list[bytes]) -> None:
+    """S1: 0x00FFFFFF says that rows are of no table, and is the number of a table all the same,
+    once a server has opened so many."""
+    numbered = [
+        signed(data[:19] + b"\xff\xff\xff\0\0\0" + data[25:])
+        if data[4] == EventType.TABLE_MAP or data[4] in rows.ROWS
+        else data
+        for data in written
+    ]
+    assert read(numbered) == read(written)
 
 
 @given(st.binary(max_size=40))

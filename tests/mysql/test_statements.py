@@ -64,6 +64,24 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
             RowsChanged(B, "EXCHANGE PARTITION"),
         ],
     ),
+    (
+        "ALTER TABLE a CONVERT PARTITION `to` TO TABLE b, ALGORITHM=COPY",
+        [
+            Altered(A),
+            RowsChanged(A, "CONVERT PARTITION"),
+            Created(B),
+            RowsChanged(B, "CONVERT PARTITION"),
+        ],
+    ),
+    (
+        "ALTER TABLE a CONVERT TABLE e.c TO PARTITION p1 VALUES LESS THAN (20)",
+        [Altered(A), RowsChanged(A, "CONVERT TABLE"), Dropped(C)],
+    ),
+    ("ALTER TABLE a CONVERT TO CHARACTER SET utf8mb4", [Altered(A)]),
+    (
+        "ALTER TABLE a DROP SYSTEM VERSIONING",
+        [Altered(A), RowsChanged(A, "DROP SYSTEM VERSIONING")],
+    ),
     ("ALTER TABLE a IMPORT TABLESPACE", [Altered(A), RowsChanged(A, "IMPORT TABLESPACE")]),
     ("ALTER IGNORE TABLE a ADD UNIQUE (n)", [Altered(A), RowsChanged(A, "ALTER IGNORE TABLE")]),
     ("ALTER TABLE a DROP COLUMN `partition`", [Altered(A)]),

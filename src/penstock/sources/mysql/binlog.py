@@ -159,6 +159,15 @@ class Begun(NamedTuple):
     sequence: int
     domain: int
     flags: int
+    more_flags: int = 0
+
+    @property
+    def alters_nothing(self) -> bool:
+        """Whether its ALTER only begins (START ALTER), or did not come about (ROLLBACK ALTER).
+
+        With binlog_alter_two_phase, an ALTER is logged as it begins, and again as it ends.
+        """
+        return bool(self.more_flags & (0x02 | 0x08))
 
     @property
     def standalone(self) -> bool:
@@ -177,14 +186,21 @@ class Begun(NamedTuple):
 
 
 _GTID = Layout("<QIB")
+_GROUP_COMMIT = 0x02
+"""The number of its group commit follows."""
+_XA = 0x40 | 0x80
 
 
 def begun(body: bytes) -> Begun:
     """What a GTID event (162) says."""
     try:
-        return Begun(*_GTID.unpack_from(body))
+        sequence, domain, flags = _GTID.unpack_from(body)
     except struct.error as error:
         raise MalformedEventError("a GTID event that is too short") from error
+    at = _GTID.size + (8 if flags & _GROUP_COMMIT else 0)
+    # The name of an XA transaction would come first. What is short is filled up with zeros.
+    more = 0 if flags & _XA or at >= len(body) else body[at]
+    return Begun(sequence, domain, flags, more)
 
 
 def gtid_of(event: Event, data: bytes) -> Gtid:
@@ -205,6 +221,8 @@ class Query(NamedTuple):
     text: str
     error: int
     thread: int
+    collation: int
+    """Of the character set in which its session wrote it; 0 where it does not say."""
 
 
 _QUERY = Layout("<IIBHH")
@@ -228,7 +246,28 @@ def query(body: bytes, *, compressed: bool = False) -> Query:
         text.decode(errors="surrogateescape"),
         error,
         thread,
+        _client_collation(body[_QUERY.size : start]),
     )
+
+
+_CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 4, 5, 6
+_VARIABLE_BYTES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8}
+"""Of the session's variables that have one length: flags, SQL mode, auto increment, ..."""
+
+
+def _client_collation(variables: bytes) -> int:
+    at = 0
+    while at < len(variables):
+        code, at = variables[at], at + 1
+        if code == _CLIENT_CHARSET:
+            return int.from_bytes(variables[at : at + 2], "little")
+        if code in {_TIME_ZONE, _CATALOG}:
+            at += 1 + int.from_bytes(variables[at : at + 1], "little")
+        elif code in _VARIABLE_BYTES:
+            at += _VARIABLE_BYTES[code]
+        else:
+            return 0
+    return 0
 
 
 class Rotation(NamedTuple):

@@ -45,6 +45,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     binlog_row_metadata: str
     binlog_checksum: str
     gtid_strict_mode: bool
+    lower_case_table_names: bool
+    """Whether names of tables and databases are in its binlog's rows in lower case."""
     log_bin: bool
     gtid_binlog_pos: str
     gtid_binlog_state: str
@@ -112,7 +114,8 @@ def facts(connection: Connected) -> Facts:
             connection,
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
             "'binlog_format', 'binlog_row_image', 'binlog_row_metadata', 'binlog_checksum', "
-            "'gtid_strict_mode', 'log_bin', 'gtid_binlog_pos', 'gtid_binlog_state')",
+            "'gtid_strict_mode', 'lower_case_table_names', 'log_bin', 'gtid_binlog_pos', "
+            "'gtid_binlog_state')",
         )
     }
     return Facts(
@@ -124,6 +127,7 @@ def facts(connection: Connected) -> Facts:
         binlog_row_metadata=said.get("binlog_row_metadata", "").upper(),
         binlog_checksum=said.get("binlog_checksum", "NONE").upper(),
         gtid_strict_mode=said.get("gtid_strict_mode", "") in {"ON", "1"},
+        lower_case_table_names=said.get("lower_case_table_names", "0") != "0",
         log_bin=said.get("log_bin", "") in {"ON", "1"},
         gtid_binlog_pos=said.get("gtid_binlog_pos", ""),
         gtid_binlog_state=said.get("gtid_binlog_state", ""),

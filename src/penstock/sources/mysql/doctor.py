@@ -156,8 +156,8 @@ def _tables(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
     checks = [Check(name="tables", ok=True, detail=f"{len(captured)} tables are captured now")]
     rows = ask(
         connection,
-        "SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS "
-        "WHERE NON_UNIQUE = 0",
+        "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.STATISTICS WHERE NON_UNIQUE = 0 "
+        "GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME HAVING SUM(NULLABLE = 'YES') = 0",
     )
     keyed = {(str(database), str(name)) for database, name in rows}
     without = [".".join(one) for one in captured if one not in keyed]

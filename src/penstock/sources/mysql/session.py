@@ -142,6 +142,8 @@ class Session:
             position,
             teller=self._teller,
             compile_table=self._compiled,
+            charset_of=self._charset_of,
+            lowers=found.lower_case_table_names,
             undone=self._undone,
         )
         if error is None:
@@ -377,10 +379,17 @@ class Session:
     # --- what is asked beside the stream ---------------------------------------------------------
 
     def _compiled(self, table: Table) -> CompiledTable:
-        unknown_ones = {column.collation for column in table.columns} - self._charsets.keys()
-        self._charsets |= self._again(lambda by: charsets(by, unknown_ones))
+        self._learn({column.collation for column in table.columns})
         virtual = self._again(lambda by: virtual_columns(by, table.database, table.name))
         return compile_table(table, self._charsets, without=virtual)
+
+    def _charset_of(self, collation: int) -> str:
+        self._learn({collation})
+        return self._charsets.get(collation, "")
+
+    def _learn(self, collations: set[int]) -> None:
+        unknown_ones = collations - self._charsets.keys()
+        self._charsets |= self._again(lambda by: charsets(by, unknown_ones))
 
     def _again(self, question: Callable[[Connected], T]) -> T:
         """Ask; by another connection if this one was idle for too long."""

@@ -100,9 +100,7 @@ _ROW_VERBS: Final = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "CALL", "DO", "VALUES"}
 )
 _TABLE_VERBS: Final = frozenset({"CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE"})
-_PARTITIONS_LOST: Final = frozenset(
-    {"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT", "CONVERT"}
-)
+_PARTITIONS_LOST: Final = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"})
 
 
 class _Token(Struct, frozen=True):
@@ -119,9 +117,13 @@ class _UnclearError(ValueError):
     """The statement does not go on as it must."""
 
 
-def effects(statement: str, *, database: str) -> list[Effect]:
-    """What `statement` does; `database` is the session's, for names without one."""
-    reader = _Reader(_tokens(statement), database)
+def effects(statement: str, *, database: str, lowers: bool = False) -> list[Effect]:
+    """What `statement` does; `database` is the session's, for names without one.
+
+    With `lowers`, the server keeps names in lower case, however they are written
+    (lower_case_table_names).
+    """
+    reader = _Reader(_tokens(statement), database, lowers=lowers)
     try:
         verb = reader.word()
         if verb == "SET" and reader.take("STATEMENT"):
@@ -150,10 +152,11 @@ def _tokens(statement: str) -> list[_Token]:
 class _Reader:
     """Goes through a statement's words."""
 
-    def __init__(self, tokens: Sequence[_Token], database: str) -> None:
+    def __init__(self, tokens: Sequence[_Token], database: str, *, lowers: bool) -> None:
         self.tokens = tokens
         self.at = 0
         self._database = database
+        self._lowers = lowers
 
     def word(self) -> str:
         """The next word, taken; empty at the end, and for a quoted name."""
@@ -192,7 +195,7 @@ class _Reader:
         self.at += 1
         if not token.quoted and not re.fullmatch(r"[\w$]+", token.text):
             raise _UnclearError(token.text)
-        return token.text
+        return token.text.lower() if self._lowers else token.text
 
     def table(self) -> Name:
         """A name, with its database or in the session's."""
@@ -282,6 +285,11 @@ def _alter(reader: _Reader) -> list[Effect]:
             continue
         if word in _PARTITIONS_LOST and reader.peek() in {"PARTITION", "TABLESPACE", "TABLE"}:
             found.append(RowsChanged(table, f"{word} {reader.peek()}"))
+        elif word == "CONVERT" and reader.peek() in {"PARTITION", "TABLE"}:
+            found += _converted(reader, table)
+        elif word == "DROP" and reader.take("SYSTEM", "VERSIONING"):
+            # So are the rows of its history, which came as rows.
+            found.append(RowsChanged(table, "DROP SYSTEM VERSIONING"))
         elif word == "WITH" and reader.take("TABLE"):
             found.append(RowsChanged(reader.table(), "EXCHANGE PARTITION"))
         elif word == "RENAME" and reader.peek() not in {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}:
@@ -289,3 +297,14 @@ def _alter(reader: _Reader) -> list[Effect]:
                 reader.word()
             renamed.append(Renamed(table, reader.table()))
     return [*found, *renamed]
+
+
+def _converted(reader: _Reader, table: Name) -> list[Effect]:
+    """A partition becomes a table with its rows, or a table becomes a partition."""
+    if reader.take("TABLE"):
+        return [RowsChanged(table, "CONVERT TABLE"), Dropped(reader.table())]
+    reader.take("PARTITION")
+    reader.skip_to("TABLE")
+    made = reader.table()
+    how = "CONVERT PARTITION"
+    return [RowsChanged(table, how), Created(made), RowsChanged(made, how)]

@@ -27,11 +27,13 @@ from penstock.sources.mysql.binlog import (
     EventType,
     Gtid,
     MalformedEventError,
+    Query,
     begun,
     gtid_of,
     query,
     rotation,
 )
+from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
@@ -47,8 +49,8 @@ FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _TABLES_MAX: Final = 4096
 """Tables, as of one place, that are kept compiled."""
-_NO_TABLE: Final = 0x00FFFFFF
-"""What rows refer to that only say that a statement ends."""
+_NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
+"""What rows refer to that only say that a statement ends; the first may be a table's, too."""
 
 _HARMLESS: Final = frozenset(
     {
@@ -68,7 +70,8 @@ _HARMLESS: Final = frozenset(
 
 Compile = Callable[[Table], CompiledTable]
 Undone = dict[str, list[tuple[int, int]]]
-"""By transaction: the events, from one number up to another, that were not committed."""
+"""By transaction and where it was read: the events, from one number up to another, that were not
+committed."""
 Item = Commit | Fragment
 
 
@@ -82,15 +85,22 @@ class Transactions:
         *,
         teller: Teller,
         compile_table: Compile,
+        charset_of: Callable[[int], str],
         undone: Undone,
+        lowers: bool = False,
     ) -> None:
-        """`undone` is what another reading found out of what was not committed; this one adds to
-        it."""
+        """`charset_of` names the character set of a collation; empty where there is none.
+
+        `undone` is what another reading found out of what was not committed; this one adds to it.
+        `lowers`: the server keeps the names of tables in lower case.
+        """
         self._source = source
         self._base = position
         self._gtids = parse_gtids(position.gtids)
         self._teller = teller
         self._compile = compile_table
+        self._charset_of = charset_of
+        self._lowers = lowers
         self._undone = undone
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
@@ -115,6 +125,12 @@ class Transactions:
     def open(self) -> bool:
         """Whether a transaction has begun and not ended."""
         return self._gtid is not None
+
+    @property
+    def _copy(self) -> str:
+        """Which transaction this is. Its name alone may be given again, to one that is committed,
+        when the server died within it."""
+        return f"{self._gtid} {self._file}:{self._offset}"
 
     @property
     def position(self) -> MysqlPosition:
@@ -194,11 +210,12 @@ class Transactions:
             self._forget()
 
     def _forget(self) -> None:
-        # Its name may be given again, to one that is committed.
-        self._undone.pop(str(self._gtid), None)
+        self._undone.pop(self._copy, None)
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
+        # Each statement describes its tables anew. A server that opens many numbers them all.
+        self._tables.clear()
         self.fragmented = False
 
     def _end(self) -> Sequence[Item]:
@@ -230,7 +247,7 @@ class Transactions:
         del self._held[keep:], self._numbers[keep:]
         if first >= self._handed_on:
             return
-        known = self._undone.setdefault(str(self._gtid), [])
+        known = self._undone.setdefault(self._copy, [])
         numbers = (first, self._place.ordinal)
         if numbers not in known:
             known.append(numbers)
@@ -242,7 +259,7 @@ class Transactions:
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
         first_number = self._place.ordinal - len(events)
-        undone = self._undone.get(str(self._gtid), ())
+        undone = self._undone.get(self._copy, ())
         for number, event in enumerate(events, first_number):
             if not any(first <= number < until for first, until in undone):
                 self._held.append(event)
@@ -259,11 +276,11 @@ class Transactions:
 
     def _changes(self, kind: int, body: bytes) -> Sequence[Item]:
         which = refers_to(body)
-        if which == _NO_TABLE:
+        mapped = self._tables.get(which)
+        if mapped is None and which in _NO_TABLE:
             return ()
         if self._place is None:
             raise MalformedEventError("rows outside a transaction")
-        mapped = self._tables.get(which)
         if mapped is None:
             raise MalformedEventError("rows of a table that was not described")
         known = self._known.get(mapped)
@@ -296,34 +313,54 @@ class Transactions:
             self._undo(0)
             return self._end()
         if word.startswith("ROLLBACK TO "):
-            name = text[len("ROLLBACK TO ") :]
+            name = text[len("ROLLBACK TO ") :].casefold()
             if name not in self._savepoints:
                 raise MalformedEventError("a ROLLBACK TO a SAVEPOINT that was not set")
             self._undo(self._savepoints[name])
             return ()
         if word.startswith("SAVEPOINT "):
-            self._savepoints[text[len("SAVEPOINT ") :]] = self._place.ordinal
+            # Their case does not count: another one of the name takes the place of the first.
+            self._savepoints[text[len("SAVEPOINT ") :].casefold()] = self._place.ordinal
             return ()
-        items = list(self._effects(said.text, said.database))
+        items: list[Item] = []
+        if not self._begun.alters_nothing:
+            items += self._effects(said)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, statement: str, database: str) -> Sequence[Item]:
-        # Text that is no UTF-8 is told as far as it can be.
-        text = statement.encode(errors="surrogateescape").decode(errors="replace")
+    def _effects(self, said: Query) -> Sequence[Item]:
+        text, known = self._text(said)
         events: list[AnyEvent] = []
         changed = False
-        for effect in statements.effects(statement, database=database):
+        for effect in statements.effects(text, database=said.database, lowers=self._lowers):
             changed = True
+            named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
+            if not named and not isinstance(effect, statements.RowsAsStatement):
+                events += self._told(statements.Unclear(), text)
+                break
             events += self._told(effect, text)
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
             self._known.clear()
         return self._hold(events)
 
+    def _text(self, said: Query) -> tuple[str, bool]:
+        """A statement's text, and whether we know the character set in which its session wrote it.
+
+        What is not of it, as a literal in its own, is replaced.
+        """
+        if said.text.isascii():
+            return said.text, True
+        data = said.text.encode(errors="surrogateescape")
+        charset = self._charset_of(said.collation)
+        codec = "utf-8" if charset in {"", "binary"} else CODECS.get(charset)
+        if codec == CODECS["latin1"]:
+            return latin1(data), True
+        return data.decode(codec or "utf-8", errors="replace"), codec is not None
+
     def _told(self, effect: statements.Effect, text: str) -> Sequence[AnyEvent]:
-        """The events of one effect. Names that are not text are told with a replacement sign."""
+        """The events of one effect."""
         scope, facts = self._base.scope, {"statement": text}
         assert self._place is not None
         if isinstance(effect, statements.RowsAsStatement):
