@@ -360,7 +360,7 @@ class Session:
         known = self._reading.position
         found = facts(asking)
         lost = self._lost(asking, found, known, Server(found.server_id, found.server_uid))
-        if lost is None or self._reading.fragmented:
+        if lost is None or self._reading.open:
             raise SourceError(
                 f"{self._source}: the server cannot read its binlog for us: {error.args[-1]}. "
                 f"Capture has stopped after {known.gtids} and nothing was skipped."
