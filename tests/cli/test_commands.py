@@ -99,6 +99,7 @@ def test_status_says_how_everything_is(
     assert "current rows: " in people.out
 
 
+@pytest.mark.slow
 def test_status_says_how_far_the_current_rows_are_behind_with_the_service_down(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_status_says_how_far_the_current_rows_are_behind_with_the_service_down(
     assert {one["rows"] for one in said["sources"]} == {None}
 
 
+@pytest.mark.slow
 def test_status_with_current_rows_of_another_version_says_everything_else(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -151,6 +153,7 @@ def test_status_with_current_rows_of_another_version_says_everything_else(
     assert "built again" in penstock(capsys, "status", "--config", str(config)).out
 
 
+@pytest.mark.slow
 def test_status_reads_the_log_itself_when_the_service_is_down(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -219,6 +222,7 @@ def test_help_says_every_exit_code_with_the_errors_that_end_so(
         assert entry in listed
 
 
+@pytest.mark.slow
 def test_a_source_that_is_no_longer_configured_is_said_and_is_no_failure(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -236,6 +240,7 @@ def test_a_source_that_is_no_longer_configured_is_said_and_is_no_failure(
     assert "not configured" in people.out
 
 
+@pytest.mark.slow
 def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

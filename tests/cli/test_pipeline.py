@@ -22,6 +22,7 @@ def progress(sequence: int) -> PipelineProgress:
     )
 
 
+@pytest.mark.slow
 def test_a_batch_is_told_to_the_service_and_to_who_reads_the_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -36,6 +37,7 @@ def test_a_batch_is_told_to_the_service_and_to_who_reads_the_output(
     assert [one["sequence"] for one in said["pipelines"]] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["refuses", "is silent"])
 def test_a_service_that_cannot_be_told_does_not_stop_the_driver_and_is_logged_once(
     answers: str, capsys: pytest.CaptureFixture[str]

@@ -101,6 +101,7 @@ def test_a_quickstart_starts_anew_in_its_own_folder(tmp_path: Path) -> None:
     assert (folder / "mine.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_fails_while_the_shop_is_silent_ends_the_quickstart_with_its_error(
     tmp_path: Path,
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_pipeline_that_fails_while_the_shop_is_silent_ends_the_quickstart_with
     assert "quickstart-tail" not in [thread.name for thread in threading.enumerate()]
 
 
+@pytest.mark.slow
 def test_a_shop_that_cannot_go_on_ends_the_quickstart_with_its_error(tmp_path: Path) -> None:
     progress = Progress(disable=True)
     told, merged = progress.add_task("told"), progress.add_task("merged")

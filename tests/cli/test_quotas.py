@@ -124,6 +124,7 @@ def test_a_quota_without_an_age_is_refused(tmp_path: Path) -> None:
         load(path, environment={})
 
 
+@pytest.mark.slow
 async def test_what_was_written_is_kept_over_restarts_and_a_damaged_file_is_said(
     tmp_path: Path,
 ) -> None:

@@ -225,6 +225,7 @@ def test_retention_is_taken_over_at_once(
             pass
 
 
+@pytest.mark.slow
 def test_people_are_told_what_was_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = configure(tmp_path, rest() + shop("kept", 1))
     with Service(config, "--one-process"):

@@ -82,6 +82,7 @@ def test_a_service_whose_output_nobody_reads_any_more_goes_on(tmp_path: Path) ->
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_one_process_serves_and_stops_cleanly(tmp_path: Path) -> None:
     with Service(configure(tmp_path), "--one-process") as service:
         with follow_sync(service.ready["grpc"]) as changes:
@@ -101,6 +102,7 @@ def test_what_cannot_start_ends_with_the_error_s_sentence_and_exit_code(
     assert "Traceback" not in done.err
 
 
+@pytest.mark.slow
 def test_a_second_service_on_the_same_log_is_refused(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,6 +199,7 @@ threading.Event().wait()
 """A service that was asked to stop, and does not."""
 
 
+@pytest.mark.slow
 def test_a_stderr_that_nobody_reads_does_not_keep_the_service_from_ending() -> None:
     """P18: it takes nothing more, so what is said last cannot be said. The end has its own code."""
     reading, writing = os.pipe()

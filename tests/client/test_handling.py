@@ -139,6 +139,7 @@ async def test_a_change_that_fails_for_good_is_set_aside_whole_and_does_not_hold
     assert setting.saved() == 20
 
 
+@pytest.mark.slow
 async def test_a_program_that_hangs_is_killed_and_the_change_is_tried_again(
     setting: Setting,
 ) -> None:

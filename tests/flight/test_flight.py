@@ -270,6 +270,7 @@ def test_a_fault_of_the_service_is_told_without_its_text(serve: Serve) -> None:
 # --- the wire breaks ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_read_goes_on_behind_the_last_batch_when_the_service_comes_back(serve: Serve) -> None:
     log = numbered([5] * 2000)
     first = serve(log)

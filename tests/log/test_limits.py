@@ -370,6 +370,7 @@ async def test_trimming_takes_a_bounded_step_with_each_append(tmp_path: Path) ->
         assert blocks_stored(log) == (0, 0)
 
 
+@pytest.mark.slow
 async def test_age_trims_a_log_that_nobody_appends_to(tmp_path: Path) -> None:
     """And an idle log that has nothing to trim is left alone: no write, no fsync."""
     clock = ManualClock()

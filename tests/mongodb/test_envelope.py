@@ -69,6 +69,7 @@ def change(raw: bytes, document: dict[str, Any] | None) -> Change | str | None:
         return str(error)  # the others: a damaged token or time
 
 
+@pytest.mark.slow
 @given(st.lists(events(), min_size=1, max_size=4))
 def test_events_read_together_are_those_that_are_decoded_one_by_one(
     given_events: list[dict[str, Any]],

@@ -400,6 +400,7 @@ async def test_a_reader_above_max_connections_is_refused_with_a_sentence_and_may
     assert (await admitted[1].read()).sequence == 1
 
 
+@pytest.mark.slow
 async def test_a_stalled_reader_waits_alone_and_loses_nothing_invariants_6_and_8(
     log: Log, serve: Serve, connect: Connect
 ) -> None:

@@ -80,6 +80,7 @@ def histories(draw: st.DrawFn) -> Entries:
     return entries
 
 
+@pytest.mark.slow
 @given(entries=histories(), data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_table_is_the_fold_of_its_history_however_it_falls_into_batches(

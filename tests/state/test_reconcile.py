@@ -443,6 +443,7 @@ def letter_without_a_key(*, at: int) -> ChangeEvent:
     return change("shop", "penstock_dead_letters", "l", document=document, position=at)
 
 
+@pytest.mark.slow
 async def test_a_copy_with_an_undecodable_key_closes_the_gap_but_does_not_make_its_rows_whole(
     tmp_path: Path,
 ) -> None:
