@@ -1,20 +1,18 @@
 """MariaDB as a source, in tests: what a source says, and the rows that it adds up to."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
 from pymysql.connections import Connection
 
-from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
-from penstock.ports import ChangeSource
+from penstock.event import ChangeEvent, Fragment, Operation
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.positions import MysqlPosition, parse_gtids, parse_position
 from penstock.testing.servers import MariaDbServer
+from tests.telling import Told, follow
 
 Rows = dict[str, dict[str, Any]]
 """Documents by table and by key as text."""
@@ -62,39 +60,13 @@ def purge(connection: Connected) -> None:
         run(connection, f"PURGE BINARY LOGS TO '{found[-1]}'")
 
 
-class Story:
+class Story(Told):
     """What a source has said, and where it stands."""
-
-    def __init__(self, position: str | None = None) -> None:
-        self.items: list[Commit | Fragment] = []
-        self.position = position
-
-    @property
-    def events(self) -> list[AnyEvent]:
-        return [event for item in self.items for event in item.events]
-
-    @property
-    def changes(self) -> list[ChangeEvent]:
-        return [event for event in self.events if isinstance(event, ChangeEvent)]
 
     @property
     def place(self) -> MysqlPosition:
         assert self.position is not None
         return parse_position(self.position)
-
-    @property
-    def said(self) -> list[tuple[str, str]]:
-        """What was said beside changes: the operation, and the table that it is of."""
-        return [
-            (event.operation, event.collection)
-            for event in self.events
-            if not isinstance(event, ChangeEvent)
-        ]
-
-    def take(self, item: Commit | Fragment) -> None:
-        self.items.append(item)
-        if isinstance(item, Commit):
-            self.position = item.position
 
     def crash(self) -> None:
         """What was staged of an open transaction is dropped."""
@@ -128,19 +100,6 @@ class Story:
                 if moved is not None and said["targetCaptured"]:
                     rows[target] = moved
         return {table: found for table, found in rows.items() if found}
-
-
-async def follow(source: ChangeSource, story: Story, until: Callable[[Story], bool]) -> Story:
-    """Have the source tell from where `story` stands, until `until` holds of it."""
-    changes = cast("AsyncGenerator[Commit | Fragment]", source.changes(position=story.position))
-    async with asyncio.timeout(120), aclosing(changes) as items:
-        async for item in items:
-            story.take(item)
-            if isinstance(item, Commit):
-                await source.acknowledge(item.position)
-            if until(story):
-                break
-    return story
 
 
 def behind(gtids: str) -> Callable[[Story], bool]:

@@ -7,7 +7,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Story, caught_up, follow, run, source_of
+from tests.mysql.support import Story, caught_up, run, source_of
+from tests.telling import follow
 
 PARENT = "CREATE TABLE parents (id INT PRIMARY KEY)"
 CHILD = "CREATE TABLE children (id INT PRIMARY KEY, parent INT)"

@@ -3,104 +3,25 @@
 import random
 import re
 import subprocess
-import sys
-import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from penstock.event import AnyEvent, ChangeEvent, Commit, Entry, Fragment, Operation
-from penstock.log import LmdbLog
-from penstock.log.config import LogConfig
+from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
 from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import MariaDbServer
+from tests.children import Child, running
 from tests.mysql import programs
 from tests.mysql.support import Story, binlogs, caught_up, run, source_of
 from tests.seeds import seed_of
+from tests.telling import read_log
 
 LIVES = 9
-
-
-class Child:
-    """A program that says something now and then, until it is killed."""
-
-    def __init__(self, *arguments: object) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.mysql.programs", *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._said = 0
-        self._turn = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for _ in lines:
-                with self._turn:
-                    self._said += 1
-                    self._turn.notify_all()
-        with self._turn:
-            self._turn.notify_all()
-
-    def says(self, more: int) -> None:
-        """Wait until it has said so much more."""
-        with self._turn:
-            wanted = self._said + more
-            assert self._turn.wait_for(
-                lambda: self._said >= wanted or self._process.poll() is not None, timeout=120
-            )
-        assert self._process.poll() is None, "it ended by itself"
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-
-
-@contextmanager
-def running(*arguments: object) -> Generator[list[Child]]:
-    """One of it at a time, to be replaced by another."""
-    children = [Child(*arguments)]
-    try:
-        yield children
-    finally:
-        for child in children:
-            child.kill()
-
-
-async def story_of(log_path: Path) -> Story:
-    """What the log holds, as its source said it; its commits are proven whole by the log."""
-    story = Story()
-    log = LmdbLog(LogConfig(path=log_path, free_bytes_min=0))
-    try:
-        await log.abandon("db")
-        head, after = (await log.bounds()).head, 0
-        entries = list[Entry]()
-        while after < head:
-            blocks = await log.read(after=after, until=head)
-            entries += [entry for block in blocks for entry in block.entries()]
-            after = entries[-1].sequence
-        assert [entry.sequence for entry in entries] == list(range(1, head + 1))
-        held = list[AnyEvent]()
-        for entry in entries:
-            held.append(entry.event)
-            if entry.ends_commit:
-                assert len(held) == entry.commit_rows
-                story.items.append(Commit(source="db", position="", events=tuple(held)))
-                held = []
-        assert not held
-        story.position = await log.position("db")
-    finally:
-        await log.close()
-    return story
+PROGRAMS = "tests.mysql.programs"
 
 
 @pytest.mark.slow
@@ -119,22 +40,22 @@ async def test_killed_at_random_all_leave_a_log_that_adds_up_to_the_tables(
         return ("write", server.port, rng.getrandbits(32))
 
     capturing = ("capture", server.port, log_path)
-    with running(*writing()) as writers, running(*capturing) as captures:
+    with running(PROGRAMS, *writing()) as writers, running(PROGRAMS, *capturing) as captures:
         for life in range(LIVES):
             captures[-1].says(rng.randrange(2, 12))
             writers[-1].says(rng.randrange(2, 30))
             match ("writer", "capture", "server")[life % 3]:
                 case "writer":
                     writers[-1].kill()
-                    writers.append(Child(*writing()))
+                    writers.append(Child(PROGRAMS, *writing()))
                 case "capture":
                     captures[-1].kill()
-                    captures.append(Child(*capturing))
+                    captures.append(Child(PROGRAMS, *capturing))
                 case _:
                     server.kill()
                     server.restart()
         captures[-1].says(3)
-    story = await story_of(log_path)
+    story = await read_log(log_path, Story(), source="db")
     captured = len(story.changes)
     source = source_of(server, include=["d.*"], start="beginning")
     await caught_up(server, source, story)

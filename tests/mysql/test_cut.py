@@ -8,7 +8,8 @@ from penstock.errors import SourceUnavailableError
 from penstock.sources.mysql import MysqlSource
 from penstock.testing.faults import CutProxy
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Story, behind, config_of, end_of, follow, run, source_of
+from tests.mysql.support import Story, behind, config_of, end_of, run, source_of
+from tests.telling import follow
 
 
 def is_dump(sent: bytes) -> bool:

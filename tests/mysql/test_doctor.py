@@ -15,7 +15,8 @@ from penstock.errors import ConfigError, SourceUnavailableError
 from penstock.sources.mysql import MysqlSourceConfig
 from penstock.sources.mysql.doctor import doctor
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Story, caught_up, config_of, follow, purge, run, source_of
+from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
+from tests.telling import follow
 
 Start = Callable[..., MariaDbServer]
 

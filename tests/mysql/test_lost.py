@@ -15,17 +15,8 @@ from penstock.errors import (
 from penstock.event import SystemEvent
 from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import (
-    Story,
-    behind,
-    binlogs,
-    caught_up,
-    end_of,
-    follow,
-    purge,
-    run,
-    source_of,
-)
+from tests.mysql.support import Story, behind, binlogs, caught_up, end_of, purge, run, source_of
+from tests.telling import follow
 
 Start = Callable[..., MariaDbServer]
 

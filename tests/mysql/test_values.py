@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from penstock.sources.mysql.charsets import CODECS, LATIN1_TABLE
 from penstock.testing.servers import MariaDbServer
 from tests.mysql.anything import KINDS, POINT, AnyTable, Kind, normal, tables
-from tests.mysql.support import Story, caught_up, follow, run, source_of
+from tests.mysql.support import Story, caught_up, run, source_of
+from tests.telling import follow
 
 LOOSE = "SET sql_mode = '', time_zone = '+00:00'"
 """The server takes zero dates, and makes what fits of what does not."""

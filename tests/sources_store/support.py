@@ -1,19 +1,17 @@
 """Stores as sources, in tests: what a source says, and the rows that it adds up to."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
-from penstock.ports import ChangeSource
+from penstock.event import ChangeEvent, Commit, Operation
 from penstock.sources.store import StoreSource, StoreSourceConfig
 from penstock.sources.store.positions import StorePosition, parse_position
 from penstock.store import Item, KeyType, Retention, Store
 from tests.store.support import BOTH
+from tests.telling import Told, follow
 
 Rows = dict[str, dict[str, Any]]
 """Documents by table and by key as text."""
@@ -32,20 +30,8 @@ def make(db: Store, *tables: str, **limits: Any) -> None:
         table.stream(BOTH).retention(Retention(**limits)).execute()
 
 
-class Story:
+class Story(Told):
     """What a source has said, and where it stands."""
-
-    def __init__(self, position: str | None = None) -> None:
-        self.items: list[Commit | Fragment] = []
-        self.position = position
-
-    @property
-    def events(self) -> list[AnyEvent]:
-        return [event for item in self.items for event in item.events]
-
-    @property
-    def changes(self) -> list[ChangeEvent]:
-        return [event for event in self.events if isinstance(event, ChangeEvent)]
 
     def position_at(self, index: int) -> str:
         """The position of an item that is a commit."""
@@ -57,20 +43,6 @@ class Story:
     def place(self) -> StorePosition:
         assert self.position is not None
         return parse_position(self.position)
-
-    @property
-    def said(self) -> list[tuple[str, str]]:
-        """What was said beside changes: the operation, and the table that it is of."""
-        return [
-            (event.operation, event.collection)
-            for event in self.events
-            if not isinstance(event, ChangeEvent)
-        ]
-
-    def take(self, item: Commit | Fragment) -> None:
-        self.items.append(item)
-        if isinstance(item, Commit):
-            self.position = item.position
 
     def rows(self, rows: Rows | None = None) -> Rows:
         """`rows` with the changes applied, as a consumer would. Empty tables are left out."""
@@ -88,26 +60,6 @@ class Story:
                 assert event.full_document is not None
                 of_table[key] = msgspec.json.decode(event.full_document)
         return {table: found for table, found in rows.items() if found}
-
-
-async def follow(
-    source: ChangeSource,
-    story: Story,
-    until: Callable[[Story], bool],
-    *,
-    on_item: Callable[[Commit | Fragment], object] = lambda _: None,
-) -> Story:
-    """Have the source tell from where `story` stands, until `until` holds of it."""
-    changes = cast("AsyncGenerator[Commit | Fragment]", source.changes(position=story.position))
-    async with asyncio.timeout(60), aclosing(changes) as items:
-        async for item in items:
-            story.take(item)
-            if isinstance(item, Commit):
-                await source.acknowledge(item.position)
-            on_item(item)
-            if until(story):
-                break
-    return story
 
 
 def standing_at(db: Store) -> Callable[[Story], bool]:

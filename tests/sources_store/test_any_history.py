@@ -17,8 +17,9 @@ from penstock.store import (
     StreamAlreadyEnabledError,
     StreamNotEnabledError,
 )
-from tests.sources_store.support import Story, caught_up, contents, follow, source_of
+from tests.sources_store.support import Story, caught_up, contents, source_of
 from tests.store.support import BOTH, opened
+from tests.telling import follow
 
 TABLES = ("a", "b", "c")
 

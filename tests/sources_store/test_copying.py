@@ -16,16 +16,9 @@ from penstock.ports import ChangeSource, Copies, Retains, Rewinds
 from penstock.sources.store.positions import parse_position
 from penstock.store import KeyType, Retention, Store
 from tests.seeds import seed_of
-from tests.sources_store.support import (
-    Story,
-    caught_up,
-    contents,
-    follow,
-    make,
-    source_of,
-    standing_at,
-)
+from tests.sources_store.support import Story, caught_up, contents, make, source_of, standing_at
 from tests.store.support import BOTH, SetClock, opened
+from tests.telling import follow
 
 
 def test_the_source_fulfils_its_ports(tmp_path: Path) -> None:

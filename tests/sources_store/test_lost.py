@@ -19,12 +19,12 @@ from tests.sources_store.support import (
     Story,
     caught_up,
     contents,
-    follow,
     make,
     source_of,
     standing_at,
 )
 from tests.store.support import BOTH, SetClock, opened
+from tests.telling import follow
 
 TABLES = ("a", "b")
 

@@ -22,16 +22,9 @@ from penstock.errors import (
 from penstock.event import ChangeEvent, Commit, Fragment, Operation
 from penstock.flatten import unflatten
 from penstock.store import Item, KeyType, Store, StreamViewType
-from tests.sources_store.support import (
-    Story,
-    caught_up,
-    contents,
-    follow,
-    make,
-    source_of,
-    standing_at,
-)
+from tests.sources_store.support import Story, caught_up, contents, make, source_of, standing_at
 from tests.store.support import BOTH, NOW_MS, SetClock, opened
+from tests.telling import follow
 
 
 async def test_a_change_is_told_with_its_images_its_key_and_its_time(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from penstock.event import SchemaEvent, SystemEvent
 from penstock.store import KeyType, Store
-from tests.sources_store.support import Story, caught_up, contents, follow, make, source_of
+from tests.sources_store.support import Story, caught_up, contents, make, source_of
 from tests.store.support import BOTH, opened
+from tests.telling import follow
 
 
 def reasons(story: Story) -> list[tuple[str, str]]:
