@@ -58,6 +58,7 @@ class Writer:
         pipeline: str,
         *,
         patience: Patience,
+        collections: tuple[str, ...] = (),
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._trail = trail
@@ -65,7 +66,12 @@ class Writer:
         self._now_ms = now_ms
         key = trail.config.seal_key
         self._key = None if key is None else key.get_secret_value().encode()
-        self._head = Head(source=trail.source, pipeline=pipeline, sealed=key is not None)
+        self._head = Head(
+            source=trail.source,
+            pipeline=pipeline,
+            collections=tuple(sorted(collections)),
+            sealed=key is not None,
+        )
         self._progress = ""
         """Up to where all is written; the stored head's may be behind."""
         self._transactions = False
@@ -469,6 +475,13 @@ def _refuse_others(head: Head, wanted: Head) -> None:
             trail=head.source,
             why=f"it is written by pipeline {head.pipeline}, not {wanted.pipeline}",
             remedy="Give this pipeline another database or other collections, or its old name.",
+        )
+    if head.collections and not set(wanted.collections or ("",)) <= set(head.collections):
+        raise TrailTakenError(
+            trail=head.source,
+            why=f"it keeps the changes of {', '.join(head.collections)}, and the pipeline has more",
+            remedy="What others changed before would be missing, or come out of its order: give "
+            "them a pipeline and a trail of their own.",
         )
     if head.sealed != wanted.sealed:
         raise TrailTakenError(
