@@ -145,6 +145,7 @@ class Session:
             charset_of=self._charset_of,
             lowers=found.lower_case_table_names,
             undone=self._undone,
+            origins=self._config.origin_rules,
         )
         if error is None:
             self._open(found, position)
@@ -199,6 +200,7 @@ class Session:
             after=position.gtids,
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
+            statements=config.origin_rules.wants_text,
         )
         self._stream.deadline(config.deadline_seconds)
 
