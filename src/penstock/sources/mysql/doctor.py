@@ -23,6 +23,7 @@ from penstock.sources.mysql.connection import (
     tables,
     translated,
 )
+from penstock.sources.mysql.described import described, forbidden, idle
 from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
@@ -100,6 +101,7 @@ def _examine(
     oldest = oldest_binlog(connection)
     before = "" if oldest is None else gtids_before(connection, oldest)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
+    checks += _columns(config, connection)
     if position is not None:
         checks.append(_position(position, found, before))
     checks.append(_privileges(name, config, found, oldest))
@@ -185,6 +187,37 @@ def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
         f"{', '.join(found[:10])}",
         fix="have the application change these rows (ON DELETE RESTRICT), or exclude the tables",
     )
+
+
+def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
+    patterns = config.scope.columns.patterns
+    if not patterns:
+        return []
+    there, rules = described(connection, config.scope), config.columns.rules
+    wrong, without = forbidden(there, rules), idle(there, rules)
+    checks: list[Check] = []
+    if wrong:
+        checks.append(
+            Check(
+                name="columns",
+                ok=False,
+                detail="; ".join(wrong[:10]),
+                fix="correct the source's columns",
+            )
+        )
+    if without:
+        checks.append(
+            Check(
+                name="column patterns",
+                ok=False,
+                detail=f"these are of no column that is captured now: {', '.join(without[:10])}",
+                fix="look for a slip in the names; a column by another name is captured as it is",
+            )
+        )
+    if not checks:
+        detail = f"{len(patterns)} patterns of columns, each of one that is there"
+        checks.append(Check(name="columns", ok=True, detail=detail))
+    return checks
 
 
 def _position(text: str, found: Facts, before: str) -> Check:

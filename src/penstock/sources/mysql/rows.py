@@ -12,9 +12,12 @@ from collections.abc import Callable, Mapping
 from struct import Struct as Layout
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from penstock import extjson
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
 from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
@@ -312,23 +315,35 @@ def _known_type(kind: int) -> str:
 
 
 def compile_table(
-    table: Table, charsets: Mapping[int, str], *, without: frozenset[str] = frozenset()
+    table: Table,
+    charsets: Mapping[int, str],
+    *,
+    without: frozenset[str] = frozenset(),
+    rules: ColumnRules | None = None,
 ) -> CompiledTable:
-    """Make the function that reads rows of `table`.
+    """Make the function that reads rows of `table`, as `rules` have them told.
 
     `charsets` names the character set of each collation; the columns `without` are read over.
-    Raises UnreadableTableError for a column that has no exact form.
+    Raises UnreadableTableError for a column that has no exact form, or that `rules` cannot be of.
     """
     if not table.full:
         raise UnreadableTableError(
             f"{table.database}.{table.name}, whose columns have no names: binlog_row_metadata is "
             f"not FULL"
         )
+    key = tuple(table.columns[i].name for i in table.key)
+    names = [column.name for column in table.columns]
+    try:
+        ruled = rules.of((table.database, table.name), names, key) if rules else None
+    except ForbiddenRuleError as error:
+        raise UnreadableTableError(str(error)) from error
+    if ruled is not None:
+        without |= ruled.left_out
     writer = _Writer(table, charsets)
     size = (len(table.columns) + 7) // 8
     lines = [f"n = int_(b[p:p + {size}], 'little')", f"p += {size}"]
     for index, column in enumerate(table.columns):
-        value = writer.expression(column, index)
+        value = writer.expression(_unread(column) if column.name in without else column, index)
         if column.nullable:
             lines += [f"if n & {1 << index}:", f"    c{index} = None", "else:"]
             lines += [f"    {line}" for line in value]
@@ -337,7 +352,6 @@ def compile_table(
     told = {i: one.name for i, one in enumerate(table.columns) if one.name not in without}
     try:
         extjson.refuse_mimic(dict.fromkeys(told.values()))
-        key = tuple(table.columns[i].name for i in table.key)
         extjson.refuse_mimic(dict.fromkeys(key))
     except extjson.AmbiguousDocumentError as error:
         raise UnreadableTableError(f"{table.database}.{table.name}: {error}") from error
@@ -347,4 +361,20 @@ def compile_table(
     source = f"def read(b, p):\n    {body}\n"
     space = writer.names
     exec(compile(source, f"<rows of {table.database}.{table.name}>", "exec"), space)  # noqa: S102
-    return CompiledTable(table, space["read"], key)
+    read: RowReader = space["read"]
+    return CompiledTable(table, read if ruled is None else _ruled(read, ruled), key)
+
+
+def _ruled(read: RowReader, rules: TableRules) -> RowReader:
+    def read_by_rules(data: bytes, at: int) -> tuple[Document, int]:
+        row, at = read(data, at)
+        return rules.apply(row), at
+
+    return read_by_rules
+
+
+def _unread(column: Column) -> Column:
+    """The column as bytes of the same length: what is not told needs no character set."""
+    if column.type in {ColumnType.ENUM, ColumnType.SET}:
+        return structs.replace(column, type=ColumnType.BIT, meta=8 * column.meta)
+    return structs.replace(column, collation=BINARY_COLLATION)
