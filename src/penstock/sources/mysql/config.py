@@ -146,6 +146,12 @@ class MysqlSourceConfig(Config):
         "CASCADE, SET NULL), which the server writes to no binlog: stop, or capture the table "
         "without these changes, with a warning at each start.",
     )
+    on_partial_rows: Literal["halt", "decode"] = Field(
+        "halt",
+        description="When a session logs rows that lack columns (binlog_row_image is not FULL): "
+        "stop before them, or tell what they have, and name what they lack as unchanged. An UPDATE "
+        "that may have been a REPLACE stops capture then too: it resets columns and does not say.",
+    )
     heartbeat_seconds: Seconds = Field(
         5.0, gt=0, le=600, description="Have the server say so often that it is quiet."
     )

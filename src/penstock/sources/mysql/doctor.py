@@ -59,7 +59,7 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         connection = connect(name, config, read_seconds=config.connect_timeout)
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
-        checks += _settings(found)
+        checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
         if found.is_mariadb and found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
@@ -73,11 +73,21 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
     return checks
 
 
-def _settings(found: Facts) -> list[Check]:
-    unfit = obstacles(found)
+def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
+    unfit = obstacles(found, partial_rows=partial_rows)
     checks = [Check(name="binlog", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
     if not unfit:
-        checks.append(Check(name="binlog", ok=True, detail="whole rows, with names and types"))
+        checks.append(Check(name="binlog", ok=True, detail="rows, with names and types"))
+    if partial_rows and found.binlog_row_image != "FULL":
+        checks.append(
+            Check(
+                name="row image",
+                ok=False,
+                detail=f"binlog_row_image is {found.binlog_row_image}: rows lack what did not "
+                f"change, no image before a change is told, and a REPLACE stops capture",
+                fix="SET GLOBAL binlog_row_image = 'FULL', in the server's file too",
+            )
+        )
     if found.is_mariadb and not found.gtid_strict_mode:
         checks.append(
             Check(

@@ -148,13 +148,14 @@ class Session:
             charset_of=self._charset_of,
             lowers=found.lower_case_table_names,
             undone=self._undone,
+            partial_rows=self._decodes_partial,
         )
         if error is None:
             self._open(found, position)
         return Step([self._say(events)], error)
 
     def _require(self, found: Facts) -> None:
-        unfit = obstacles(found)
+        unfit = obstacles(found, partial_rows=self._decodes_partial)
         if unfit:
             why, remedy = unfit[0]
             raise ConfigError(
@@ -182,6 +183,10 @@ class Session:
             source=self._source,
             tables=cascades,
         )
+
+    @property
+    def _decodes_partial(self) -> bool:
+        return self._config.on_partial_rows == "decode"
 
     def _require_columns(self, asking: Connected) -> None:
         """Have rules of columns that the tables which are there can have."""
@@ -213,6 +218,7 @@ class Session:
             after=position.gtids,
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
+            annotated=self._decodes_partial,
         )
         self._stream.deadline(config.deadline_seconds)
 

@@ -35,6 +35,7 @@ from penstock.sources.mysql.binlog import (
 )
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
     ROWS,
@@ -61,7 +62,6 @@ _HARMLESS: Final = frozenset(
         EventType.HEARTBEAT,
         EventType.IGNORABLE,
         EventType.ROWS_QUERY,
-        EventType.ANNOTATE_ROWS,
         EventType.BINLOG_CHECKPOINT,
         EventType.GTID_LIST,
     }
@@ -88,11 +88,13 @@ class Transactions:
         charset_of: Callable[[int], str],
         undone: Undone,
         lowers: bool = False,
+        partial_rows: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
-        `lowers`: the server keeps the names of tables in lower case.
+        `lowers`: the server keeps the names of tables in lower case. `partial_rows`: rows may lack
+        columns.
         """
         self._source = source
         self._base = position
@@ -101,6 +103,7 @@ class Transactions:
         self._compile = compile_table
         self._charset_of = charset_of
         self._lowers = lowers
+        self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
@@ -163,7 +166,12 @@ class Transactions:
     def _event(self, event: Event, data: bytes) -> Sequence[Item]:
         kind = event.type
         if kind in ROWS:
-            return self._changes(kind, event.body)
+            items = self._changes(kind, event.body)
+            self._images.rows(event.body)
+            return items
+        if kind == EventType.ANNOTATE_ROWS:
+            self._images.annotated(event.body)
+            return ()
         if kind == EventType.TABLE_MAP:
             self._tables[table_id(event.body)] = event.body[6:]
             return ()
@@ -214,6 +222,7 @@ class Transactions:
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
+        self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.clear()
         self.fragmented = False
@@ -293,7 +302,9 @@ class Transactions:
         if not isinstance(known, CompiledTable):
             return ()
         events: list[AnyEvent] = []
-        for change in changes(kind, body, known):
+        rows = changes(kind, body, known)
+        self._images.check(rows, known.table, self._tables.values())
+        for change in rows:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
 
