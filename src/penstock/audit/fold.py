@@ -74,7 +74,9 @@ class Table(Struct, kw_only=True):
     """The record since which its rows are told."""
     ts: int
     statement: str = ""
-    """The one that created it, while it is known."""
+    """The one that created it, while it is known,"""
+    made_as: Name = ("", "")
+    """and the name that it had then."""
     shape: int = 0
     """How often it was altered since."""
     keyless: bool = False
@@ -235,13 +237,14 @@ class Fold:
         if operation == "create":
             if not (truncates and name in self.tables):
                 made = _table(name, "created", record)
-                made.statement = str(said.get("statement", ""))
+                made.statement, made.made_as = str(said.get("statement", "")), name
                 self._add(made)
         elif operation == "drop":
             gone = self._remove(name)
             if truncates and gone is not None:
                 emptied = _table(name, "created", record)
                 emptied.statement, emptied.shape = gone.statement, gone.shape
+                emptied.made_as = gone.made_as
                 self._add(emptied)
         elif operation == "dropDatabase":
             for one in [one for one in self.tables if one[0] == name[0]]:

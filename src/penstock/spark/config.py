@@ -113,10 +113,10 @@ class PipelineConfig(Config):
         """Where the table of a collection is."""
         if len(self.collections) == 1:
             return self.path.rstrip("/")
-        return f"{self.path.rstrip('/')}/{_folder(collection)}"
+        return f"{self.path.rstrip('/')}/{folder_of(collection)}"
 
 
-def _folder(collection: str) -> str:
+def folder_of(collection: str) -> str:
     """A folder name that no file system, URL or table format reads in a way of its own.
 
     Anything but ASCII letters, digits, `_`, `-` and `.` is `~` and its UTF-8 in hex; so is a first

@@ -71,6 +71,20 @@ def restated(record: Mapping[str, Any], to: Place) -> str | None:
     raise UnclearStatementError(f"a statement that is a {operation}")
 
 
+def recreated(statement: str, made_as: Name, name: Name, to: Place) -> str:
+    """The statement that made the table `made_as`, for a table `name`; what it refers to is where
+    `to` says.
+
+    Raises UnclearStatementError; also for one that makes a table like another, which is what that
+    one was then.
+    """
+    if any(_Word(match).word == "LIKE" for match in _TOKEN.finditer(statement)):
+        raise UnclearStatementError("a statement that makes a table like another")
+    text = _renamed(statement, made_as[0], lambda one: name if one == made_as else to(one))
+    # The table is made only where there is none, so nothing is to be replaced.
+    return re.sub(r"^(\s*CREATE)\s+OR\s+REPLACE\b", r"\1", text, flags=re.IGNORECASE)
+
+
 def _renamed(statement: str, database: str, to: Place) -> str:
     words = [
         _Word(match)

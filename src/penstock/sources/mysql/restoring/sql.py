@@ -6,7 +6,7 @@ A statement means what it says in one session that has begun with HEAD, and in n
 # Names are quoted and values are literals: that is what this module is for.
 # ruff: noqa: S608
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -67,20 +67,17 @@ class UnfitError(ValueError):
 
 
 def inserts(
-    name: Name, rows: Sequence[Document], facts: ServerTable | None, *, about: str
-) -> list[Statement]:
+    name: Name, rows: Iterable[Document], facts: ServerTable | None, *, about: str
+) -> Iterator[Statement]:
     """Statements that insert rows, many at a time. Raises UnfitError."""
-    found: list[Statement] = []
     begun: list[str] = []
     head, unlisted, size = "", set[str](), 0
     last: tuple[str, ...] | None = None
 
-    def end() -> None:
+    def end() -> Iterator[Statement]:
         if begun:
-            text = f"{head}{', '.join(begun)}"
-            found.append(
-                Statement(text=text, about=about, rows=len(begun), unlisted=tuple(sorted(unlisted)))
-            )
+            text, wrong = f"{head}{', '.join(begun)}", tuple(sorted(unlisted))
+            yield Statement(text=text, about=about, rows=len(begun), unlisted=wrong)
             begun.clear()
             unlisted.clear()
 
@@ -88,14 +85,13 @@ def inserts(
         written = _written(name, row, facts)
         columns = tuple(written)
         if columns != last or size > _TOGETHER_BYTES:
-            end()
+            yield from end()
             listed = ", ".join(map(quoted, columns))
             head, last, size = f"INSERT INTO {quoted(*name)} ({listed}) VALUES ", columns, 0
         begun.append(f"({', '.join(written.values())})")
         unlisted.update(_unlisted(row, facts))
         size += len(begun[-1])
-    end()
-    return found
+    yield from end()
 
 
 def put(name: Name, row: Document, facts: ServerTable | None, *, about: str) -> Statement:

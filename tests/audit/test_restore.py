@@ -1,0 +1,260 @@
+"""Tables come back exactly as they were (A25): proved against copies that the server itself made."""
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pymysql
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from penstock.audit.trail import Trail
+from penstock.cli import audit_restore
+from penstock.sources.mysql.connection import Connected
+from penstock.testing.servers import MariaDbServer
+from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, tables_of
+from tests.mysql.support import run
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def db(mariadb: MariaDbServer) -> Iterator[Connected]:
+    with mariadb.connect() as connection:
+        before = {name for (name,) in run(connection, "SHOW DATABASES")}
+        run(connection, KEEP_MODE)
+        yield connection
+        for (name,) in run(connection, "SHOW DATABASES"):
+            if name not in before:
+                run(connection, f"DROP DATABASE `{name}`")
+
+
+@pytest.fixture
+def audited(mariadb: MariaDbServer, trail: Trail, db: Connected) -> Audited:
+    run(db, "CREATE DATABASE d")
+    return Audited(mariadb, trail, ["d"])
+
+
+def restore(audited: Audited, *arguments: str, fails: bool = False) -> Result:
+    """Run the command against the server and the trail."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    audit_restore.register(app)
+    config = audited.trail.config
+    environment = {audit_restore.URI: config.uri.get_secret_value()}
+    places = ["--database", config.database]
+    if "--target" not in arguments and "--no-target" not in arguments:
+        places += ["--target", f"mysql://root@127.0.0.1:{audited.server.port}"]
+    given = [one for one in arguments if one != "--no-target"]
+    result = CliRunner().invoke(
+        app, ["restore", "shop", *given, *places], env={**os.environ, **environment}
+    )
+    if not fails and result.exception is not None:
+        raise result.exception
+    assert fails == (result.exit_code != 0), result.output
+    return result
+
+
+TYPES = """
+    id INT PRIMARY KEY, ti TINYINT, bu BIGINT UNSIGNED, bs BIGINT, de DECIMAL(65,30), fl FLOAT,
+    dbl DOUBLE, bi BIT(64), ye YEAR, da DATE, tm TIME(3), dt DATETIME(6), ts TIMESTAMP(6) NULL,
+    tz TIMESTAMP NULL, ch CHAR(20), vc VARCHAR(200), la VARCHAR(50) CHARACTER SET latin1, tx TEXT,
+    en ENUM('a','b c','ž'), st SET('x','y','ž'), bn BINARY(5), vb VARBINARY(50), bl BLOB, js JSON,
+    uu UUID, i4 INET4, i6 INET6, ge GEOMETRY,
+    up TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+    vi INT AS (id + 1) VIRTUAL, so INT AS (id + 2) STORED
+"""
+
+
+def everything(rng: random.Random, key: int) -> str:
+    """A row of TYPES."""
+    texts = ["''", "' a '", "'a''b'", r"'\\\\'", r"'\\n\\0\\Z'", "'ž\U0001f600'", "'\"'", "NULL", "'null'"]
+    values = {
+        "id": key,
+        "ti": rng.choice([-128, 127, 0, "NULL"]),
+        "bu": rng.choice([0, 2**64 - 1, 2**63, 5]),
+        "bs": rng.choice([-(2**63), 2**63 - 1, 2**53 + 1]),
+        "de": rng.choice(["'-99999999999999999999999999999999999.999999999999999999999999999999'",
+                          "'0.10'", "0", "NULL"]),
+        "fl": rng.choice(["1.1e0", "3.4028234663852886e38", "1e-45", "0", rng.random()]),
+        "dbl": rng.choice(["0.1e0", "5e-324", "1.7976931348623157e308", rng.random() * 1e100]),
+        "bi": rng.choice([0, 2**64 - 1, 7]),
+        "ye": rng.choice(["0", "1901", "2155"]),
+        "da": rng.choice(["'0000-00-00'", "'2026-00-31'", "'2026-02-31'", "'9999-12-31'"]),
+        "tm": rng.choice(["'-838:59:59.000'", "'00:00:00.001'", "'-00:00:00.5'"]),
+        "dt": rng.choice(["'2026-01-31 23:59:59.000001'", "'0000-00-00 00:00:00'", "NOW(6)"]),
+        "ts": rng.choice(["'2026-01-31 23:59:59.123456'", "NOW(6)", "NULL", "'0000-00-00'"]),
+        "tz": rng.choice(["'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'", "NULL"]),
+        "ch": rng.choice(texts),
+        "vc": rng.choice(texts),
+        "la": rng.choice(["'é€'", "''", "NULL"]),
+        "tx": rng.choice([*texts, "REPEAT('x', 70000)" if rng.random() < 0.01 else "'t'"]),
+        "en": rng.choice(["'a'", "'b c'", "'ž'", "'no'", "NULL"]),
+        "st": rng.choice(["''", "'x'", "'ž,x'", "NULL"]),
+        "bn": rng.choice(["''", "x'6100'", "x'ff00ff00ff'", "NULL"]),
+        "vb": rng.choice(["''", "x'00'", "x'5c27'", "NULL"]),
+        "bl": rng.choice([f"x'{rng.randbytes(9).hex()}'", "''", "NULL"]),
+        "js": rng.choice(["'{\"a\": [1, 2.50, null]}'", "'1'", "NULL"]),
+        "uu": "UUID()",
+        "i4": rng.choice(["'1.2.3.4'", "NULL"]),
+        "i6": rng.choice(["'::1'", "'ffff::'", "NULL"]),
+        "ge": rng.choice(["ST_GeomFromText('POINT(1 2)', 4326)", "NULL",
+                          "ST_GeomFromText('LINESTRING(0 0,1 1,2 3)')"]),
+    }  # fmt: skip
+    return f"({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
+
+
+def prepare(db: Connected) -> None:
+    run(
+        db,
+        "USE d",
+        f"CREATE TABLE types ({TYPES})",
+        "CREATE TABLE pairs (a VARCHAR(20), b VARCHAR(20), n INT, PRIMARY KEY (a, b))",
+        "CREATE TABLE moving (k VARCHAR(30) PRIMARY KEY, u INT UNIQUE, n INT)",
+        "CREATE TABLE keyless (t VARCHAR(5), n INT, f FLOAT, d DATE)",
+        "CREATE TABLE parent (id INT PRIMARY KEY)",
+        "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))",
+        "CREATE TABLE zero (id INT AUTO_INCREMENT PRIMARY KEY, n INT)",
+        "INSERT INTO zero VALUES (0, 1), (5, 5)",
+    )
+
+
+def change(rng: random.Random, db: Connected) -> None:
+    """One statement of a random kind, or two; one may fail, as a duplicate key does."""
+    key, n = rng.randrange(12), rng.randrange(100)
+    a, b = rng.choice([("a|b", "c"), ("a", "b|c"), ("A", "b|c "), ("ž", "\\\\''")])
+    statements = rng.choice([
+        [f"REPLACE INTO types {everything(rng, key)}"],
+        [f"UPDATE types SET ti = {n} WHERE id = {key}"],
+        [f"UPDATE types SET ti = {n}, up = up, fl = fl / 3, en = 'no' WHERE id = {key}"],
+        [f"DELETE FROM types WHERE id = {key}"],
+        [f"UPDATE types SET id = id + 50 WHERE id = {key}"],
+        [f"REPLACE INTO pairs VALUES ('{a}', '{b}', {n})"],
+        [f"DELETE FROM pairs WHERE a = '{a}'"],
+        [f"REPLACE INTO moving VALUES ('k{key}', {key}, {n})"],
+        # The values of a unique column are swapped, which no order of two updates does.
+        [f"UPDATE moving SET u = u + 100 WHERE u IN ({key}, {key + 1})",
+         f"UPDATE moving SET u = IF(u = {key + 100}, {key + 1}, {key}) WHERE u > 99"],
+        ["UPDATE moving SET k = IF(k LIKE 'K%', LOWER(k), k)"],
+        [f"UPDATE moving SET k = CONCAT('m', {n}, k) WHERE u = {key} AND LENGTH(k) < 20"],
+        [f"INSERT INTO keyless VALUES ('t', {key}, 1.1, NULL), ('t', {key}, 1.1, NULL)"],
+        [f"INSERT INTO keyless VALUES (NULL, {key}, {n} / 7, '2026-00-00')"],
+        [f"UPDATE keyless SET t = 'T' WHERE n = {key} LIMIT 1"],
+        [f"DELETE FROM keyless WHERE n = {key} LIMIT 1"],
+        [f"INSERT IGNORE INTO parent VALUES ({key})", f"REPLACE INTO child VALUES ({n}, {key})"],
+        ["DELETE FROM child LIMIT 1"],
+    ])  # fmt: skip
+    with suppress(pymysql.err.IntegrityError):
+        run(db, *statements)
+
+
+async def lived(audited: Audited, db: Connected, seed: int, *, points: int = 6) -> list[str]:
+    """A random life with copies of the database at some moments; returns those moments' places."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    await audited.begin()
+    prepare(db)
+    places: list[str] = []
+    for number in range(points):
+        for _ in range(rng.choice([1, 3, 12, 40])):
+            run(db, "BEGIN")
+            for _ in range(rng.choice([1, 1, 4])):
+                change(rng, db)
+            run(db, "COMMIT" if rng.random() < 0.9 else "ROLLBACK")
+        places.append(f"at:{await audited.catch_up()}")
+        keep(db, "d", f"ref{number}")
+    return places
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_state_of_any_moment_equals_the_servers_own_copy(
+    audited: Audited, db: Connected, seed: int
+) -> None:
+    """A12, A13, A18, A25: all types, composite and moving keys, rows without keys, swaps."""
+    places = await lived(audited, db, seed)
+    for number, place in enumerate(places):
+        into = f"then{number}"
+        restore(audited, "--until", place, "--db", "d", "--into", into, "--execute")
+        assert differing(db, into, f"ref{number}") == []
+
+
+async def test_the_same_tables_go_back_and_forth_in_place(audited: Audited, db: Connected) -> None:
+    """In the tables that are there: only what differs is written, and a dry run writes nothing."""
+    places = await lived(audited, db, 3)
+    order = [4, 0, 5, 2]
+    for number in order:
+        before = [run(db, f"CHECKSUM TABLE d.{name}") for name in tables_of(db, "d")]
+        said = restore(audited, "--until", places[number], "--db", "d", "--dry-run").output
+        assert "would be restored" in said
+        assert before == [run(db, f"CHECKSUM TABLE d.{name}") for name in tables_of(db, "d")]
+        restore(audited, "--until", places[number], "--db", "d", "--execute")
+        assert differing(db, "d", f"ref{number}") == []
+        said = restore(audited, "--until", places[number], "--db", "d").output
+        assert said.count("0 missing, 0 changed, 0 too many") == len(tables_of(db, "d"))
+
+
+async def test_a_replay_in_order_gives_the_same_tables(audited: Audited, db: Connected) -> None:
+    """From the first statement of the trail, and on from where another replay ended."""
+    places = await lived(audited, db, 4)
+    since = "beginning"
+    for number, place in enumerate(places):
+        restore(
+            audited,
+            *("--mode", "replay", "--from", since, "--until", place, "--db", "d"),
+            *("--into", "again", "--execute"),
+        )
+        assert differing(db, "again", f"ref{number}") == []
+        since = place
+
+
+async def test_undoing_goes_back_without_a_beginning(
+    audited: Audited, mariadb: MariaDbServer, db: Connected
+) -> None:
+    """The trail begins in the middle of the tables' life: what changed since is taken back.
+
+    What undoing does is itself captured, and can be undone.
+    """
+    prepare(db)
+    rng = random.Random(5)
+    for _ in range(100):
+        change(rng, db)
+    await audited.begin()
+    places: list[str] = []
+    for number in range(5):
+        for _ in range(rng.choice([1, 5, 30])):
+            change(rng, db)
+        places.append(f"at:{await audited.catch_up()}")
+        keep(db, "d", f"ref{number}")
+    refused = restore(audited, "--until", places[2], "--db", "d", "--execute", fails=True)
+    assert "its history begins here" in str(refused.exception)
+    for number in [3, 1, 4, 0]:
+        restore(audited, "--mode", "undo", "--until", places[number], "--db", "d", "--execute")
+        assert differing(db, "d", f"ref{number}") == []
+        await audited.catch_up()
+
+
+async def test_a_file_of_statements_does_what_executing_does(
+    audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_path: Path
+) -> None:
+    """One session: what it must have is at its head. Run by the server's own client."""
+    places = await lived(audited, db, 6, points=4)
+
+    def by_client(path: Path) -> None:
+        client = ["mariadb", "--no-defaults", "-h127.0.0.1", f"-P{mariadb.port}", "-uroot"]
+        subprocess.run(client, input=path.read_bytes(), check=True)
+
+    wanted = ("--until", places[1], "--db", "d", "--output")
+    restore(audited, *wanted, str(tmp_path / "diff.sql"))
+    by_client(tmp_path / "diff.sql")
+    assert differing(db, "d", "ref1") == []
+    assert (tmp_path / "diff.sql").stat().st_mode & 0o777 == 0o600
+    restore(audited, *wanted, str(tmp_path / "new.sql"), "--into", "elsewhere")
+    by_client(tmp_path / "new.sql")
+    assert differing(db, "elsewhere", "ref1") == []
+
+
