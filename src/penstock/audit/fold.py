@@ -371,10 +371,10 @@ def _is_path(column: str, row: Document) -> bool:
 
 def names_before(
     wanted: Callable[[Name], bool], renames: Iterable[Mapping[str, Any]]
-) -> Callable[[Name], bool]:
-    """Which names the wanted tables may have had: theirs, and those that they were renamed from.
+) -> frozenset[Name]:
+    """The other names that wanted tables may have had: those that they were renamed from.
 
-    `renames` are the trail's, in any order. It may name more tables than that, never fewer.
+    `renames` are the trail's, in any order. They may be more names than that, never fewer.
     """
     moves = [
         (name_of(record), (record["said"]["to"]["db"], record["said"]["to"]["coll"]))
@@ -387,7 +387,7 @@ def names_before(
         before = len(earlier)
         earlier |= {name for name, to in moves if wanted(to) or to in earlier}
         grew = len(earlier) > before
-    return lambda name: wanted(name) or name in earlier
+    return frozenset(earlier)
 
 
 def whole_rows(table: Table) -> Iterator[tuple[Document, Row]]:

@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from msgspec import to_builtins
@@ -17,10 +17,14 @@ from penstock.audit.fold import Name
 from penstock.audit.points import Place, place_of
 from penstock.audit.trail import Trail
 from penstock.cli import output, restoring
-from penstock.cli.restoring import DOUBTS, Asked, Restorer, Tick
+from penstock.cli.restoring import DOUBTS, Asked, Tick
 from penstock.config import parse_size
 from penstock.errors import ConfigError
 
+if TYPE_CHECKING:
+    from penstock.sources.mysql.restoring.server import Target
+
+_SHOWN: Final = 10
 URI: Final = "PENSTOCK_AUDIT_URI"
 _PLACE: Final = "a time (2026-01-31T12:00:00Z), a transaction, at:N, beginning, or head"
 
@@ -104,11 +108,12 @@ def command(
     environment variable PENSTOCK_AUDIT_URI.
     """
     asked = _asked(databases, tables, into, accept, memory)
+    where = None if target is None else _target(target)
     if dry_run:
         execute, to_file, delta = False, None, None
     _refuse_combinations(mode, target, into, to_file, delta, execute=execute)
     with closing(_trail(source, database, records, offsets, tz)) as trail:
-        job = _Job(trail, asked, target=target, as_json=as_json)
+        job = _Job(trail, asked, target=where, as_json=as_json)
         with job.translating():
             until_place = job.place(until)
             if mode is Mode.REPLAY:
@@ -191,6 +196,16 @@ def _refuse_combinations(
         raise ConfigError(f"{wrong}. Nothing was changed.")
 
 
+def _target(dsn: str) -> "Target":
+    try:
+        from penstock.sources.mysql.restoring.server import target_of
+    except ImportError as error:
+        from penstock.cli.config import missing_extra
+
+        raise missing_extra("--target", "mysql", error) from error
+    return target_of(dsn)
+
+
 def _trail(source: str, database: str, records: str, offsets: str, tz: str) -> Trail:
     uri = os.environ.get(URI)
     if not uri:
@@ -211,7 +226,9 @@ def _trail(source: str, database: str, records: str, offsets: str, tz: str) -> T
 class _Job:
     """One run of the command."""
 
-    def __init__(self, trail: Trail, asked: Asked, *, target: str | None, as_json: bool) -> None:
+    def __init__(
+        self, trail: Trail, asked: Asked, *, target: "Target | None", as_json: bool
+    ) -> None:
         self._trail = trail
         self._asked = asked
         self._target = target
@@ -271,12 +288,17 @@ class _Job:
             written = [restoring.Written(table=name, rows=rows, made=True) for name, rows in made]
             self._say(place, written, "written to Delta")
             return
+        from penstock.cli import restore_sql
+        from penstock.cli.restorer import Restorer
+
         with self._server() as server:
             if server is None:
-                statements = restoring.alone(tables, self._asked)
+                statements = restore_sql.alone(tables, self._asked)
                 rows = [
-                    restoring.Written(table=".".join(self._asked.to(one.name)), rows=count)
-                    for one, count in restoring.counted(tables)
+                    restoring.Written(
+                        table=".".join(self._asked.to(one.name)), rows=restoring.rows_known(one)
+                    )
+                    for one in tables
                 ]
                 if to_file is not None:
                     self._to_file(to_file, place, statements)
@@ -299,35 +321,28 @@ class _Job:
                 head=self._head,
                 tick=lambda at: tick(at - place.at),
             )
+        from penstock.cli.restorer import Restorer, undone
+
         with self._server() as server:
             assert server is not None
             restorer = Restorer(server, self._trail, self._asked, place)
             found = restorer.undo(undoing) if execute else restorer.look_at_undoing(undoing)
-            rows = [
-                restoring.Written(
-                    table=".".join(one.name),
-                    rows=one.same + one.missing + one.changed,
-                    same=one.same,
-                    missing=one.missing,
-                    changed=one.changed,
-                    extra=one.extra,
-                )
-                for one in found
-            ]
-            self._say(place, rows, "undone" if execute else "would be undone")
+            self._say(place, undone(found), "undone" if execute else "would be undone")
             if to_file is not None:
                 self._to_file(to_file, place, restorer.undoing_statements(found))
 
     def replay(
         self, after: Place, until: Place, to_file: Path | None, *, execute: bool, goes_on: bool
     ) -> None:
+        from penstock.cli import restore_sql
+
         if after.at > until.at:
             raise ConfigError("--from is behind --until. Nothing was changed.")
         with (
             self._server() as server,
             self._progress("replaying", until.at - after.at) as tick,
         ):
-            statements = restoring.replayed(
+            statements = restore_sql.replayed(
                 self._trail,
                 self._asked,
                 after=after,
@@ -337,10 +352,10 @@ class _Job:
             )
             if execute:
                 assert server is not None
-                done, failures = restoring.run_all(server, statements, goes_on=goes_on)
+                done, failures = restore_sql.run_all(server, statements, goes_on=goes_on)
             elif to_file is not None:
                 assert server is not None
-                written = self._to_file(to_file, until, restoring.certain(statements))
+                written = self._to_file(to_file, until, restore_sql.certain(statements))
                 done, failures = written, []
             else:
                 done, failures = sum(1 for _ in statements), []
@@ -351,11 +366,12 @@ class _Job:
     # --- saying ----------------------------------------------------------------------------------
 
     def _to_file(self, path: Path, place: Place, statements: Iterator[Any]) -> int:
+        from penstock.cli import restore_sql
         from penstock.sources.mysql.restoring.sql import script
 
         says = f"Penstock: the trail of {self._trail.source} at record {place.at}"
         count = 0
-        with restoring.sql_file(path, says=says) as file:
+        with restore_sql.sql_file(path, says=says) as file:
             for statement in statements:
                 file.write(script(statement))
                 count += 1
@@ -374,11 +390,14 @@ class _Job:
         )
         for one in rows:
             made = ", made" if one.made else ""
+            shown = [*one.sample[:_SHOWN], *(["..."] if len(one.sample) > _SHOWN else [])]
             console.print(
                 f"  {one.table}: {one.rows:,} rows; {one.missing:,} missing, {one.changed:,} "
                 f"changed, {one.extra:,} too many, {one.same:,} the same{made}",
                 markup=False,
             )
+            for line in shown:
+                console.print(f"    {line}", markup=False, overflow="ellipsis", no_wrap=True)
 
     def _say_replayed(self, place: Place, done: int, failures: list[Any], *, execute: bool) -> None:
         if self._as_json:
@@ -396,14 +415,9 @@ class _Job:
         if self._target is None:
             yield None
             return
-        try:
-            from penstock.sources.mysql.restoring.server import PASSWORD, Server, target_of
-        except ImportError as error:
-            from penstock.cli.config import missing_extra
+        from penstock.sources.mysql.restoring.server import PASSWORD, Server
 
-            raise missing_extra("--target", "mysql", error) from error
-
-        with Server(target_of(self._target), os.environ.get(PASSWORD, "")) as server:
+        with Server(self._target, os.environ.get(PASSWORD, "")) as server:
             yield server
 
     @contextmanager

@@ -4,35 +4,23 @@ Nothing is changed before everything is known that can be: doubts are told first
 they were accepted by name; rows that are written are read back before they are committed.
 """
 
-import os
-import stat
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Final
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from penstock.audit.fold import (
     Doubt,
     Fold,
     Name,
     Table,
-    decoded,
     names_before,
     whole_rows,
 )
 from penstock.audit.points import Place, copied_later, records, renames
-from penstock.audit.trail import Document, Trail
+from penstock.audit.trail import Trail
 from penstock.audit.undoing import Undoing
-from penstock.errors import AuditError, ConfigError
-
-if TYPE_CHECKING:
-    from penstock.sources.mysql.restoring.columns import ServerTable
-    from penstock.sources.mysql.restoring.differences import Difference
-    from penstock.sources.mysql.restoring.server import Failure, Server
-    from penstock.sources.mysql.restoring.sql import Statement
+from penstock.errors import AuditError
 
 DOUBTS: Final = {
     "beginning": "rows from before the trail began are left out",
@@ -50,7 +38,6 @@ DOUBTS: Final = {
 """What may be accepted, and what follows."""
 _SHOWN: Final = 10
 Tick = Callable[[int], None]
-T = TypeVar("T")
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -72,6 +59,10 @@ class Asked(Struct, frozen=True, kw_only=True):
             return name[0] in self.databases or any(db == name[0] for db, _ in self.tables)
         return name[0] in self.databases or name in self.tables
 
+    def only(self, earlier: frozenset[Name] = frozenset()) -> list[Name] | None:
+        """The tables whose records are to be read, with their `earlier` names; None for all."""
+        return None if self.databases or not self.tables else [*self.tables, *sorted(earlier)]
+
     def to(self, name: Name) -> Name:
         """Where a table is to be."""
         return name if self.into is None else (self.into, name[1])
@@ -89,6 +80,8 @@ class Written(Struct, frozen=True, kw_only=True):
     extra: int = 0
     made: bool = False
     """Whether the table was not there, and is made."""
+    sample: tuple[str, ...] = ()
+    """A few rows that differ: `+` for one that is missing, `-` one too many, `~` changed."""
 
 
 # --- the state at a place -------------------------------------------------------------------------
@@ -112,9 +105,10 @@ def state_at(
 
     Raises AuditError for doubts that were not accepted, and for a table that was not there.
     """
-    keeps = names_before(asked.wants, renames(trail, until=place.at))
-    fold = Fold(keeps, bytes_max=asked.memory)
-    for record in records(trail, after=0, until=place.at):
+    earlier = names_before(asked.wants, renames(trail, until=place.at))
+    fold = Fold(lambda name: asked.wants(name) or name in earlier, bytes_max=asked.memory)
+    only = asked.only(earlier)
+    for record in records(trail, after=0, until=place.at, tables=only):
         fold.take(record)
         tick(int(record["at"]))
     tables = [table for name, table in sorted(fold.tables.items()) if asked.wants(name)]
@@ -167,7 +161,7 @@ def refuse_doubts(doubts: Iterable[Doubt], accepted: frozenset[str]) -> None:
 def undone_to(trail: Trail, asked: Asked, place: Place, *, head: int, tick: Tick) -> Undoing:
     """What has changed behind a place. Raises AuditError for doubts that were not accepted."""
     undoing = Undoing()
-    for record in records(trail, after=place.at, until=head):
+    for record in records(trail, after=place.at, until=head, tables=asked.only()):
         if not record["meta"]["tbl"] or asked.wants((record["meta"]["db"], record["meta"]["tbl"])):
             undoing.take(record)
         tick(int(record["at"]))
@@ -176,398 +170,6 @@ def undone_to(trail: Trail, asked: Asked, place: Place, *, head: int, tick: Tick
     return undoing
 
 
-# --- into a server --------------------------------------------------------------------------------
-
-
-class Restorer:
-    """Makes the tables of a server what a trail says that they were."""
-
-    def __init__(self, server: "Server", trail: Trail, asked: Asked, place: Place) -> None:
-        self._server = server
-        self._trail = trail
-        self._asked = asked
-        self._place = place
-
-    def look(self, tables: list[Table]) -> list[Written]:
-        """What would be done; nothing is changed."""
-        found: list[Written] = []
-        for table in tables:
-            name = self._asked.to(table.name)
-            facts = self._server.facts(name)
-            if facts is None:
-                self._creation(table)  # or it is refused
-                rows = _rows(table)
-                found.append(Written(table=".".join(name), rows=rows, missing=rows, made=True))
-            else:
-                found.append(_written(table, self._difference(table, facts)))
-        self.refuse_triggers([self._asked.to(table.name) for table in tables])
-        return found
-
-    def restore(self, tables: list[Table]) -> list[Written]:
-        """Do it, in one transaction but for tables that are made, and prove it before it is
-        committed: the rows are read back. Raises AuditError; then no row was changed."""
-        names = [self._asked.to(table.name) for table in tables]
-        self.refuse_triggers(names)
-        made = self._make(tables)
-        facts = {name: self._facts(name) for name in names}
-        differences = [
-            self._difference(table, facts[name]) for table, name in zip(tables, names, strict=True)
-        ]
-
-        def prove() -> None:
-            for table, name in zip(tables, names, strict=True):
-                again = self._difference(table, facts[name])
-                if not again.is_none:
-                    raise _not_proved(again)
-
-        statements = (
-            statement for one in differences for statement in one.statements(facts[one.name])
-        )
-        self._server.transaction(_fitting(statements), prove)
-        return [
-            _written(table, difference, made=name in made)
-            for table, name, difference in zip(tables, names, differences, strict=True)
-        ]
-
-    def statements(self, tables: list[Table]) -> Iterator["Statement"]:
-        """What `restore` would do, as statements."""
-        from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT
-
-        absent: list[Table] = []
-        mended: list[tuple[Difference, ServerTable]] = []
-        for table in tables:
-            facts = self._server.facts(self._asked.to(table.name))
-            if facts is None:
-                absent.append(table)
-            else:
-                mended.append((self._difference(table, facts), facts))
-        for table in absent:
-            yield from self._creation(table)
-        yield BEGIN
-        for difference, facts in mended:
-            yield from difference.statements(facts)
-        for table in absent:
-            # Made like the one that is there, which says what its columns are.
-            yield from filling(table, self._asked.to(table.name), self._server.facts(table.name))
-        yield COMMIT
-
-    def look_at_undoing(self, undoing: Undoing) -> list["Difference"]:
-        """How the rows that have changed differ from what they were.
-
-        Raises AuditError for rows that changed past the trail, unless that was accepted.
-        """
-        from penstock.sources.mysql.restoring.differences import against_undone, undone_counts
-
-        found: list[Difference] = []
-        for name, undone in sorted(undoing.tables.items()):
-            at = self._asked.to(name)
-            if undone.keyless:
-                found.append(undone_counts(at, undone))
-            elif undone.rows:
-                facts = self._facts(at)
-                keys = [decoded(key) for key in undone.rows]
-                current = self._server.rows_of(at, facts, keys)
-                found.append(fitting(partial(against_undone, at, undone, facts, current)))
-        strangers = [f"{one.strangers} of {'.'.join(one.name)}" for one in found if one.strangers]
-        if strangers and "strangers" not in self._asked.accepted:
-            raise AuditError(
-                f"rows are not what the trail said last: {', '.join(strangers)}. They changed "
-                f"behind the trail's head, or this is not the server that was captured. Nothing "
-                f"was changed. To go on knowingly: --accept strangers: {DOUBTS['strangers']}."
-            )
-        self.refuse_triggers([one.name for one in found])
-        return found
-
-    def undo(self, undoing: Undoing) -> list["Difference"]:
-        """Take the changes back, in one transaction, and read back before it is committed."""
-        found = self.look_at_undoing(undoing)
-        facts = {one.name: self._facts(one.name) for one in found}
-        proved = structs.replace(self._asked, accepted=frozenset({"strangers"}))
-
-        def prove() -> None:
-            again = Restorer(self._server, self._trail, proved, self._place)
-            for one in again.look_at_undoing(undoing):
-                if not one.is_none and not undoing.tables[self._from(undoing, one.name)].keyless:
-                    raise _not_proved(one)
-
-        statements = (statement for one in found for statement in one.statements(facts[one.name]))
-        self._server.transaction(_fitting(statements), prove)
-        return found
-
-    def undoing_statements(self, found: list["Difference"]) -> Iterator["Statement"]:
-        """What `undo` would do, as statements."""
-        from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT
-
-        yield BEGIN
-        for one in found:
-            yield from _fitting(one.statements(self._facts(one.name)))
-        yield COMMIT
-
-    def _from(self, undoing: Undoing, name: Name) -> Name:
-        return next(one for one in undoing.tables if self._asked.to(one) == name)
-
-    def refuse_triggers(self, names: list[Name]) -> None:
-        """Raise AuditError for triggers: they would add to what is written."""
-        found = self._server.triggers(names)
-        if found:
-            raise AuditError(
-                f"there are triggers, which would change more than what is restored: "
-                f"{', '.join(found[:_SHOWN])}. Nothing was changed. Restore into another database "
-                f"(--into), or drop them and make them again."
-            )
-
-    def _difference(self, table: Table, facts: "ServerTable") -> "Difference":
-        from penstock.sources.mysql.restoring.differences import against_state
-
-        name = self._asked.to(table.name)
-        return fitting(lambda: against_state(name, table, facts, self._server.rows(name, facts)))
-
-    def _facts(self, name: Name) -> "ServerTable":
-        facts = self._server.facts(name)
-        if facts is None:
-            raise AuditError(f"{'.'.join(name)} is not there. Nothing was changed.")
-        return facts
-
-    def _make(self, tables: list[Table]) -> set[Name]:
-        """Make the tables that are not there."""
-        made: set[Name] = set()
-        for table in tables:
-            name = self._asked.to(table.name)
-            if self._server.facts(name) is None:
-                self._server.run(self._creation(table))
-                made.add(name)
-        return made
-
-    def _creation(self, table: Table) -> list["Statement"]:
-        """Statements that make a table as it was. Raises AuditError where that is not known."""
-        from penstock.sources.mysql.restoring.columns import quoted
-        from penstock.sources.mysql.restoring.sql import Statement
-
-        name = self._asked.to(table.name)
-        about = ".".join(name)
-        made = created(table, self._asked)
-        if made is None and name != table.name and self._server.facts(table.name) is not None:
-            later = self._trail.records.find_one(
-                {
-                    "op": "ddl",
-                    "at": {"$gt": self._place.at},
-                    "meta.db": table.name[0],
-                    "meta.tbl": table.name[1],
-                },
-                {"at": 1},
-            )
-            if later is None:
-                made = f"CREATE TABLE {quoted(*name)} LIKE {quoted(*table.name)}"
-        if made is None:
-            raise AuditError(
-                f"{about} is not there, and how it was made is not known from the trail. Nothing "
-                f"was changed. Make it as it was then, and restore again; or have every statement "
-                f"done again in a new database: --mode replay --into NAME."
-            )
-        database = f"CREATE DATABASE IF NOT EXISTS {quoted(name[0])}"
-        return [
-            Statement(text=database, about=about, alters=True),
-            Statement(text=made, about=about, alters=True),
-        ]
-
-
-def created(table: Table, asked: Asked) -> str | None:
-    """The statement that makes a table, where the trail has all of it."""
-    from penstock.sources.mysql.restoring.ddl import UnclearStatementError, recreated
-
-    if not table.statement or table.shape:
-        return None
-    with suppress(UnclearStatementError):
-        return recreated(table.statement, table.made_as, asked.to(table.name), asked.to)
-    return None
-
-
-def filling(table: Table, name: Name, facts: "ServerTable | None") -> Iterator["Statement"]:
-    """Statements that insert all rows of a table."""
-    from penstock.sources.mysql.restoring import sql
-
-    rows = (row.values for _, row in whole_rows(table) for _ in range(row.times))
-    yield from _fitting(sql.inserts(name, rows, facts, about=".".join(name)))
-
-
-def alone(tables: list[Table], asked: Asked) -> Iterator["Statement"]:
-    """Statements that make tables what they were whatever they hold, for a server that was not
-    looked at."""
-    from penstock.sources.mysql.restoring.columns import quoted
-    from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT, Statement
-
-    if asked.into is not None:
-        for table in tables:
-            name = asked.to(table.name)
-            statement = created(table, asked)
-            if statement is None:
-                raise AuditError(
-                    f"how {'.'.join(table.name)} was made is not known from the trail. Nothing was "
-                    f"written. Name the server that has it (--target), or leave out --into and "
-                    f"have the file fill the tables that are there."
-                )
-            about = ".".join(name)
-            made = f"CREATE DATABASE IF NOT EXISTS {quoted(name[0])}"
-            yield Statement(text=made, about=about, alters=True)
-            yield Statement(text=statement, about=about, alters=True)
-    yield BEGIN
-    for table in tables:
-        name = asked.to(table.name)
-        if asked.into is None:
-            yield Statement(text=f"DELETE FROM {quoted(*name)}", about=".".join(name))  # noqa: S608
-        yield from filling(table, name, None)
-    yield COMMIT
-
-
-def replayed(
-    trail: Trail,
-    asked: Asked,
-    *,
-    after: Place,
-    until: Place,
-    facts_of: "Callable[[Name], ServerTable | None]",
-    tick: Tick,
-) -> Iterator["Statement"]:
-    """The changes between two places as statements. Raises AuditError."""
-    from penstock.sources.mysql.restoring.columns import quoted
-    from penstock.sources.mysql.restoring.replay import Replay
-    from penstock.sources.mysql.restoring.sql import Statement
-
-    def ticked() -> Iterator[Document]:
-        for record in records(trail, after=after.at, until=until.at):
-            yield record
-            tick(int(record["at"]))
-
-    if asked.into is not None:
-        database = f"CREATE DATABASE IF NOT EXISTS {quoted(asked.into)}"
-        yield Statement(text=database, about=asked.into, alters=True)
-    replay = Replay(
-        wanted=names_before(asked.wants, renames(trail, until=until.at)),
-        to=asked.to,
-        facts_of=facts_of,
-        on_doubt=lambda doubt: refuse_doubts([doubt], asked.accepted),
-    )
-    yield from replay.statements(ticked())
-
-
-def certain(statements: Iterable["Statement"]) -> Iterator["Statement"]:
-    """Statements for a file, as long as what they are for is there to be asked.
-
-    Raises AuditError at one that alters a table: what its columns are then, nobody can be asked
-    before it was run.
-    """
-    for statement in statements:
-        if statement.alters and not statement.text.startswith("CREATE DATABASE"):
-            raise AuditError(
-                f"{statement.about} alters a table, and what its columns are behind that is asked "
-                f"of the server when it was done. Nothing was written. Replay with --execute, or "
-                f"up to that record."
-            )
-        yield statement
-
-
-# --- into a file ----------------------------------------------------------------------------------
-
-
-@contextmanager
-def sql_file(path: Path, *, says: str) -> Generator[TextIO]:
-    """A file of SQL that only its owner may read, and that is there when it is whole.
-
-    Raises ConfigError where it cannot be written, or is there already.
-    """
-    from penstock.sources.mysql.restoring.sql import HEAD
-
-    if path.exists():
-        raise ConfigError(f"{path} is there already. Nothing was written. Name another --output.")
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-            unfinished.chmod(stat.S_IRUSR | stat.S_IWUSR)
-            file.write(f"-- {says}\n-- Run it in one session that ends at the first error.\n")
-            for line in HEAD:
-                file.write(f"{line};\n")
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def run_all(
-    server: "Server",
-    statements: Iterable["Statement"],
-    *,
-    goes_on: bool,
-) -> tuple[int, list["Failure"]]:
-    """Run statements; how many were, and, where it `goes_on`, which did not do what they must."""
-    done = 0
-    failures: list[Failure] = []
-
-    def count(_: "Statement") -> None:
-        nonlocal done
-        done += 1
-
-    server.run(statements, on_done=count, on_failure=failures.append if goes_on else None)
-    return done, failures
-
-
-# --- small things ---------------------------------------------------------------------------------
-
-
-def counted(tables: Iterable[Table]) -> list[tuple[Table, int]]:
-    """How many rows of each table are known."""
-    return [(table, _rows(table)) for table in tables]
-
-
-def _rows(table: Table) -> int:
+def rows_known(table: Table) -> int:
+    """How many rows of a table are known, equal ones counted."""
     return sum(row.times for _, row in whole_rows(table))
-
-
-def _written(table: Table, difference: "Difference", *, made: bool = False) -> Written:
-    return Written(
-        table=".".join(difference.name),
-        rows=_rows(table),
-        same=difference.same,
-        missing=difference.missing,
-        changed=difference.changed,
-        extra=difference.extra,
-        made=made,
-    )
-
-
-def _not_proved(difference: "Difference") -> AuditError:
-    return AuditError(
-        f"{'.'.join(difference.name)} was read back, and is not what was to be written: "
-        f"{difference.missing} rows are missing, {difference.changed} differ, "
-        f"{difference.extra} are too many. Everything was rolled back. Is somebody writing to it, "
-        f"or was a column changed since?"
-    )
-
-
-def fitting(act: Callable[[], T]) -> T:
-    """What `act` returns; what does not fit a table is an AuditError."""
-    from penstock.sources.mysql.restoring.sql import UnfitError
-
-    try:
-        return act()
-    except UnfitError as error:
-        raise _unfit(error) from error
-
-
-def _fitting(statements: Iterable["Statement"]) -> Iterator["Statement"]:
-    from penstock.sources.mysql.restoring.sql import UnfitError
-
-    try:
-        yield from statements
-    except UnfitError as error:
-        raise _unfit(error) from error
-
-
-def _unfit(error: ValueError) -> AuditError:
-    return AuditError(
-        f"{error}. Nothing was changed. Have every statement done again in a new database: --mode "
-        f"replay --into NAME."
-    )

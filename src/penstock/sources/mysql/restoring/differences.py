@@ -1,17 +1,21 @@
 """How the rows of a server's table differ from those that a trail says, and what mends it. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
+import bson
 from msgspec import Struct
 
 from penstock.audit.fold import Document, Name, Table, decoded, whole_rows
 from penstock.audit.undoing import Undone, Was
 from penstock.sources.mysql.restoring import sql
 from penstock.sources.mysql.restoring.columns import ServerTable, comparable
+from penstock.sources.mysql.restoring.literals import literal
 from penstock.sources.mysql.restoring.sql import Statement, UnfitError
 
 Identity = tuple[Any, ...]
+_SAMPLE: Final = 20
 
 
 class Difference(Struct, kw_only=True):
@@ -27,8 +31,10 @@ class Difference(Struct, kw_only=True):
     """The rows that go, by key; those that change, too."""
     rows_out: list[tuple[Document, int]] = []
     """Of a table without a key: rows that go, and how many equal ones."""
-    rows_in: list[Document] = []
-    """The rows that come."""
+    rows_in: list[bytes] = []
+    """The rows that come, as BSON."""
+    sample: list[str] = []
+    """A few rows that differ, for people."""
     strangers: int = 0
     """Rows of which the trail's last word is not what is there: they changed past the trail."""
 
@@ -37,6 +43,13 @@ class Difference(Struct, kw_only=True):
         """Whether the table is as it is to be."""
         return not (self.missing or self.extra or self.changed)
 
+    def show(self, sign: str, row: Document, columns: Iterable[str] = ()) -> None:
+        """Add a row to the sample, if there is room."""
+        if len(self.sample) < _SAMPLE:
+            values = " AND ".join(f"{name} = {literal(value)[:80]}" for name, value in row.items())
+            changed = f": {', '.join(columns)}" if columns else ""
+            self.sample.append(f"{sign} {values}{changed}")
+
     def statements(self, facts: ServerTable | None) -> Iterator[Statement]:
         """What mends it: first whatever goes, so that no row is in the way of another."""
         about = ".".join(self.name)
@@ -44,7 +57,7 @@ class Difference(Struct, kw_only=True):
             yield sql.delete(self.name, key, about=about)
         for row, count in self.rows_out:
             yield sql.delete_equal(self.name, row, count, facts, about=about)
-        yield from sql.inserts(self.name, self.rows_in, facts, about=about)
+        yield from sql.inserts(self.name, map(decoded, self.rows_in), facts, about=about)
 
 
 def identity(facts: ServerTable, row: Mapping[str, Any]) -> Identity:
@@ -79,6 +92,7 @@ def against_state(
         was = wanted.pop(identity(facts, key), None)
         if was is None:
             found.extra += 1
+            found.show("-", key)
             found.keys_out.append(key)
             continue
         values = decoded(was[1])
@@ -86,10 +100,13 @@ def against_state(
             found.same += 1
         else:
             found.changed += 1
+            found.show("~", key, _changed(facts, values, row))
             found.keys_out.append(key)
-            found.rows_in.append(values)
+            found.rows_in.append(was[1])
     found.missing = len(wanted)
-    found.rows_in += [decoded(data) for _, data in wanted.values()]
+    for key, _ in islice(wanted.values(), _SAMPLE):
+        found.show("+", key)
+    found.rows_in += [data for _, data in wanted.values()]
     return found
 
 
@@ -97,8 +114,7 @@ def _keyless(
     name: Name, wanted: Mapping[bytes, int], facts: ServerTable, current: Iterable[Document]
 ) -> Difference:
     found = Difference(name=name)
-    rows = {data: decoded(data) for data in wanted}
-    of_identity = {identity(facts, row): data for data, row in rows.items()}
+    of_identity = {identity(facts, decoded(data)): data for data in wanted}
     left = dict(wanted)
     extra: dict[Identity, tuple[Document, int]] = {}
     for row in current:
@@ -109,10 +125,13 @@ def _keyless(
             found.same += 1
         else:
             extra[this] = (row, extra.get(this, (row, 0))[1] + 1)
+            found.show("-", row)
             found.extra += 1
     found.rows_out = list(extra.values())
-    found.rows_in = [rows[data] for data, count in left.items() for _ in range(count)]
+    found.rows_in = [data for data, count in left.items() for _ in range(count)]
     found.missing = len(found.rows_in)
+    for data in found.rows_in[:_SAMPLE]:
+        found.show("+", decoded(data))
     return found
 
 
@@ -147,33 +166,36 @@ def _undo(
             found.same += 1
             return
         found.extra += 1
+        found.show("-", key)
         found.keys_out.append(key)
         return
     if now is None:
         if not was.whole:
             return  # a stranger: what else the row was is not known
         found.missing += 1
-        found.rows_in.append(was.columns)
+        found.show("+", key)
+        found.rows_in.append(bson.encode(was.columns))
         return
     if _equal(facts, was.columns, now):
         found.same += 1
         return
     found.changed += 1
+    found.show("~", key, _changed(facts, was.columns, now))
     found.keys_out.append(key)
     known = {_name(facts, column): value for column, value in was.columns.items()}
-    found.rows_in.append({**now, **known})
+    found.rows_in.append(bson.encode({**now, **known}))
 
 
 def undone_counts(name: Name, undone: Undone) -> Difference:
     """Of a table without a key: the rows that go and come."""
     found = Difference(name=name)
     for data, count in undone.counts.items():
-        row = decoded(data)
+        found.show("-" if count < 0 else "+", decoded(data))
         if count < 0:
-            found.rows_out.append((row, -count))
+            found.rows_out.append((decoded(data), -count))
             found.extra -= count
         else:
-            found.rows_in += [row] * count
+            found.rows_in += [data] * count
             found.missing += count
     return found
 
@@ -182,6 +204,14 @@ def _equal(facts: ServerTable, wanted: Document, row: Document) -> bool:
     return identity(facts, wanted) == identity(
         facts, {column: _of(row, column) for column in wanted}
     )
+
+
+def _changed(facts: ServerTable, wanted: Document, row: Document) -> list[str]:
+    return [
+        column
+        for column, value in wanted.items()
+        if not _equal(facts, {column: value}, {column: _of(row, column)})
+    ]
 
 
 def _of(row: Document, column: str) -> Any:

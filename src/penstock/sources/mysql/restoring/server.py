@@ -5,7 +5,7 @@ Its answers to errors are never shown: they hold values. What is shown is the co
 
 import re
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -175,19 +175,22 @@ class Server:
         )
         return [f"{db}.{table}: {name}" for db, table, name in found if (db, table) in set(names)]
 
-    def rows(self, name: Name, facts: ServerTable) -> Iterator[Document]:
-        """All rows of a table, as a trail keeps values; not held in memory."""
+    def rows(self, name: Name, facts: ServerTable) -> Generator[Document]:
+        """All rows of a table, as a trail keeps values; not held in memory.
+
+        The session does nothing else until it is exhausted or closed.
+        """
         yield from self._select(name, facts, "")
 
     def rows_of(
         self, name: Name, facts: ServerTable, keys: Sequence[Document]
-    ) -> Iterator[Document]:
-        """The rows of these keys that are there."""
+    ) -> Generator[Document]:
+        """The rows of these keys that are there; as `rows`."""
         for start in range(0, len(keys), _TOGETHER):
             tests = [f"({where(name, key)})" for key in keys[start : start + _TOGETHER]]
             yield from self._select(name, facts, f" WHERE {' OR '.join(tests)}")
 
-    def _select(self, name: Name, facts: ServerTable, which: str) -> Iterator[Document]:
+    def _select(self, name: Name, facts: ServerTable, which: str) -> Generator[Document]:
         columns = facts.written
         question = f"SELECT {', '.join(map(asked, columns))} FROM {quoted(*name)}{which}"  # noqa: S608
         try:
