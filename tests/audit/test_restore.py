@@ -3,18 +3,23 @@
 import os
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pymysql
 import pytest
 import typer
+from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
 from penstock.audit.trail import Trail
 from penstock.cli import audit_restore
+from penstock.errors import PenstockError
 from penstock.sources.mysql.connection import Connected
+from penstock.sources.mysql.restoring.server import Server, target_of
 from penstock.testing.servers import MariaDbServer
 from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, tables_of
 from tests.mysql.support import run
@@ -247,10 +252,19 @@ async def test_undoing_goes_back_without_a_beginning(
         await audited.catch_up()
 
 
+@pytest.mark.slow
 async def test_a_file_of_statements_does_what_executing_does(
-    audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_path: Path
+    start_mariadb: Callable[..., MariaDbServer], trail: Trail, tmp_path: Path
 ) -> None:
-    """One session: what it must have is at its head. Run by the server's own client."""
+    """One session: what it must have is at its head, whatever the server's defaults are. Run by
+    the server's own client."""
+    mariadb = start_mariadb(options=["--default-time-zone=+05:30", "--sql-mode="])
+    with mariadb.connect() as db:
+        run(db, KEEP_MODE, "CREATE DATABASE d")
+        await by_files(Audited(mariadb, trail, ["d"]), mariadb, db, tmp_path)
+
+
+async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_path: Path) -> None:
     places = await lived(audited, db, 6, points=4)
 
     def by_client(path: Path) -> None:
@@ -436,6 +450,39 @@ async def test_a_gap_and_an_erased_record_are_refused_until_they_are_accepted(
     assert run(db, "SELECT * FROM then.t") == [(2, 2)]
 
 
+async def test_records_that_are_not_there_are_told(audited: Audited, db: Connected) -> None:
+    """Every place of a trail is filled: a hole is rows that were retired, or that were lost."""
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE u (id INT PRIMARY KEY)"),
+        *("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (3)"),
+    )
+    head = await audited.catch_up()
+    audited.trail.records.delete_one({"meta.tbl": "t", "meta.pk": {"id": 1}})
+    wanted = ("--until", f"at:{head}", "--table", "d.t", "--into", "then", "--execute")
+    for mode in ("state", "replay"):
+        refused = restore(audited, *wanted, "--mode", mode, fails=True)
+        assert "1 records or more are not there" in str(refused.exception)
+    retired = {"act": "retire", "count": 1, "first": 3, "last": 3}
+    audited.trail.records.insert_one(
+        {
+            "_id": "sys:1",
+            "at": head + 1,
+            "ts": datetime.now(UTC),
+            "op": "sys",
+            "meta": {"db": "d", "tbl": "t"},
+            "sys": retired,
+            "txn": {"id": "sys", "size": 1},
+        }
+    )
+    audited.trail.heads.update_one({}, {"$set": {"at": head + 1}})
+    assert "retired" in str(restore(audited, *wanted, fails=True).exception)
+    restore(audited, *wanted, "--accept", "retired")
+    assert run(db, "SELECT * FROM then.t") == [(2,)]
+    restore(audited, "--until", "head", "--table", "d.u", "--into", "then", "--execute")
+
+
 async def test_rows_that_changed_past_the_trail_are_not_undone(
     audited: Audited, db: Connected
 ) -> None:
@@ -451,6 +498,25 @@ async def test_rows_that_changed_past_the_trail_are_not_undone(
     assert run(db, "SELECT * FROM t") == [(1, 3)]
     restore(audited, *wanted, "--accept", "strangers")
     assert run(db, "SELECT * FROM t") == [(1, 1)]
+
+
+async def test_what_is_read_back_otherwise_than_written_is_rolled_back(
+    audited: Audited, db: Connected
+) -> None:
+    """A DOUBLE that is a FLOAT now is rounded, and no server says so."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (id INT PRIMARY KEY, d DOUBLE)",
+        "INSERT INTO t VALUES (1, 0.1)",
+    )
+    place = f"at:{await audited.catch_up()}"
+    run(db, "ALTER TABLE t MODIFY d FLOAT", "DELETE FROM t")
+    await audited.catch_up()
+    refused = restore(audited, "--until", place, "--db", "d", "--execute", fails=True)
+    assert "is not what was to be written" in str(refused.exception)
+    assert run(db, "SELECT * FROM t") == []
 
 
 async def test_triggers_are_refused(audited: Audited, db: Connected) -> None:
@@ -528,3 +594,109 @@ def test_options_that_contradict_one_another_are_refused(
 ) -> None:
     refused = restore(audited, "--until", "head", *arguments, fails=True)
     assert why in str(refused.exception)
+
+
+def test_the_password_is_not_in_what_is_said(audited: Audited, db: Connected) -> None:
+    run(db, "CREATE USER IF NOT EXISTS 'restorer'@'%' IDENTIFIED BY 'hunter2'")
+    target = ("--target", f"mysql://restorer@127.0.0.1:{audited.server.port}")
+    run(db, "CREATE TABLE d.t (id INT PRIMARY KEY)")
+    refused = restore(audited, "--until", "head", *target, fails=True)
+    assert "there is no trail" in str(refused.exception)
+    with pytest.raises(PenstockError, match="no session with") as wrong:
+        Server(target_of(target[1]), "hunter3")
+    assert "hunter" not in str(wrong.value)
+    with Server(target_of(target[1]), "hunter2") as server:
+        assert server.facts(("d", "nothing")) is None
+    run(db, "DROP USER 'restorer'@'%'")
+
+
+# --- Delta ----------------------------------------------------------------------------------------
+
+
+async def test_the_state_as_delta_tables(audited: Audited, db: Connected, tmp_path: Path) -> None:
+    """Typed as `to = "table"` types them, one table for each; the rows are those of the moment."""
+    await audited.begin()
+    prepare(db)
+    run(db, "REPLACE INTO types (id, bu, de, dbl, ts, vb, st, ge) VALUES (1, 18446744073709551615, "
+            "0.10, 0.1e0, '2026-01-31 23:59:59.123456', x'00ff', 'x,y', "
+            "ST_GeomFromText('POINT(1 2)'))",
+            "INSERT INTO keyless VALUES ('a', 1, 0.5, NULL), ('a', 1, 0.5, NULL)")  # fmt: skip
+    place = f"at:{await audited.catch_up()}"
+    run(db, "DELETE FROM types", "DELETE FROM keyless")
+    await audited.catch_up()
+    wanted = ("--until", place, "--no-target")
+    restore(audited, *wanted, "--db", "d", "--delta", str(tmp_path / "lake"))
+    (row,) = DeltaTable(str(tmp_path / "lake" / "d.types")).to_pyarrow_table().to_pylist()
+    assert (row["id"], row["bu"], row["de"], row["dbl"]) == (1, 2**64 - 1, Decimal("0.1"), 0.1)
+    assert row["ts"] == datetime(2026, 1, 31, 23, 59, 59, 123456, UTC)
+    assert (row["vb"], row["st"]) == (b"\0\xff", '["x","y"]')
+    both = DeltaTable(str(tmp_path / "lake" / "d.keyless")).to_pyarrow_table().to_pylist()
+    assert [(row["t"], row["n"], row["f"]) for row in both] == [("a", 1, 0.5)] * 2
+    restore(audited, *wanted, "--table", "d.types", "--delta", str(tmp_path / "one"))
+    assert DeltaTable(str(tmp_path / "one")).to_pyarrow_table().num_rows == 1
+    again = ("--table", "d.types", "--delta", str(tmp_path / "one"))
+    assert "is a Delta table already" in str(
+        restore(audited, *wanted, *again, fails=True).exception
+    )
+
+
+# --- what a row is made of ------------------------------------------------------------------------
+
+
+async def test_rows_that_only_a_collation_calls_equal_are_kept_apart(
+    audited: Audited, db: Connected
+) -> None:
+    """A25: without a key, a row is found by all of its values, exactly; NULL by IS NULL."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (v VARCHAR(5), f FLOAT, d DATE, n INT)",
+        "INSERT INTO t VALUES ('A', 0.1, '2026-01-31', 1), ('a', 0.1, '2026-01-31', 1), "
+        "('a ', 0.1, NULL, NULL), ('a', NULL, NULL, NULL), (NULL, NULL, NULL, NULL)",
+        "DELETE FROM t WHERE CAST(v AS BINARY) = 'a' AND n = 1",
+        "DELETE FROM t WHERE CAST(v AS BINARY) = 'a' AND n IS NULL",
+        "DELETE FROM t WHERE v IS NULL",
+    )
+    await audited.catch_up()
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
+    restore(audited, *replayed)
+    assert differing(db, "again", "d") == []
+    assert sorted(str(v) for (v,) in run(db, "SELECT v FROM again.t")) == ["A", "a "]
+
+
+async def test_a_column_that_the_server_sets_by_itself_stays_what_it_was(
+    audited: Audited, db: Connected
+) -> None:
+    """ON UPDATE CURRENT_TIMESTAMP: an update that did not change it must not do so now."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (id INT PRIMARY KEY, n INT, "
+        "up TIMESTAMP DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP)",
+        "INSERT INTO t VALUES (1, 1, '2020-01-01 00:00:00')",
+        "UPDATE t SET n = 2, up = up",
+    )
+    await audited.catch_up()
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
+    restore(audited, *replayed)
+    assert differing(db, "again", "d") == []
+
+
+async def test_an_update_that_cascades_now_does_not_cascade_while_restoring(
+    audited: Audited, db: Connected
+) -> None:
+    """A25: foreign keys are off in the session that writes, and in no other."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE p (id INT PRIMARY KEY)", "CREATE TABLE c (id INT PRIMARY KEY, "
+            "p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1)", "INSERT INTO c VALUES (1, 1)")  # fmt: skip
+    place = f"at:{await audited.catch_up()}"
+    run(db, "DELETE FROM c", "DELETE FROM p")
+    await audited.catch_up()
+    restore(audited, "--until", place, "--table", "d.c", "--execute")
+    assert run(db, "SELECT * FROM c") == [(1, 1)]
+    assert run(db, "SELECT @@foreign_key_checks") == [(1,)]
+    restore(audited, "--until", place, "--db", "d", "--execute")
+    assert run(db, "SELECT * FROM p") == [(1,)]

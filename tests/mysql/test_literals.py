@@ -50,7 +50,7 @@ async def back_and_forth(
         with Server(target, "") as restored:
             for mode in modes:
                 restored.run([sql.Statement(text=f"SET SESSION sql_mode = '{mode}'", about="")])
-                for name in made:
+                for name, table in made.items():
                     theirs = list(rows.get(f"{database}.{name}", {}).values())
                     kept = [document_of(msgspec.json.encode(row)) or {} for row in theirs]
                     copy = (database, f"back_{name}")
@@ -58,7 +58,12 @@ async def back_and_forth(
                     facts = restored.facts(copy)
                     assert facts is not None
                     restored.run(sql.inserts(copy, kept, facts, about=name))
-                    assert checksum(db, copy[1]) == checksum(db, name), name
+                    if not any(kind.ddl.endswith(",'')") for kind, _ in table.columns):
+                        assert checksum(db, copy[1]) == checksum(db, name), name
+                    else:
+                        # An ENUM that has '' as a value: its text does not say whether it was that,
+                        # or no value at all, and servers keep that apart.
+                        assert table.told(db, copy[1]) == table.told(db, name)
                     reads_back(restored, copy, facts, kept)
                     finds_each(restored, copy, facts, kept)
                     assert run(db, f"SELECT COUNT(*) FROM {copy[1]}") == [(0,)]

@@ -32,8 +32,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """Why rows of a table may not be what they were."""
 
     kind: str
-    """beginning, copying, copied_keyless, gap, erased, inexact, contradiction; of an undoing, also
-    ddl and partial."""
+    """beginning, copying, copied_keyless, gap, erased, retired, missing, inexact, contradiction; of
+    an undoing, also ddl, partial and copied."""
     table: Name
     """Its name is empty where it is about all tables."""
     at: int
@@ -324,7 +324,7 @@ def flags_of(record: Mapping[str, Any]) -> Mapping[str, bool]:
 
 def is_about_the_trail(record: Mapping[str, Any]) -> bool:
     """Whether a record says something of the trail itself, and nothing of its tables."""
-    return str(record["op"]).startswith("eras")
+    return bool(record["op"] == "sys")
 
 
 def after_of(record: Mapping[str, Any]) -> Document:

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from penstock.audit.fold import EXACT, Name, decoded
+from penstock.audit.fold import EXACT, Doubt, Name, decoded, doubt_of
 from penstock.audit.trail import Document, Trail
 from penstock.errors import AuditError
 
@@ -158,6 +158,33 @@ def renames(trail: Trail, *, until: int) -> Iterator[Document]:
     """The statements that gave a table another name."""
     exact = trail.records.with_options(codec_options=EXACT)
     yield from exact.find({"op": "ddl", "at": {"$lte": until}, "said.operation": "rename"})
+
+
+def absent(trail: Trail, *, after: int, until: int, head: int) -> list[Doubt]:
+    """Why records between two places are not there, if some are not: every place is filled, but
+    where rows were retired, which a record behind them says.
+
+    What is missing past those is told too; whether it is that which was retired, `audit verify`
+    proves.
+    """
+    between = {"at": {"$gt": after, "$lte": until}}
+    missing = until - after - trail.records.count_documents(between)
+    if missing <= 0:
+        return []
+    found: list[Doubt] = []
+    exact = trail.records.with_options(codec_options=EXACT)
+    retired = {"op": "sys", "at": {"$lte": head}, "sys.act": "retire", "sys.last": {"$gt": after}}
+    for record in exact.find(retired).sort("at", 1):
+        said = record["sys"]
+        missing -= int(said["count"])
+        if int(said["first"]) <= until:
+            last = min(int(said["last"]), until)
+            told = {**record, "at": last}
+            found.append(doubt_of(told, "retired", f"changes of it up to record {last} retired"))
+    if missing > 0:
+        said = f"{missing} records or more are not there; `penstock audit verify` names them"
+        found.append(Doubt(kind="missing", table=("", ""), at=until, ts=0, said=said))
+    return found
 
 
 def copied_later(trail: Trail, name: Name, *, after: int, until: int) -> int | None:

@@ -347,6 +347,7 @@ class _Job:
                 self._asked,
                 after=after,
                 until=until,
+                head=self._head,
                 facts_of=(lambda _: None) if server is None else server.facts,
                 tick=lambda at: tick(at - after.at),
             )

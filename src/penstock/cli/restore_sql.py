@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from penstock.audit.fold import Name, Table, names_before, whole_rows
-from penstock.audit.points import Place, records, renames
+from penstock.audit.points import Place, absent, records, renames
 from penstock.audit.trail import Document, Trail
 from penstock.cli.restoring import Asked, Tick, refuse_doubts
 from penstock.errors import AuditError, ConfigError
@@ -71,10 +71,15 @@ def replayed(
     *,
     after: Place,
     until: Place,
+    head: int,
     facts_of: Callable[[Name], ServerTable | None],
     tick: Tick,
 ) -> Iterator[Statement]:
     """The changes between two places as statements. Raises AuditError."""
+    gone = absent(trail, after=after.at, until=until.at, head=head)
+    refuse_doubts(
+        (one for one in gone if not one.table[1] or asked.wants(one.table)), asked.accepted
+    )
     earlier = names_before(asked.wants, renames(trail, until=until.at))
     only = asked.only(earlier)
 

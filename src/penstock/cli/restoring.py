@@ -17,7 +17,7 @@ from penstock.audit.fold import (
     names_before,
     whole_rows,
 )
-from penstock.audit.points import Place, copied_later, records, renames
+from penstock.audit.points import Place, absent, copied_later, records, renames
 from penstock.audit.trail import Trail
 from penstock.audit.undoing import Undoing
 from penstock.errors import AuditError
@@ -28,6 +28,8 @@ DOUBTS: Final = {
     "copied_keyless": "rows of a table without a key may be there twice",
     "gap": "changes that were lost are left out",
     "erased": "changes that were erased are left out",
+    "retired": "changes that were retired are left out",
+    "missing": "changes that are not there are left out",
     "inexact": "updates without an exact meaning leave their rows out",
     "contradiction": "records that contradict one another are believed in their order",
     "ddl": "statements that changed a table are not undone",
@@ -120,11 +122,18 @@ def state_at(
                 f"Nothing was changed. `penstock audit query --table` shows when it was."
             )
     doubts: list[Doubt] = []
+    gone = absent(trail, after=0, until=place.at, head=head)
     for table in tables:
         doubts += fold.doubts(table)
+        doubts += [one for one in gone if _concerns(one, table)]
         doubts += _still_copied(trail, table, place, head)
     refuse_doubts(doubts, asked.accepted)
     return tables, doubts
+
+
+def _concerns(doubt: Doubt, table: Table) -> bool:
+    """Whether records that are not there may have been of the rows that a table holds."""
+    return doubt.at > table.at and doubt.table in {table.name, (table.name[0], ""), ("", "")}
 
 
 def _still_copied(trail: Trail, table: Table, place: Place, head: int) -> list[Doubt]:
@@ -165,7 +174,9 @@ def undone_to(trail: Trail, asked: Asked, place: Place, *, head: int, tick: Tick
         if not record["meta"]["tbl"] or asked.wants((record["meta"]["db"], record["meta"]["tbl"])):
             undoing.take(record)
         tick(int(record["at"]))
-    doubts = [*undoing.everywhere, *(d for table in undoing.tables.values() for d in table.doubts)]
+    gone = absent(trail, after=place.at, until=head, head=head)
+    doubts = [one for one in gone if not one.table[1] or asked.wants(one.table)]
+    doubts += [*undoing.everywhere, *(d for table in undoing.tables.values() for d in table.doubts)]
     refuse_doubts(doubts, asked.accepted)
     return undoing
 

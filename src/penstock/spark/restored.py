@@ -33,9 +33,10 @@ def write_state(
 ) -> list[tuple[str, int]]:
     """Write each table's rows as a Delta table that was not there; returns names and rows.
 
-    One table is at `path`; of several, each is in a folder below. Rows of which a part is not known
-    are left out. Raises AuditError where a table is there already, or a value fits no column: then
-    nothing of that table was written.
+    One table is at `path`; of several, each is in a folder below. A table without rows is not
+    written: its columns are not known. Rows of which a part is not known are left out. Raises
+    AuditError where a table is there already, or a value fits no column: then nothing of that table
+    was written.
     """
     written: list[tuple[str, int]] = []
     root = path.rstrip("/")
@@ -57,6 +58,8 @@ def _write(path: str, source: str, table: Table, at: int) -> int:
         for _, row in whole_rows(table)
         for _ in range(row.times)
     ]
+    if not documents:
+        return 0
     # As it is written: what the table's engine reads are the types of a JSON library.
     plain: list[dict[str, Any]] = msgspec.json.decode(msgspec.json.encode(documents))
     order = np.arange(len(plain), dtype=np.int64)
