@@ -57,6 +57,8 @@ class Head(Struct, frozen=True, kw_only=True):
     """The chain's hash behind it."""
     progress: str = ""
     """The marker of the log behind it; empty before anything was read."""
+    collections: tuple[str, ...] = ()
+    """Those whose changes it keeps; empty for all of the source."""
     staged: Staged | None = None
     epoch: int = 0
     """Which writer this is; a newer one has a higher number, and the older one stops."""
@@ -72,8 +74,8 @@ class Trail:
         self.source = source
         self.config = config
         options: Document = {}
-        if config.compression:
-            options["compressors"] = "zstd,zlib"
+        if config.compression != "off":
+            options["compressors"] = config.compression
         try:
             self.client: MongoClient[Document] = MongoClient(
                 config.uri.get_secret_value(),
@@ -160,6 +162,7 @@ def head_of(found: Document) -> Head:
             batch=int(found["batch"]),
             hash=bytes(found["hash"]),
             progress=found["progress"],
+            collections=tuple(found["collections"]),
             epoch=int(found["epoch"]),
             sealed=found["sealed"],
             staged=None
@@ -193,6 +196,7 @@ def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
         "batch": Int64(head.batch),
         "hash": Binary(head.hash),
         "progress": head.progress,
+        "collections": list(head.collections),
         "epoch": Int64(head.epoch),
         "sealed": head.sealed,
         **told,

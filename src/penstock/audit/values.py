@@ -6,6 +6,7 @@ bits, signed), or stays Extended JSON (an instant between two milliseconds; Mong
 pointers and undefined). Nothing is rounded.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal, DecimalException, Inexact, Rounded
 from typing import Any, Final, cast
@@ -39,7 +40,7 @@ def value_of(value: Any) -> Any:
     if isinstance(value, dict):
         return _document(cast("dict[str, Any]", value))
     if isinstance(value, list):
-        return [value_of(one) for one in cast("list[Any]", value)]
+        return [value_of(one) for one in cast("Sequence[Any]", value)]
     if isinstance(value, int) and value > _INT64_MAX:
         return Decimal128(str(value))
     return value
