@@ -1,6 +1,7 @@
 """From a real server into a trail, and back: what both tests and their references need."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.audit.entries import entry_of
@@ -17,13 +18,38 @@ from tests.telling import follow
 class Audited:
     """Databases of a server, and the trail of them."""
 
-    def __init__(self, server: MariaDbServer, trail: Trail, databases: Sequence[str]) -> None:
+    def __init__(
+        self, server: MariaDbServer, trail: Trail, databases: Sequence[str], folder: Path
+    ) -> None:
         self.server = server
         self.trail = trail
+        self.hides = ""
+        """A line of the source's configuration."""
+        self._folder = folder
         self._source = source_of(server, include=[f"{name}.*" for name in databases])
         self._story = Story()
         self._sequence = 0
         self._items = 0
+
+    def configured(self) -> Path:
+        """A penstock.toml with the pipeline `trail`."""
+        path = self._folder / "penstock.toml"
+        path.write_text(
+            f"""
+            [sources.shop]
+            type = "mysql"
+            user = "root"
+            port = {self.server.port}
+            {self.hides}
+
+            [pipelines.trail]
+            to = "audit"
+            source = "shop"
+            uri = "{self.trail.config.uri.get_secret_value()}"
+            database = "{self.trail.config.database}"
+            """
+        )
+        return path
 
     async def begin(self) -> None:
         """From here on everything is to be in the trail."""

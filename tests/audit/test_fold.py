@@ -177,6 +177,13 @@ def test_records_that_contradict_one_another_are_a_doubt(op: str) -> None:
     assert kinds(story.fold()) == ["contradiction"]
 
 
+def test_a_row_that_was_not_sent_whole_is_left_out_until_it_is() -> None:
+    story = Story().made().insert({"id": 1}, partial=True).update(1, n=(None, 2))
+    fold = story.fold()
+    assert kinds(fold) == ["partial"]
+    assert rows(fold.tables["d", "t"]) == []
+
+
 def test_a_table_that_was_copied_has_the_rows_from_before() -> None:
     story = Story().update(1, n=(1, 2)).insert({"id": 1, "n": 2}, copied=True)
     story.insert({"id": 7, "n": 7}, copied=True).update(7, n=(7, 8))

@@ -1,6 +1,5 @@
 """Tables come back exactly as they were (A25): proved against copies that the server made."""
 
-import os
 import random
 import subprocess
 from collections.abc import Callable, Iterator
@@ -39,9 +38,9 @@ def db(mariadb: MariaDbServer) -> Iterator[Connected]:
 
 
 @pytest.fixture
-def audited(mariadb: MariaDbServer, trail: Trail, db: Connected) -> Audited:
+def audited(mariadb: MariaDbServer, trail: Trail, db: Connected, tmp_path: Path) -> Audited:
     run(db, "CREATE DATABASE d")
-    return Audited(mariadb, trail, ["d"])
+    return Audited(mariadb, trail, ["d"], tmp_path)
 
 
 def restore(audited: Audited, *arguments: str, fails: bool = False) -> Result:
@@ -49,15 +48,12 @@ def restore(audited: Audited, *arguments: str, fails: bool = False) -> Result:
     app = typer.Typer()
     app.callback()(lambda: None)
     audit_restore.register(app)
-    config = audited.trail.config
-    environment = {audit_restore.URI: config.uri.get_secret_value()}
-    places = ["--database", config.database]
+    where = audited.configured()
+    places = ["--config", str(where)]
     if "--target" not in arguments and "--no-target" not in arguments:
         places += ["--target", f"mysql://root@127.0.0.1:{audited.server.port}"]
     given = [one for one in arguments if one != "--no-target"]
-    result = CliRunner().invoke(
-        app, ["restore", "shop", *given, *places], env={**os.environ, **environment}
-    )
+    result = CliRunner().invoke(app, ["restore", "trail", *given, *places])
     if not fails and result.exception is not None:
         raise result.exception
     assert fails == (result.exit_code != 0), result.output
@@ -261,7 +257,7 @@ async def test_a_file_of_statements_does_what_executing_does(
     mariadb = start_mariadb(options=["--default-time-zone=+05:30", "--sql-mode="])
     with mariadb.connect() as db:
         run(db, KEEP_MODE, "CREATE DATABASE d")
-        await by_files(Audited(mariadb, trail, ["d"]), mariadb, db, tmp_path)
+        await by_files(Audited(mariadb, trail, ["d"], tmp_path), mariadb, db, tmp_path)
 
 
 async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_path: Path) -> None:
@@ -481,6 +477,32 @@ async def test_records_that_are_not_there_are_told(audited: Audited, db: Connect
     restore(audited, *wanted, "--accept", "retired")
     assert run(db, "SELECT * FROM then.t") == [(2,)]
     restore(audited, "--until", "head", "--table", "d.u", "--into", "then", "--execute")
+
+
+async def test_a_trail_of_hidden_columns_is_not_written_over_the_tables(
+    audited: Audited, db: Connected
+) -> None:
+    """What is masked or hashed there would take the place of what is in the tables."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    await audited.catch_up()
+    audited.hides = 'columns.mask = { "d.t.secret" = "***" }'
+    refused = restore(audited, "--until", "head", "--db", "d", "--execute", fails=True)
+    assert "hides columns from the trail" in str(refused.exception)
+    restore(audited, "--until", "head", "--db", "d", "--execute", "--accept", "hidden")
+
+
+async def test_a_column_that_is_newer_keeps_its_values(audited: Audited, db: Connected) -> None:
+    """Of a row that is there and changes back; the trail does not know what it had none of."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT)")
+    run(db, "INSERT INTO t VALUES (1, 1), (2, 2)")
+    place = f"at:{await audited.catch_up()}"
+    run(db, "ALTER TABLE t ADD COLUMN m INT DEFAULT 7", "UPDATE t SET n = 9, m = 8 WHERE id = 1")
+    run(db, "DELETE FROM t WHERE id = 2")
+    await audited.catch_up()
+    restore(audited, "--until", place, "--db", "d", "--execute")
+    assert run(db, "SELECT * FROM t ORDER BY id") == [(1, 1, 8), (2, 2, 7)]
 
 
 async def test_rows_that_changed_past_the_trail_are_not_undone(

@@ -32,8 +32,8 @@ class Doubt(Struct, frozen=True, kw_only=True):
     """Why rows of a table may not be what they were."""
 
     kind: str
-    """beginning, copying, copied_keyless, gap, erased, retired, missing, inexact, contradiction; of
-    an undoing, also ddl, partial and copied."""
+    """beginning, copying, copied_keyless, gap, erased, retired, missing, partial, inexact,
+    contradiction; of an undoing, also ddl and copied."""
     table: Name
     """Its name is empty where it is about all tables."""
     at: int
@@ -182,7 +182,10 @@ class Fold:
             self._put(table, key, None)
         elif op == "i":
             data = bson.encode(after_of(record))
-            self._put(table, key, Row(data, whole=True, shape=table.shape))
+            whole = not flags_of(record).get("partial", False)
+            if not whole:
+                self._doubt(record, "partial", "the source did not send all columns of a row")
+            self._put(table, key, Row(data, whole=whole, shape=table.shape))
         else:
             base = dict(record["meta"]["pk"]) if old is None else old.values
             try:

@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from msgspec import to_builtins
-from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from penstock.audit.config import TrailConfig
 from penstock.audit.fold import Name
 from penstock.audit.points import Place, place_of
 from penstock.audit.trail import Trail
 from penstock.cli import output, restoring
+from penstock.cli.config import Settings, load
 from penstock.cli.restoring import DOUBTS, Asked, Tick
+from penstock.cli.trails import trail_config
 from penstock.config import parse_size
-from penstock.errors import ConfigError
+from penstock.errors import AuditError, ConfigError
 
 if TYPE_CHECKING:
     from penstock.sources.mysql.restoring.server import Target
 
 _SHOWN: Final = 10
-URI: Final = "PENSTOCK_AUDIT_URI"
 _PLACE: Final = "a time (2026-01-31T12:00:00Z), a transaction, at:N, beginning, or head"
 
 
@@ -43,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    source: Annotated[str, typer.Argument(help="The source whose trail it is.")],
+    name: Annotated[str, typer.Argument(help="The pipeline that keeps the trail.")],
     until: Annotated[
         str, typer.Option("--until", "--end-date", help=f"The place to restore: {_PLACE}.")
     ],
@@ -95,24 +94,23 @@ def command(
         typer.Option(help=f"Go on in spite of a doubt: {', '.join(DOUBTS)}."),
     ] = None,
     memory: Annotated[str, typer.Option(help="What the rows may take.")] = "4GiB",
-    database: Annotated[str, typer.Option(help="The trail's database in MongoDB.")] = "audit",
-    records: Annotated[str, typer.Option(help="Its collection.")] = "row_changes",
-    offsets: Annotated[str, typer.Option(help="The collection of heads.")] = "binlog_offsets",
-    tz: Annotated[str, typer.Option(help="The zone of times without an offset.")] = "Asia/Kolkata",
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
 ) -> None:
     """Restore tables from an audit trail, as they were behind a transaction.
 
     Without --execute, --output or --delta nothing is written: what would be is told, and with
-    --target how it differs from the rows that are there. The trail's MongoDB is named by the
-    environment variable PENSTOCK_AUDIT_URI.
+    --target how it differs from the rows that are there.
     """
     asked = _asked(databases, tables, into, accept, memory)
     where = None if target is None else _target(target)
     if dry_run:
         execute, to_file, delta = False, None, None
     _refuse_combinations(mode, target, into, to_file, delta, execute=execute)
-    with closing(_trail(source, database, records, offsets, tz)) as trail:
+    settings = load(config)
+    source, kept = trail_config(settings, name)
+    _refuse_hidden(settings, source, asked)
+    with closing(Trail(source, kept)) as trail:
         job = _Job(trail, asked, target=where, as_json=as_json)
         with job.translating():
             until_place = job.place(until)
@@ -206,21 +204,16 @@ def _target(dsn: str) -> "Target":
     return target_of(dsn)
 
 
-def _trail(source: str, database: str, records: str, offsets: str, tz: str) -> Trail:
-    uri = os.environ.get(URI)
-    if not uri:
-        raise ConfigError(
-            f"the trail's MongoDB is not named. Nothing was changed. Set {URI} in the environment "
-            f"to its connection string."
+def _refuse_hidden(settings: Settings, source: str, asked: Asked) -> None:
+    """Raise AuditError where the trail has other values than the tables have, by intention."""
+    columns = getattr(settings.sources[source].config, "columns", None)
+    scope = getattr(columns, "scope", None)
+    if scope is not None and scope.patterns and "hidden" not in asked.accepted:
+        raise AuditError(
+            f"[sources.{source}.columns] hides columns from the trail, so what it has is not what "
+            f"was in the tables. Nothing was changed. To go on knowingly: --accept hidden: "
+            f"{DOUBTS['hidden']}."
         )
-    try:
-        config = TrailConfig.model_validate(
-            {"uri": uri, "database": database, "records": records, "offsets": offsets, "tz": tz}
-        )
-    except ValidationError as error:
-        wrong = "; ".join(str(one["msg"]) for one in error.errors(include_input=False))
-        raise ConfigError(f"{wrong}. Nothing was changed.") from None
-    return Trail(source, config)
 
 
 class _Job:

@@ -33,7 +33,8 @@ DOUBTS: Final = {
     "inexact": "updates without an exact meaning leave their rows out",
     "contradiction": "records that contradict one another are believed in their order",
     "ddl": "statements that changed a table are not undone",
-    "partial": "rows that the source did not send before their change stay as they are",
+    "partial": "rows that the source did not send as a whole are left out, or stay as they are",
+    "hidden": "columns are written as the trail has them: masked, hashed, cut, or not at all",
     "copied": "what a copy said is taken for what was there",
     "strangers": "rows that changed past the trail are changed all the same",
 }

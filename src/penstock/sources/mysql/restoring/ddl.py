@@ -93,8 +93,10 @@ def _renamed(statement: str, database: str, to: Place) -> str:
     ]
     verb = words[0].word if words else ""
     if verb not in {"CREATE", "ALTER", "DROP"}:
-        # SET STATEMENT ... FOR, and what a future server may write.
+        # None, SET STATEMENT ... FOR, and what a future server may write.
         raise UnclearStatementError(f"a statement that begins with {verb or 'nothing'}")
+    if any(one.word == "?" for one in words):
+        raise UnclearStatementError("a statement that was captured without its values")
     places: list[tuple[int, int, str]] = []
     depth, at, first = 0, 1, True
     while at < len(words):

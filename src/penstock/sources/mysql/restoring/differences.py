@@ -102,7 +102,9 @@ def against_state(
             found.changed += 1
             found.show("~", key, _changed(facts, values, row))
             found.keys_out.append(key)
-            found.rows_in.append(was[1])
+            # What the trail does not know of it, as of a column that is newer, stays.
+            known = {_name(facts, column): value for column, value in values.items()}
+            found.rows_in.append(bson.encode({**row, **known}))
     found.missing = len(wanted)
     for key, _ in islice(wanted.values(), _SAMPLE):
         found.show("+", key)
