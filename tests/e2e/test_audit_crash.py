@@ -4,6 +4,7 @@ Seeded writers work on a real MariaDB while the service, each of its processes, 
 MongoDB and MariaDB are killed at random. What the binlog holds is told by the server's own tool.
 """
 
+import hashlib
 import random
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 from pymongo import MongoClient
 
