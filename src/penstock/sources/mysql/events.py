@@ -27,9 +27,11 @@ _encoder = msgspec.json.Encoder()
 class Place:
     """Where events are: one transaction, and how many events of it there are so far."""
 
-    def __init__(self, gtid: str, seconds: int) -> None:
+    def __init__(self, gtid: str, millis: int) -> None:
         self.gtid = gtid
-        self.seconds = seconds
+        self.millis = millis
+        """When it was committed, since the epoch."""
+        self.seconds = millis // 1000
         self.ordinal = 0
 
     def next(self) -> tuple[str, int]:
@@ -102,7 +104,7 @@ class Teller:
             tenant=tenant,
             collection=table.name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
             document_id=key[0],
@@ -127,7 +129,7 @@ class Teller:
             tenant=control_tenant(self._tenant, database=database, source=self._source),
             collection=name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
             operation=operation,

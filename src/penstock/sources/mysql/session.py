@@ -38,23 +38,15 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gtids_before,
+    gone_before,
     obstacles,
-    oldest_binlog,
     tables,
     translated,
     virtual_columns,
 )
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
-from penstock.sources.mysql.positions import (
-    MysqlPosition,
-    Server,
-    all_gtids,
-    parse_gtids,
-    purged,
-    unknown,
-)
+from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.stream import BinlogStream
@@ -128,7 +120,8 @@ class Session:
         events: list[AnyEvent] = []
         error: PenstockError | None = None
         if known is None:
-            position = MysqlPosition(server, self._start(asking, found), self._config.scope)
+            gtids = self._start(asking, found)
+            position = begun_at(server, gtids, self._config.scope, found.flavour)
         else:
             position = known
             lost = self._lost(asking, found, known, server)
@@ -182,9 +175,8 @@ class Session:
 
     def _start(self, asking: Connected, found: Facts) -> str:
         if self._config.start == "now":
-            return found.gtid_binlog_pos
-        oldest = oldest_binlog(asking)
-        return "" if oldest is None else gtids_before(asking, oldest)
+            return found.gtid_end
+        return gone_before(asking, found)
 
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config
@@ -196,7 +188,7 @@ class Session:
         self._stream.deadline(config.connect_timeout)
         self._stream.begin(
             found,
-            after=position.gtids,
+            after=position.told(),
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
         )
@@ -212,8 +204,14 @@ class Session:
         Raises SourceChangedError where another server answers that has another history (S6). A
         replica that takes the server's place has ours, and is gone on from.
         """
-        ours = parse_gtids(known.gtids)
-        strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+        if known.flavour != found.flavour:
+            raise SourceChangedError(
+                source=self._source,
+                expected=f"{known.server}, a server of the kind {known.flavour}",
+                found=f"{server}, of the kind {found.flavour}",
+            )
+        ours = known.told()
+        strange = ours.unknown(found.gtid_logged)
         if strange is not None:
             if server != known.server:
                 raise SourceChangedError(
@@ -222,9 +220,7 @@ class Session:
                     found=f"{server}, which never had it",
                 )
             return f"the server was reset: it has no transaction {strange}"
-        oldest = oldest_binlog(asking)
-        before = "" if oldest is None else gtids_before(asking, oldest)
-        gone = purged(ours, parse_gtids(before))
+        gone = ours.purged(gone_before(asking, found))
         if gone is not None:
             return f"the server has purged its binlogs up to {gone}"
         if server != known.server:
@@ -248,7 +244,7 @@ class Session:
         the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
         """
         halts = self._config.on_position_lost == "halt"
-        until = None if halts else found.gtid_binlog_pos
+        until = None if halts else found.gtid_end
         events: list[AnyEvent] = []
         if not (halts and known.gap_said):
             events.append(

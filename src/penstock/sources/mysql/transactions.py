@@ -1,8 +1,9 @@
 """A binlog's events to commits: a transaction stays whole, and nothing of it is left out. Pure.
 
 A transaction is what follows a GTID event, up to its XID or COMMIT; or, where the GTID says that it
-stands alone, its one statement. Transactions of a binlog follow one another and never mix. What is
-in a transaction and is not understood stops capture, by its type and position (invariant 10, S1).
+stands alone (MariaDB) or no BEGIN follows (MySQL), its one statement. Transactions of a binlog
+follow one another and never mix. What is in a transaction and is not understood stops capture, by
+its type and position (invariant 10, S1).
 
 A binlog also has what never was committed, and says so only behind it: rows up to a ROLLBACK, rows
 between a SAVEPOINT and the ROLLBACK TO it (where the transaction wrote to a table that cannot be
@@ -20,22 +21,19 @@ from msgspec import structs
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment
 from penstock.sources.mysql import statements
+from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
 from penstock.sources.mysql.binlog import (
     IGNORABLE_FLAG,
-    Begun,
     Event,
     EventType,
-    Gtid,
     MalformedEventError,
     Query,
-    begun,
-    gtid_of,
     query,
     rotation,
 )
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.events import Place, Teller
-from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
+from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import (
     ROWS,
     CompiledTable,
@@ -64,6 +62,10 @@ _HARMLESS: Final = frozenset(
         EventType.ANNOTATE_ROWS,
         EventType.BINLOG_CHECKPOINT,
         EventType.GTID_LIST,
+        EventType.PREVIOUS_GTIDS,
+        EventType.TRANSACTION_CONTEXT,
+        EventType.VIEW_CHANGE,
+        EventType.HEARTBEAT_V2,
     }
 )
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
@@ -96,7 +98,7 @@ class Transactions:
         """
         self._source = source
         self._base = position
-        self._gtids = parse_gtids(position.gtids)
+        self._gtids = position.told()
         self._teller = teller
         self._compile = compile_table
         self._charset_of = charset_of
@@ -107,8 +109,9 @@ class Transactions:
         """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
         self._file = position.file
         self._offset = 0
-        self._begun: Begun | None = None
-        self._gtid: Gtid | None = None
+        self._begun: Beginning | None = None
+        self._seconds = 0
+        """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
         self._held: list[AnyEvent] = []
         self._held_bytes = 0
@@ -124,13 +127,17 @@ class Transactions:
     @property
     def open(self) -> bool:
         """Whether a transaction has begun and not ended."""
-        return self._gtid is not None
+        return self._begun is not None
 
     @property
     def _copy(self) -> str:
         """Which transaction this is. Its name alone may be given again, to one that is committed,
         when the server died within it."""
         return f"{self._gtid} {self._file}:{self._offset}"
+
+    @property
+    def _gtid(self) -> str:
+        return "" if self._begun is None else self._begun.gtid
 
     @property
     def position(self) -> MysqlPosition:
@@ -141,7 +148,7 @@ class Transactions:
         """Go on from `position`; only between transactions."""
         assert not self.open
         self._base = position
-        self._gtids = parse_gtids(position.gtids)
+        self._gtids = position.told()
 
     def event(self, event: Event, data: bytes) -> Sequence[Item]:
         """Take the next event, which came as `data`; returns what is complete, or too large.
@@ -167,7 +174,7 @@ class Transactions:
         if kind == EventType.TABLE_MAP:
             self._tables[table_id(event.body)] = event.body[6:]
             return ()
-        if kind == EventType.GTID:
+        if kind in BEGINS:
             self._begin(event, data)
             return ()
         if kind == EventType.XID:
@@ -196,11 +203,10 @@ class Transactions:
     def _begin(self, event: Event, data: bytes) -> None:
         if self.open:
             raise MalformedEventError(f"a transaction that begins within {self._gtid}")
-        said = begun(event.body)
-        self._gtid, self._begun = gtid_of(event, data), said
-        self._offset = event.end - len(data)
-        self._place = Place(str(self._gtid), event.timestamp)
-        if said.xa_prepared or said.xa_completed:
+        said = self._begun = beginning(event, data)
+        self._offset, self._seconds = event.end - len(data), event.timestamp
+        self._place = Place(said.gtid, said.millis)
+        if said.is_xa:
             raise MalformedEventError("XA transactions are not captured")
 
     def _abandon(self) -> None:
@@ -211,7 +217,7 @@ class Transactions:
 
     def _forget(self) -> None:
         self._undone.pop(self._copy, None)
-        self._gtid = self._begun = self._place = None
+        self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -219,15 +225,14 @@ class Transactions:
         self.fragmented = False
 
     def _end(self) -> Sequence[Item]:
-        if self._gtid is None or self._place is None:
+        if self._begun is None or self._place is None:
             raise MalformedEventError("the end of a transaction that did not begin")
-        self._gtids[self._gtid.domain] = self._gtid
-        gtids = gtids_text(self._gtids.values())
+        self._gtids.add(self._gtid)
         self._base = structs.replace(
             self._base,
-            gtids=gtids,
-            at=self._place.seconds,
-            last=str(self._gtid),
+            gtids=self._gtids.text(),
+            at=self._seconds,
+            last=self._gtid,
             file=self._file,
             offset=self._offset,
             gap_said=False,
@@ -301,11 +306,12 @@ class Transactions:
 
     def _statement(self, event: Event) -> Sequence[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
-        if self._gtid is None or self._begun is None or self._place is None:
+        if self._begun is None or self._place is None:
             raise MalformedEventError("a statement outside a transaction")
         text = said.text.strip()
         word = text.upper()
         if word == "BEGIN":
+            self._begun = self._begun._replace(standalone=False)
             return ()
         if word == "COMMIT":
             return self._end()
