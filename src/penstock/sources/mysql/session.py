@@ -6,7 +6,7 @@ calls them in a thread, and `abort` from any other to have them return.
 
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -96,6 +96,10 @@ class Session:
         self._stream: BinlogStream | None = None
         self._transactions: Transactions | None = None
         self._charsets: dict[int, str] = {}
+        self._flow: Iterator[Item] | None = None
+        """What is still to be made of the events that were read."""
+        self._beat = False
+        """Whether one of them was a heartbeat."""
         self._said = ""
         """The last position that was told."""
         self._said_at = 0.0
@@ -306,7 +310,8 @@ class Session:
     def _stepped(self) -> Step:
         assert self._stream is not None
         try:
-            events = self._stream.read()
+            if self._flow is None:
+                self._beat, self._flow = False, self._flowing(self._stream.read())
         except TimeoutError:
             seconds = self._config.deadline_seconds
             raise SourceSilentError(source=self._source, silence_seconds_max=seconds) from None
@@ -315,12 +320,14 @@ class Session:
                 raise
             return self._refused(error)
         items: list[Item] = []
-        beat = False
         try:
-            for data in events:
-                event = self._parsed(data)
-                beat = beat or event.type == EventType.HEARTBEAT
-                items += self._reading.event(event, data)
+            # A part of a large transaction is handed on before the next is made.
+            while not (items and isinstance(items[-1], Fragment)):
+                item = next(self._flow, None)
+                if item is None:
+                    self._flow = None
+                    break
+                items.append(item)
             if any(_redefines(item) for item in items):
                 self._again(self._require_logged)
         except PenstockError as error:
@@ -329,9 +336,16 @@ class Session:
             self._said, self._said_at = items[-1].position, time.monotonic()
         elif not self._reading.open and not items:
             moved = self._reading.position.text() != self._said
-            if beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
+            if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 items.append(self._say([]))
         return Step(items)
+
+    def _flowing(self, events: Sequence[bytes]) -> Iterator[Item]:
+        """What events come to, made as it is asked for."""
+        for data in events:
+            event = self._parsed(data)
+            self._beat = self._beat or event.type == EventType.HEARTBEAT
+            yield from self._reading.event(event, data)
 
     @property
     def _reading(self) -> Transactions:
@@ -422,6 +436,8 @@ class Session:
 
     def close(self) -> None:
         """Let go of the connections; harmless when there are none."""
+        if self._transactions is not None:
+            self._transactions.close()
         self._close_stream()
         self._close_asking()
 

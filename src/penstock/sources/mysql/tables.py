@@ -41,6 +41,7 @@ class ColumnType(IntEnum):
     TIME2 = 19
     BLOB_COMPRESSED = 140
     VARCHAR_COMPRESSED = 141
+    VECTOR = 242
     JSON = 245
     NEWDECIMAL = 246
     ENUM = 247
@@ -93,6 +94,7 @@ _META_BYTES: dict[int, int] = {
     ColumnType.BLOB: 1,
     ColumnType.GEOMETRY: 1,
     ColumnType.JSON: 1,
+    ColumnType.VECTOR: 1,
     ColumnType.BLOB_COMPRESSED: 1,
     ColumnType.TIME2: 1,
     ColumnType.DATETIME2: 1,

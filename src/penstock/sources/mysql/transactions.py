@@ -13,7 +13,7 @@ be taken back: it is remembered, and reading begins again without it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -33,6 +33,8 @@ from penstock.sources.mysql.binlog import (
 )
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.partial_rows import partial_changes
+from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import (
     ROWS,
@@ -42,6 +44,7 @@ from penstock.sources.mysql.rows import (
     refers_to,
 )
 from penstock.sources.mysql.tables import Table, parse_table, table_id
+from penstock.sources.mysql.xa import Branch, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
@@ -69,6 +72,13 @@ _HARMLESS: Final = frozenset(
     }
 )
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
+
+_NEVER_PACKED: Final = BEGINS | {
+    EventType.TRANSACTION_PAYLOAD,
+    EventType.FORMAT_DESCRIPTION,
+    EventType.ROTATE,
+}
+"""Those that a compressed transaction cannot have."""
 
 Compile = Callable[[Table], CompiledTable]
 Undone = dict[str, list[tuple[int, int]]]
@@ -107,12 +117,17 @@ class Transactions:
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
         """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
+        self._variants: dict[Table, CompiledTable] = {}
         self._file = position.file
         self._offset = 0
         self._begun: Beginning | None = None
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
+        self._branch: Branch | None = None
+        """The XA transaction whose rows come now."""
+        self._branches: dict[str, Branch] = {}
+        """By name: those that are prepared."""
         self._held: list[AnyEvent] = []
         self._held_bytes = 0
         self._numbers: list[int] = []
@@ -147,16 +162,26 @@ class Transactions:
     def standing(self, position: MysqlPosition) -> None:
         """Go on from `position`; only between transactions."""
         assert not self.open
+        self.close()
         self._base = position
         self._gtids = position.told()
 
-    def event(self, event: Event, data: bytes) -> Sequence[Item]:
-        """Take the next event, which came as `data`; returns what is complete, or too large.
+    def close(self) -> None:
+        """Keep nothing any more of what waits for its commit."""
+        if self._branch is not None:
+            self._branch.drop()
+        for branch in self._branches.values():
+            branch.drop()
+        self._branches.clear()
 
-        Raises UndecodableError for what has no exact form. What was returned before stands.
+    def event(self, event: Event, data: bytes) -> Iterator[Item]:
+        """Take the next event, which came as `data`; what is complete, or too large.
+
+        The iterator goes on reading, and must come to its end before the next event. It raises
+        UndecodableError for what has no exact form. What was returned before stands.
         """
         try:
-            return self._event(event, data)
+            yield from self._event(event, data)
         except UnreadableTableError as error:
             raise self._undecodable(str(error)) from error
         except UnicodeDecodeError as error:
@@ -167,12 +192,14 @@ class Transactions:
             name = EventType(event.type).name if event.type in set(EventType) else "unknown"
             raise self._undecodable(f"an event of type {event.type} ({name}): {error}") from error
 
-    def _event(self, event: Event, data: bytes) -> Sequence[Item]:
+    def _event(self, event: Event, data: bytes) -> Iterable[Item]:
         kind = event.type
-        if kind in ROWS:
-            return self._changes(kind, event.body)
+        if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
+            return self._changes(event)
         if kind == EventType.TABLE_MAP:
             self._tables[table_id(event.body)] = event.body[6:]
+            if self._branch is not None:
+                self._branch.keep(event)
             return ()
         if kind in BEGINS:
             self._begin(event, data)
@@ -193,7 +220,11 @@ class Transactions:
         if kind == EventType.INCIDENT:
             raise MalformedEventError("the server says that it lost changes")
         if kind == EventType.XA_PREPARE:
-            raise MalformedEventError("XA transactions are not captured")
+            return self._prepared_now(event.body)
+        if kind == EventType.TRANSACTION_PAYLOAD:
+            return self._unpacked(event.body)
+        if kind == EventType.ANONYMOUS_GTID:
+            raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
         if event.flags & IGNORABLE_FLAG:
             return ()
         raise MalformedEventError("it is not known here, and may hold rows")
@@ -212,6 +243,9 @@ class Transactions:
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
         if self.open:
+            if self._branch is not None:
+                self._branch.drop()
+            self._branch = None
             self._undo(0)
             self._forget()
 
@@ -279,8 +313,8 @@ class Transactions:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _changes(self, kind: int, body: bytes) -> Sequence[Item]:
-        which = refers_to(body)
+    def _changes(self, event: Event) -> Sequence[Item]:
+        which = refers_to(event.body)
         mapped = self._tables.get(which)
         if mapped is None and which in _NO_TABLE:
             return ()
@@ -297,19 +331,97 @@ class Transactions:
             known = self._known[mapped] = self._compile(table) if captured else table
         if not isinstance(known, CompiledTable):
             return ()
+        if self._branch is not None:
+            self._branch.keep(event)
+            return ()
+        if event.type == EventType.PARTIAL_UPDATE_ROWS:
+            found = partial_changes(event.body, known, self._variant)
+        else:
+            found = changes(event.type, event.body, known)
         events: list[AnyEvent] = []
-        for change in changes(kind, body, known):
+        for change in found:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
 
+    def _variant(self, table: Table) -> CompiledTable:
+        """How to read rows of a captured table that have changes in place of some values."""
+        known = self._variants.get(table)
+        if known is None:
+            if len(self._variants) >= _TABLES_MAX:
+                self._variants.clear()
+            known = self._variants[table] = self._compile(table)
+        return known
+
+    # --- transactions within others --------------------------------------------------------------
+
+    def _unpacked(self, body: bytes) -> Iterator[Item]:
+        """What a compressed transaction comes to."""
+        for event in payload_events(body):
+            if event.type in _NEVER_PACKED:
+                raise MalformedEventError(f"a compressed event of type {event.type}")
+            yield from self.event(event, b"")
+
+    def _xa(self, text: str) -> Iterable[Item]:
+        """A statement about an XA transaction, whose name comes last, always written alike."""
+        assert self._begun is not None
+        verb, _, xid = text[len("XA ") :].partition(" ")
+        match verb.upper():
+            case "START":
+                self._begun = self._begun._replace(standalone=False)
+                self._branch = Branch(self._source, xid, self._gtid)
+                return ()
+            case "END":
+                return ()
+            case "COMMIT":
+                branch = self._branches.pop(xid, None)
+                if branch is None:
+                    # It was prepared before we began to read.
+                    gap = self._gap(("", ""), "xa_prepared_before", {"statement": text})
+                    return [*self._hold([gap]), *self._end()]
+                return self._committed(branch)
+            case "ROLLBACK":
+                branch = self._branches.pop(xid, None)
+                if branch is not None:
+                    branch.drop()
+                    self._gtids.add(branch.gtid)
+                return self._end()
+            case _:
+                raise MalformedEventError(f"an XA {verb} is not known here")
+
+    def _prepared_now(self, body: bytes) -> Iterable[Item]:
+        branch, self._branch = self._branch, None
+        if branch is None:
+            raise MalformedEventError("an XA transaction that did not begin")
+        if is_one_phase(body):
+            return self._committed(branch)
+        if branch.xid in self._branches:
+            raise MalformedEventError("an XA transaction whose name another one has")
+        self._branches[branch.xid] = branch
+        # Not told: what resumes before its commit is to read it again.
+        self._forget()
+        return ()
+
+    def _committed(self, branch: Branch) -> Iterator[Item]:
+        """The rows of an XA transaction, in the place of its commit."""
+        self._tables.clear()
+        for event in branch.events():
+            yield from self.event(event, b"")
+        self._gtids.add(branch.gtid)
+        yield from self._end()
+
     # --- statements ------------------------------------------------------------------------------
 
-    def _statement(self, event: Event) -> Sequence[Item]:
+    def _statement(self, event: Event) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
         if self._begun is None or self._place is None:
             raise MalformedEventError("a statement outside a transaction")
         text = said.text.strip()
         word = text.upper()
+        if word.startswith("XA "):
+            return self._xa(text)
+        if self._branch is not None:
+            self._branch.keep(event)
+            return ()
         if word == "BEGIN":
             self._begun = self._begun._replace(standalone=False)
             return ()
@@ -349,6 +461,7 @@ class Transactions:
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
             self._known.clear()
+            self._variants.clear()
         return self._hold(events)
 
     def _text(self, said: Query) -> tuple[str, bool]:
