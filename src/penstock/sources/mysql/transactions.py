@@ -326,7 +326,8 @@ class Transactions:
         if known is None:
             if len(self._known) >= _TABLES_MAX:
                 self._known.clear()
-            table = parse_table(bytes(6) + mapped)
+            of_mysql = self._base.flavour == "mysql"
+            table = parse_table(bytes(6) + mapped, of_mysql=of_mysql)
             captured = (table.database, table.name) in self._base.scope
             known = self._known[mapped] = self._compile(table) if captured else table
         if not isinstance(known, CompiledTable):
