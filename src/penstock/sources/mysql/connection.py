@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     Connected = Connection  # generic to type checkers only
 
-GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
+GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
