@@ -1,4 +1,4 @@
-"""MariaDB as a source, in tests: what a source says, and the rows that it adds up to."""
+"""MariaDB or MySQL as a source, in tests: what a source says, and the rows that it adds up to."""
 
 import time
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from pymysql.connections import Connection
 
 from penstock.event import ChangeEvent, Fragment, Operation
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
-from penstock.sources.mysql.connection import Connected
-from penstock.sources.mysql.positions import MysqlPosition, parse_gtids, parse_position
-from penstock.testing.servers import MariaDbServer
+from penstock.sources.mysql.connection import Connected, facts
+from penstock.sources.mysql.positions import MysqlPosition, parse_position
+from penstock.testing.servers import SqlServer
 from tests.telling import Told, follow
 
 Rows = dict[str, dict[str, Any]]
 """Documents by table and by key as text."""
 
 
-def config_of(server: MariaDbServer, **options: Any) -> MysqlSourceConfig:
+def config_of(server: SqlServer, **options: Any) -> MysqlSourceConfig:
     """A configuration that captures from `server`."""
     options = {"port": server.port, "user": "root", "heartbeat_seconds": 0.2, **options}
     options.setdefault("heartbeat_deadline_seconds", 20)
     return MysqlSourceConfig.model_validate(options)
 
 
-def source_of(server: MariaDbServer, **options: Any) -> MysqlSource:
+def source_of(server: SqlServer, **options: Any) -> MysqlSource:
     """A source over `server`."""
     return MysqlSource("db", config_of(server, **options))
 
@@ -42,8 +42,7 @@ def run(connection: "Connection[Any]", *statements: str | bytes) -> list[tuple[A
 
 def end_of(connection: Connected) -> str:
     """Where the server's binlog ends now."""
-    ((gtids,),) = run(connection, "SELECT @@gtid_binlog_pos")
-    return str(gtids)
+    return facts(connection).gtid_end
 
 
 def binlogs(connection: Connected) -> list[str]:
@@ -104,23 +103,16 @@ class Story(Told):
 
 def behind(gtids: str) -> Callable[[Story], bool]:
     """Holds once a source stands at or behind these transactions."""
-    wanted = parse_gtids(gtids)
 
     def reached(story: Story) -> bool:
         if story.position is None or isinstance(story.items[-1], Fragment):
             return False
-        ours = parse_gtids(story.place.gtids)
-        return all(
-            domain in ours and ours[domain].sequence >= gtid.sequence
-            for domain, gtid in wanted.items()
-        )
+        return story.place.told().purged(gtids) is None
 
     return reached
 
 
-async def caught_up(
-    server: MariaDbServer, source: MysqlSource, story: Story | None = None
-) -> Story:
+async def caught_up(server: SqlServer, source: MysqlSource, story: Story | None = None) -> Story:
     """What the source says up to where the server's binlog ends now."""
     story = Story() if story is None else story
     with server.connect() as connection:

@@ -152,7 +152,7 @@ def test_a_type_that_is_not_known_stops_capture_unless_the_server_says_it_may_be
 ) -> None:
     """S1."""
     begin = next(i for i, data in enumerate(written) if data[4] == EventType.GTID)
-    for kind in (18, 37, 39, 40, 41, 42, 43, 164, 200, 255):
+    for kind in (18, 43, 50, 164, 200, 255):
         strange = bytearray(written[begin])
         strange[4] = kind
         with pytest.raises(UndecodableError, match=f"type {kind} "):

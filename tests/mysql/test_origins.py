@@ -293,7 +293,7 @@ def test_an_event_of_mysql_says_the_session_and_the_statement() -> None:
 
         data = HEADER.pack(0, kind, 1, HEADER.size + len(body), 0, 0) + body
         at += len(data)
-        items = transactions.event(Event(kind, 5, at, 0, body), data)
+        items = transactions.event(Event(kind, 5, at, 0, body, at - len(data)), data)
         return [event for item in items for event in item.events]
 
     feed(EventType.GTID, gtid)

@@ -90,15 +90,15 @@ class ColumnsConfig(Config):
 
 
 class MysqlSourceConfig(Config):
-    """Capture the row changes of a MariaDB server from its binlog."""
+    """Capture the row changes of a MySQL or MariaDB server from its binlog."""
 
     type: Literal["mysql"] = "mysql"
     host: str = Field("127.0.0.1", min_length=1, description="Where the server is.")
     port: int = Field(3306, gt=0, le=65535, description="Its port.")
     user: str = Field(
         min_length=1,
-        description="Whom to be. Needs REPLICATION SLAVE and BINLOG MONITOR on *.*, and SELECT on "
-        "the captured tables; `penstock doctor` prints the grants.",
+        description="Whom to be. Needs REPLICATION SLAVE and REPLICATION CLIENT on *.*, and SELECT "
+        "on the captured tables; `penstock doctor` prints the grants.",
     )
     password: SecretStr = Field(SecretStr(""), description="The user's password.")
     tls: Literal["off", "unverified", "verify"] = Field(

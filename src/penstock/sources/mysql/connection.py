@@ -16,6 +16,7 @@ from pymysql.connections import Connection
 
 from penstock.errors import ConfigError, SourceError, SourceUnavailableError
 from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.positions import Flavour
 from penstock.sources.mysql.scope import Scope
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 else:
     Connected = Connection  # generic to type checkers only
 
-GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
+GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
@@ -48,12 +49,22 @@ class Facts(Struct, frozen=True, kw_only=True):
     lower_case_table_names: bool
     """Whether names of tables and databases are in its binlog's rows in lower case."""
     log_bin: bool
-    gtid_binlog_pos: str
-    gtid_binlog_state: str
+    gtid_end: str
+    """The transactions up to where its binlogs end: gtid_binlog_pos, or gtid_executed."""
+    gtid_logged: str
+    """All that it ever had, as far as it tells: gtid_binlog_state, or gtid_executed."""
+    gtid_purged: str = ""
+    """MySQL: those whose binlogs are gone, or never were here."""
+    gtid_mode: str = ""
+    enforce_gtid_consistency: str = ""
+
+    @property
+    def flavour(self) -> Flavour:
+        return "mariadb" if "mariadb" in self.version.lower() else "mysql"
 
     @property
     def is_mariadb(self) -> bool:
-        return "mariadb" in self.version.lower()
+        return self.flavour == "mariadb"
 
 
 def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> Connected:
@@ -113,25 +124,39 @@ def facts(connection: Connected) -> Facts:
         for name, value in ask(
             connection,
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
-            "'binlog_format', 'binlog_row_image', 'binlog_row_metadata', 'binlog_checksum', "
-            "'gtid_strict_mode', 'lower_case_table_names', 'log_bin', 'gtid_binlog_pos', "
-            "'gtid_binlog_state')",
+            "'server_uuid', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', "
+            "'binlog_checksum', 'gtid_strict_mode', 'lower_case_table_names', 'log_bin', "
+            "'gtid_binlog_pos', 'gtid_binlog_state', 'gtid_mode', 'enforce_gtid_consistency')",
         )
     }
+    executed = purged = ""
+    if "server_uuid" in said:
+        # Sets are longer than what SHOW shows.
+        ((executed, purged),) = ask(
+            connection, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged"
+        )
     return Facts(
         version=said.get("version", ""),
         server_id=int(said.get("server_id", "0")),
-        server_uid=said.get("server_uid", ""),
-        binlog_format=said.get("binlog_format", "").upper(),
+        server_uid=said.get("server_uuid", "") or said.get("server_uid", ""),
+        # A MySQL without the setting knows nothing but rows.
+        binlog_format=said.get("binlog_format", "ROW").upper(),
         binlog_row_image=said.get("binlog_row_image", "").upper(),
         binlog_row_metadata=said.get("binlog_row_metadata", "").upper(),
         binlog_checksum=said.get("binlog_checksum", "NONE").upper(),
         gtid_strict_mode=said.get("gtid_strict_mode", "") in {"ON", "1"},
         lower_case_table_names=said.get("lower_case_table_names", "0") != "0",
         log_bin=said.get("log_bin", "") in {"ON", "1"},
-        gtid_binlog_pos=said.get("gtid_binlog_pos", ""),
-        gtid_binlog_state=said.get("gtid_binlog_state", ""),
+        gtid_end=_one_line(executed) or said.get("gtid_binlog_pos", ""),
+        gtid_logged=_one_line(executed) or said.get("gtid_binlog_state", ""),
+        gtid_purged=_one_line(purged),
+        gtid_mode=said.get("gtid_mode", "").upper(),
+        enforce_gtid_consistency=said.get("enforce_gtid_consistency", "").upper(),
     )
+
+
+def _one_line(gtids: str) -> str:
+    return "".join(gtids.split())
 
 
 def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, str]]:
@@ -139,8 +164,6 @@ def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, st
 
     With `partial_rows`, its rows may lack columns.
     """
-    if not found.is_mariadb:
-        return [(f"the server is {found.version}, no MariaDB", "MySQL itself is not captured yet")]
     if not found.log_bin:
         return [("the server writes no binlog", "start it with --log-bin --binlog-format=ROW")]
     wanted = (
@@ -148,7 +171,8 @@ def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, st
         ("binlog_row_image", found.binlog_row_image, "FULL"),
         ("binlog_row_metadata", found.binlog_row_metadata, "FULL"),
     )
-    return [
+    unfit = [] if found.is_mariadb else gtid_obstacles(found)
+    return unfit + [
         (
             f"{name} is {value or 'not known to this version'}, and must be {needed}",
             (
@@ -158,6 +182,31 @@ def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, st
         )
         for name, value, needed in wanted
         if value != needed and not (partial_rows and name == "binlog_row_image" and value)
+    ]
+
+
+def gtid_obstacles(found: Facts) -> list[tuple[str, str]]:
+    """What of a MySQL's GTIDs keeps it from being captured: without them, no place among its
+    transactions outlives the binlog's file or the server."""
+    if found.gtid_mode == "ON":
+        return []
+    steps = " ".join(
+        f"SET GLOBAL {step};"
+        for step in (
+            *("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE"),
+            *("gtid_mode = ON_PERMISSIVE", "gtid_mode = ON"),
+        )
+    )
+    why = f"gtid_mode is {found.gtid_mode or 'not known to this version'}, and must be ON"
+    return [
+        (
+            why,
+            (
+                f"{steps} - in this order, each once its replicas have followed "
+                f"(ongoing_anonymous_transaction_count is 0 before the last) - and in the server's "
+                f"file too"
+            ),
+        )
     ]
 
 
@@ -223,12 +272,18 @@ def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
 _CASCADES: Final = re.compile(r"FOREIGN KEY.* ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 
 
+_NATIVE_FOREIGN_KEYS: Final = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"
+
+
 def cascading(connection: Connected, scope: Scope) -> list[str]:
     """Captured tables of which a foreign key changes rows, which the server does not log.
 
     From their definitions, which who may SELECT may see; of other users, the lists of constraints
-    are empty. A question for each table.
+    are empty. A question for each table. None where the server itself, above InnoDB, does what
+    foreign keys say, and logs it: MySQL from 9.6 on, unless innodb_native_foreign_keys is ON.
     """
+    if ("OFF",) in [row[1:] for row in ask(connection, _NATIVE_FOREIGN_KEYS)]:
+        return []
     found: list[str] = []
     for database, name in tables(connection, scope):
         try:
@@ -245,6 +300,14 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
 def binlogs(connection: Connected) -> list[str]:
     """The names of the server's binlogs, oldest first."""
     return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]
+
+
+def gone_before(connection: Connected, found: Facts) -> str:
+    """The transactions that the server's binlogs do not hold any more, as it writes them."""
+    if not found.is_mariadb:
+        return found.gtid_purged
+    oldest = oldest_binlog(connection)
+    return "" if oldest is None else gtids_before(connection, oldest)
 
 
 def oldest_binlog(connection: Connected) -> str | None:

@@ -16,15 +16,15 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
+    gone_before,
     grant,
-    gtids_before,
     obstacles,
     oldest_binlog,
     tables,
     translated,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
-from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
+from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 EXPIRY_SECONDS_MIN = 14 * 86_400
@@ -60,7 +60,7 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
         checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
-        if found.is_mariadb and found.log_bin:
+        if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
         checks.append(Check(name="connection", ok=False, detail=str(error), fix="see the detail"))
@@ -109,7 +109,7 @@ def _examine(
     position: str | None,
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
-    before = "" if oldest is None else gtids_before(connection, oldest)
+    before = gone_before(connection, found)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
     checks += _columns(config, connection)
     if position is not None:
@@ -253,9 +253,9 @@ def _position(text: str, found: Facts, before: str) -> Check:
         known = parse_position(text)
     except PenstockError as error:
         return Check(name="position", ok=False, detail=str(error), fix="see the detail")
-    ours = parse_gtids(known.gtids)
-    gone = purged(ours, parse_gtids(before))
-    strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+    ours = known.told()
+    gone = ours.purged(before)
+    strange = ours.unknown(found.gtid_logged)
     if gone is None and strange is None:
         return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
     why = (

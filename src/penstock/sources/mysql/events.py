@@ -28,9 +28,11 @@ _encoder = msgspec.json.Encoder()
 class Place:
     """Where events are: one transaction, and how many events of it there are so far."""
 
-    def __init__(self, gtid: str, seconds: int, origin: Origin) -> None:
+    def __init__(self, gtid: str, millis: int, origin: Origin) -> None:
         self.gtid = gtid
-        self.seconds = seconds
+        self.millis = millis
+        """When it was committed, since the epoch."""
+        self.seconds = millis // 1000
         self.origin = origin
         self.ordinal = 0
 
@@ -118,7 +120,7 @@ class Teller:
             tenant=tenant,
             collection=table.name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
@@ -147,7 +149,7 @@ class Teller:
             tenant=control_tenant(self._tenant, database=database, source=self._source),
             collection=name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),

@@ -4,7 +4,8 @@ import ssl
 
 import pymysql
 
-from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError, gtid_of
+from penstock.sources.mysql.beginnings import BEGINS, beginning
+from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
@@ -14,11 +15,11 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gtids_before,
+    gone_before,
     oldest_binlog,
     translated,
 )
-from penstock.sources.mysql.positions import MysqlPosition, parse_gtids, purged
+from penstock.sources.mysql.positions import MysqlPosition, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 
@@ -34,13 +35,14 @@ def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition
         oldest = oldest_binlog(connection)
         if oldest is None:
             return None
-        before = gtids_before(connection, oldest)
+        before = gone_before(connection, found)
         if not before:
             return None
-        if purged(parse_gtids(known.gtids), parse_gtids(before)) is not None:
+        ours = known.told()
+        if ours.purged(before) is not None:
             return 0.0
         until = known.at
-        if parse_gtids(known.gtids) == parse_gtids(found.gtid_binlog_pos):
+        if ours.text() == told(found.flavour, found.gtid_end).text():
             ((now,),) = ask(connection, "SELECT UNIX_TIMESTAMP()")
             until = int(now)
         elif not until:
@@ -93,7 +95,7 @@ def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:
     while True:
         for data in stream.read():
             event = checksums.event(data)
-            if event.type == EventType.GTID:
-                return str(gtid_of(event, data)), event.timestamp
+            if event.type in BEGINS:
+                return beginning(event, data).gtid, event.timestamp
             if event.type not in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
                 return None

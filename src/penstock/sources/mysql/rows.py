@@ -16,9 +16,11 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from penstock import extjson
+from penstock.sources.mysql.binary_json import json_value
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
+from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
@@ -232,6 +234,17 @@ _FIXED: Final[dict[tuple[int, bool], tuple[str, int]]] = {
 }
 
 
+_OF_MYSQL: Final[dict[int, Callable[[bytes], Any]]] = {
+    ColumnType.JSON: json_value,
+    JSON_DIFFS: JsonDiffs,
+    ColumnType.VECTOR: extjson.binary,
+}
+_WITH_LENGTH: Final = frozenset(
+    {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED, *_OF_MYSQL}
+)
+"""Those whose values say their length, in so many bytes as their table says."""
+
+
 class _Writer:
     """Writes the source of one table's function, and keeps the objects that it uses."""
 
@@ -293,7 +306,7 @@ class _Writer:
     def _variable(self, column: Column, into: str) -> list[str]:
         """The lines for a value that says its own length."""
         kind, meta = column.type, column.meta
-        if kind in {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED}:
+        if kind in _WITH_LENGTH:
             prefix = meta
         elif kind in {
             ColumnType.STRING,
@@ -309,6 +322,9 @@ class _Writer:
         value = "b[q:p]"
         if kind in {ColumnType.BLOB_COMPRESSED, ColumnType.VARCHAR_COMPRESSED}:
             value = f"{self.name(uncompressed_column)}({value})"
+        own = _OF_MYSQL.get(kind)
+        if own is not None:
+            return [*lines, f"{into} = {self.name(own)}({value})"]
         if kind == ColumnType.GEOMETRY:
             return [*lines, f"{into} = {self.name(geometry)}({value})"]
         if column.collation == BINARY_COLLATION:

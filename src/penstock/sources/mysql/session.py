@@ -6,7 +6,7 @@ calls them in a thread, and `abort` from any other to have them return.
 
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -38,9 +38,8 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gtids_before,
+    gone_before,
     obstacles,
-    oldest_binlog,
     tables,
     translated,
     virtual_columns,
@@ -48,14 +47,7 @@ from penstock.sources.mysql.connection import (
 from penstock.sources.mysql.described import described, forbidden, keyed_anew
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
-from penstock.sources.mysql.positions import (
-    MysqlPosition,
-    Server,
-    all_gtids,
-    parse_gtids,
-    purged,
-    unknown,
-)
+from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.stream import BinlogStream
@@ -106,6 +98,10 @@ class Session:
         self._stream: BinlogStream | None = None
         self._transactions: Transactions | None = None
         self._charsets: dict[int, str] = {}
+        self._flow: Iterator[Item] | None = None
+        """What is still to be made of the events that were read."""
+        self._beat = False
+        """Whether one of them was a heartbeat."""
         self._said = ""
         """The last position that was told."""
         self._said_at = 0.0
@@ -131,7 +127,8 @@ class Session:
         events: list[AnyEvent] = []
         error: PenstockError | None = None
         if known is None:
-            position = MysqlPosition(server, self._start(asking, found), self._config.scope)
+            gtids = self._start(asking, found)
+            position = begun_at(server, gtids, self._config.scope, found.flavour)
         else:
             position = known
             lost = self._lost(asking, found, known, server)
@@ -202,9 +199,8 @@ class Session:
 
     def _start(self, asking: Connected, found: Facts) -> str:
         if self._config.start == "now":
-            return found.gtid_binlog_pos
-        oldest = oldest_binlog(asking)
-        return "" if oldest is None else gtids_before(asking, oldest)
+            return found.gtid_end
+        return gone_before(asking, found)
 
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config
@@ -216,7 +212,7 @@ class Session:
         self._stream.deadline(config.connect_timeout)
         self._stream.begin(
             found,
-            after=position.gtids,
+            after=position.told(),
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
             statements=config.origin_rules.wants_text or self._decodes_partial,
@@ -233,8 +229,14 @@ class Session:
         Raises SourceChangedError where another server answers that has another history (S6). A
         replica that takes the server's place has ours, and is gone on from.
         """
-        ours = parse_gtids(known.gtids)
-        strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+        if known.flavour != found.flavour:
+            raise SourceChangedError(
+                source=self._source,
+                expected=f"{known.server}, a server of the kind {known.flavour}",
+                found=f"{server}, of the kind {found.flavour}",
+            )
+        ours = known.told()
+        strange = ours.unknown(found.gtid_logged)
         if strange is not None:
             if server != known.server:
                 raise SourceChangedError(
@@ -243,9 +245,7 @@ class Session:
                     found=f"{server}, which never had it",
                 )
             return f"the server was reset: it has no transaction {strange}"
-        oldest = oldest_binlog(asking)
-        before = "" if oldest is None else gtids_before(asking, oldest)
-        gone = purged(ours, parse_gtids(before))
+        gone = ours.purged(gone_before(asking, found))
         if gone is not None:
             return f"the server has purged its binlogs up to {gone}"
         if server != known.server:
@@ -269,7 +269,7 @@ class Session:
         the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
         """
         halts = self._config.on_position_lost == "halt"
-        until = None if halts else found.gtid_binlog_pos
+        until = None if halts else found.gtid_end
         events: list[AnyEvent] = []
         if not (halts and known.gap_said):
             events.append(
@@ -342,7 +342,8 @@ class Session:
     def _stepped(self) -> Step:
         assert self._stream is not None
         try:
-            events = self._stream.read()
+            if self._flow is None:
+                self._beat, self._flow = False, self._flowing(self._stream.read())
         except TimeoutError:
             seconds = self._config.deadline_seconds
             raise SourceSilentError(source=self._source, silence_seconds_max=seconds) from None
@@ -351,12 +352,14 @@ class Session:
                 raise
             return self._refused(error)
         items: list[Item] = []
-        beat = False
         try:
-            for data in events:
-                event = self._parsed(data)
-                beat = beat or event.type == EventType.HEARTBEAT
-                items += self._reading.event(event, data)
+            # A part of a large transaction is handed on before the next is made.
+            while not (items and isinstance(items[-1], Fragment)):
+                item = next(self._flow, None)
+                if item is None:
+                    self._flow = None
+                    break
+                items.append(item)
             if any(_redefines(item) for item in items):
                 self._again(self._require_logged)
         except PenstockError as error:
@@ -365,9 +368,16 @@ class Session:
             self._said, self._said_at = items[-1].position, time.monotonic()
         elif not self._reading.open and not items:
             moved = self._reading.position.text() != self._said
-            if beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
+            if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 items.append(self._say([]))
         return Step(items)
+
+    def _flowing(self, events: Sequence[bytes]) -> Iterator[Item]:
+        """What events come to, made as it is asked for."""
+        for data in events:
+            event = self._parsed(data)
+            self._beat = self._beat or event.type == EventType.HEARTBEAT
+            yield from self._reading.event(event, data)
 
     @property
     def _reading(self) -> Transactions:
@@ -458,6 +468,8 @@ class Session:
 
     def close(self) -> None:
         """Let go of the connections; harmless when there are none."""
+        if self._transactions is not None:
+            self._transactions.close()
         self._close_stream()
         self._close_asking()
 

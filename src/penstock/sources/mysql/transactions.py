@@ -1,8 +1,9 @@
 """A binlog's events to commits: a transaction stays whole, and nothing of it is left out. Pure.
 
 A transaction is what follows a GTID event, up to its XID or COMMIT; or, where the GTID says that it
-stands alone, its one statement. Transactions of a binlog follow one another and never mix. What is
-in a transaction and is not understood stops capture, by its type and position (invariant 10, S1).
+stands alone (MariaDB) or no BEGIN follows (MySQL), its one statement. Transactions of a binlog
+follow one another and never mix. What is in a transaction and is not understood stops capture, by
+its type and position (invariant 10, S1).
 
 A binlog also has what never was committed, and says so only behind it: rows up to a ROLLBACK, rows
 between a SAVEPOINT and the ROLLBACK TO it (where the transaction wrote to a table that cannot be
@@ -12,7 +13,7 @@ be taken back: it is remembered, and reading begins again without it.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -20,16 +21,13 @@ from msgspec import structs
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment
 from penstock.sources.mysql import statements
+from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
 from penstock.sources.mysql.binlog import (
     IGNORABLE_FLAG,
-    Begun,
     Event,
     EventType,
-    Gtid,
     MalformedEventError,
     Query,
-    begun,
-    gtid_of,
     query,
     rotation,
 )
@@ -37,7 +35,9 @@ from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.origins import Origin, OriginRules
-from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
+from penstock.sources.mysql.partial_rows import partial_changes
+from penstock.sources.mysql.payloads import payload_events
+from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import (
     ROWS,
     CompiledTable,
@@ -46,6 +46,7 @@ from penstock.sources.mysql.rows import (
     refers_to,
 )
 from penstock.sources.mysql.tables import Table, parse_table, table_id
+from penstock.sources.mysql.xa import Branch, Written, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
@@ -66,9 +67,20 @@ _HARMLESS: Final = frozenset(
         EventType.IGNORABLE,
         EventType.BINLOG_CHECKPOINT,
         EventType.GTID_LIST,
+        EventType.PREVIOUS_GTIDS,
+        EventType.TRANSACTION_CONTEXT,
+        EventType.VIEW_CHANGE,
+        EventType.HEARTBEAT_V2,
     }
 )
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
+
+_NEVER_PACKED: Final = BEGINS | {
+    EventType.TRANSACTION_PAYLOAD,
+    EventType.FORMAT_DESCRIPTION,
+    EventType.ROTATE,
+}
+"""Those that a compressed transaction cannot have."""
 
 _DEFAULT_ORIGINS: Final = OriginRules()
 Compile = Callable[[Table], CompiledTable]
@@ -102,7 +114,7 @@ class Transactions:
         """
         self._source = source
         self._base = position
-        self._gtids = parse_gtids(position.gtids)
+        self._gtids = position.told()
         self._teller = teller
         self._compile = compile_table
         self._charset_of = charset_of
@@ -113,13 +125,19 @@ class Transactions:
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
         """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
+        self._variants: dict[Table, CompiledTable] = {}
         self._file = position.file
         self._offset = 0
-        self._begun: Begun | None = None
-        self._gtid: Gtid | None = None
+        self._begun: Beginning | None = None
+        self._seconds = 0
+        """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
+        self._branch: Branch | None = None
+        """The XA transaction whose rows come now."""
+        self._branches: dict[str, Branch] = {}
+        """By name: those that are prepared."""
         self._held: list[AnyEvent] = []
         self._held_bytes = 0
         self._numbers: list[int] = []
@@ -134,13 +152,17 @@ class Transactions:
     @property
     def open(self) -> bool:
         """Whether a transaction has begun and not ended."""
-        return self._gtid is not None
+        return self._begun is not None
 
     @property
     def _copy(self) -> str:
         """Which transaction this is. Its name alone may be given again, to one that is committed,
         when the server died within it."""
         return f"{self._gtid} {self._file}:{self._offset}"
+
+    @property
+    def _gtid(self) -> str:
+        return "" if self._begun is None else self._begun.gtid
 
     @property
     def position(self) -> MysqlPosition:
@@ -150,16 +172,26 @@ class Transactions:
     def standing(self, position: MysqlPosition) -> None:
         """Go on from `position`; only between transactions."""
         assert not self.open
+        self.close()
         self._base = position
-        self._gtids = parse_gtids(position.gtids)
+        self._gtids = position.told()
 
-    def event(self, event: Event, data: bytes) -> Sequence[Item]:
-        """Take the next event, which came as `data`; returns what is complete, or too large.
+    def close(self) -> None:
+        """Keep nothing any more of what waits for its commit."""
+        if self._branch is not None:
+            self._branch.drop()
+        for branch in self._branches.values():
+            branch.drop()
+        self._branches.clear()
 
-        Raises UndecodableError for what has no exact form. What was returned before stands.
+    def event(self, event: Event, data: bytes) -> Iterator[Item]:
+        """Take the next event, which came as `data`; what is complete, or too large.
+
+        The iterator goes on reading, and must come to its end before the next event. It raises
+        UndecodableError for what has no exact form. What was returned before stands.
         """
         try:
-            return self._event(event, data)
+            yield from self._event(event, data)
         except UnreadableTableError as error:
             raise self._undecodable(str(error)) from error
         except UnicodeDecodeError as error:
@@ -170,24 +202,23 @@ class Transactions:
             name = EventType(event.type).name if event.type in set(EventType) else "unknown"
             raise self._undecodable(f"an event of type {event.type} ({name}): {error}") from error
 
-    def _event(self, event: Event, data: bytes) -> Sequence[Item]:
+    def _event(self, event: Event, data: bytes) -> Iterable[Item]:
         kind = event.type
-        if kind in ROWS:
-            items = self._rows(event, data)
-            self._images.rows(event.body)
-            return items
+        if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
+            return self._rows(event)
         if kind == EventType.TABLE_MAP:
             self._tables[table_id(event.body)] = event.body[6:]
+            if self._branch is not None:
+                self._branch.keep(event)
             return ()
-        if kind == EventType.GTID:
+        if kind in BEGINS:
             self._begin(event, data)
             return ()
         if kind == EventType.XID:
             return self._end()
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
-            return self._statement(event, data)
+            return self._statement(event)
         if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
-            self._images.annotated(event.body)
             self._stated(event)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
@@ -202,7 +233,11 @@ class Transactions:
         if kind == EventType.INCIDENT:
             raise MalformedEventError("the server says that it lost changes")
         if kind == EventType.XA_PREPARE:
-            raise MalformedEventError("XA transactions are not captured")
+            return self._prepared_now(event.body)
+        if kind == EventType.TRANSACTION_PAYLOAD:
+            return self._unpacked(event.body)
+        if kind == EventType.ANONYMOUS_GTID:
+            raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
         if event.flags & IGNORABLE_FLAG:
             return ()
         raise MalformedEventError("it is not known here, and may hold rows")
@@ -212,42 +247,43 @@ class Transactions:
     def _begin(self, event: Event, data: bytes) -> None:
         if self.open:
             raise MalformedEventError(f"a transaction that begins within {self._gtid}")
-        said = begun(event.body)
-        self._gtid, self._begun = gtid_of(event, data), said
-        self._offset = event.end - len(data)
+        said = self._begun = beginning(event, data)
+        self._offset, self._seconds = event.begin, event.timestamp
         origin = Origin(self._origins, self._file, self._offset)
         origin.by(said.thread)
-        self._place = Place(str(self._gtid), event.timestamp, origin)
-        if said.xa_prepared or said.xa_completed:
+        self._place = Place(said.gtid, said.millis, origin)
+        if said.is_xa:
             raise MalformedEventError("XA transactions are not captured")
 
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
         if self.open:
+            if self._branch is not None:
+                self._branch.drop()
+            self._branch = None
             self._undo(0)
             self._forget()
 
     def _forget(self) -> None:
         self._undone.pop(self._copy, None)
-        self._gtid = self._begun = self._place = None
+        self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
         self._collation = 0
-        self._images.forget()
+        self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.clear()
         self.fragmented = False
 
     def _end(self) -> Sequence[Item]:
-        if self._gtid is None or self._place is None:
+        if self._begun is None or self._place is None:
             raise MalformedEventError("the end of a transaction that did not begin")
-        self._gtids[self._gtid.domain] = self._gtid
-        gtids = gtids_text(self._gtids.values())
+        self._gtids.add(self._gtid)
         self._base = structs.replace(
             self._base,
-            gtids=gtids,
-            at=self._place.seconds,
-            last=str(self._gtid),
+            gtids=self._gtids.text(),
+            at=self._seconds,
+            last=self._gtid,
             file=self._file,
             offset=self._offset,
             gap_said=False,
@@ -294,17 +330,20 @@ class Transactions:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _rows(self, event: Event, data: bytes) -> Sequence[Item]:
-        items = self._changes(event, data)
-        if self._place is not None and _ends_statement(event.body):
-            self._place.origin.ends()
+    def _rows(self, event: Event) -> Sequence[Item]:
+        items = self._changes(event)
+        if _ends_statement(event.body):
+            self._images.ends()
+            if self._place is not None:
+                self._place.origin.ends()
         return items
 
-    def _changes(self, event: Event, data: bytes) -> Sequence[Item]:
-        kind, body = event.type, event.body
-        which = refers_to(body)
+    def _changes(self, event: Event) -> Sequence[Item]:
+        which = refers_to(event.body)
         mapped = self._tables.get(which)
         if mapped is None and which in _NO_TABLE:
+            if self._branch is not None:
+                self._branch.keep(event)
             return ()
         if self._place is None:
             raise MalformedEventError("rows outside a transaction")
@@ -314,18 +353,99 @@ class Transactions:
         if known is None:
             if len(self._known) >= _TABLES_MAX:
                 self._known.clear()
-            table = parse_table(bytes(6) + mapped)
+            of_mysql = self._base.flavour == "mysql"
+            table = parse_table(bytes(6) + mapped, of_mysql=of_mysql)
             captured = (table.database, table.name) in self._base.scope
             known = self._known[mapped] = self._compile(table) if captured else table
+        if self._branch is not None:
+            if isinstance(known, CompiledTable):
+                self._branch.keep(event)
+            elif _ends_statement(event.body):
+                self._branch.keep(_of_no_table(event))
+            return ()
         if not isinstance(known, CompiledTable):
             return ()
-        self._place.origin.at(_offset(event, data))
+        self._place.origin.at(event.begin)
+        if event.type == EventType.PARTIAL_UPDATE_ROWS:
+            found = partial_changes(event.body, known, self._variant)
+        else:
+            found = changes(event.type, event.body, known)
+            self._images.check(found, known.table, self._tables.values())
         events: list[AnyEvent] = []
-        rows = changes(kind, body, known)
-        self._images.check(rows, known.table, self._tables.values())
-        for change in rows:
+        for change in found:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
+
+    def _variant(self, table: Table) -> CompiledTable:
+        """How to read rows of a captured table that have changes in place of some values."""
+        known = self._variants.get(table)
+        if known is None:
+            if len(self._variants) >= _TABLES_MAX:
+                self._variants.clear()
+            known = self._variants[table] = self._compile(table)
+        return known
+
+    # --- transactions within others --------------------------------------------------------------
+
+    def _unpacked(self, body: bytes) -> Iterator[Item]:
+        """What a compressed transaction comes to."""
+        for event in payload_events(body):
+            if event.type in _NEVER_PACKED:
+                raise MalformedEventError(f"a compressed event of type {event.type}")
+            yield from self.event(event, b"")
+
+    def _xa(self, said: Query, text: str) -> Iterable[Item]:
+        """A statement about an XA transaction, whose name comes last, always written alike."""
+        assert self._begun is not None
+        assert self._place is not None
+        verb, _, xid = text[len("XA ") :].partition(" ")
+        match verb.upper():
+            case "START":
+                self._begun = self._begun._replace(standalone=False)
+                where = Written(self._file, self._offset, said.thread, said.collation)
+                self._branch = Branch(self._source, xid, self._gtid, where)
+                return ()
+            case "END":
+                return ()
+            case "COMMIT":
+                branch = self._branches.pop(xid, None)
+                if branch is None:
+                    # It was prepared before we began to read.
+                    gap = self._gap(("", ""), "xa_prepared_before", self._facts(text))
+                    return [*self._hold([gap]), *self._end()]
+                return self._committed(branch)
+            case "ROLLBACK":
+                branch = self._branches.pop(xid, None)
+                if branch is not None:
+                    branch.drop()
+                    self._gtids.add(branch.gtid)
+                return self._end()
+            case _:
+                raise MalformedEventError(f"an XA {verb} is not known here")
+
+    def _prepared_now(self, body: bytes) -> Iterable[Item]:
+        branch, self._branch = self._branch, None
+        if branch is None:
+            raise MalformedEventError("an XA transaction that did not begin")
+        if is_one_phase(body):
+            return self._committed(branch)
+        if branch.xid in self._branches:
+            raise MalformedEventError("an XA transaction whose name another one has")
+        self._branches[branch.xid] = branch
+        # Not told: what resumes before its commit is to read it again.
+        self._forget()
+        return ()
+
+    def _committed(self, branch: Branch) -> Iterator[Item]:
+        """The rows of an XA transaction, in the place of its commit."""
+        assert self._place is not None
+        self._tables.clear()
+        file, offset, thread, self._collation = branch.written
+        self._place.origin.elsewhere(file, offset, thread)
+        for event in branch.events():
+            yield from self.event(event, b"")
+        self._gtids.add(branch.gtid)
+        yield from self._end()
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -333,20 +453,32 @@ class Transactions:
         """What follows is of a statement, whose text this is."""
         if self._place is None:
             return
+        if self._branch is not None:
+            if self._origins.wants_text or self._images.allowed:
+                self._branch.keep(event)
+            return
         # MySQL has a byte of the length first, which counts no further than 255.
         text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
+        self._images.stated(text)
         self._place.origin.stated(lambda: self._decoded(text)[0])
 
-    def _statement(self, event: Event, data: bytes) -> Sequence[Item]:
+    def _statement(self, event: Event) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
-        if self._gtid is None or self._begun is None or self._place is None:
+        if self._begun is None or self._place is None:
             raise MalformedEventError("a statement outside a transaction")
         self._place.origin.by(said.thread)
+        self._place.origin.at(event.begin)
         self._collation = said.collation
         text = said.text.strip()
         # A long one is none of these words, and no copy is made of it.
         word = text[:_WORDS_MAX].upper()
+        if word.startswith("XA "):
+            return self._xa(said, text)
+        if self._branch is not None:
+            self._branch.keep(event)
+            return ()
         if word == "BEGIN":
+            self._begun = self._begun._replace(standalone=False)
             return ()
         if word == "COMMIT":
             return self._end()
@@ -365,16 +497,16 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said, _offset(event, data))
+            items += self._effects(said, event.begin)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query, offset: int | None) -> Sequence[Item]:
+    def _effects(self, said: Query, begin: int) -> Sequence[Item]:
         assert self._place is not None
         text, known = self._text(said)
         self._place.origin.stated(lambda: text)
-        self._place.origin.at(offset)
+        self._place.origin.at(begin)
         events: list[AnyEvent] = []
         changed = False
         for effect in statements.effects(text, database=said.database, lowers=self._lowers):
@@ -388,6 +520,7 @@ class Transactions:
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
             self._known.clear()
+            self._variants.clear()
         return self._hold(events)
 
     def _text(self, said: Query) -> tuple[str, bool]:
@@ -407,9 +540,7 @@ class Transactions:
 
     def _told(self, effect: statements.Effect, text: str) -> Sequence[AnyEvent]:
         """The events of one effect."""
-        scope = self._base.scope
-        shown = self._origins.shown(text)
-        facts = {} if shown is None else {"statement": shown}
+        scope, facts = self._base.scope, self._facts(text)
         assert self._place is not None
         if isinstance(effect, statements.RowsAsStatement):
             raise MalformedEventError(
@@ -434,6 +565,11 @@ class Transactions:
         if isinstance(effect, statements.Emptied):
             facts["truncated"] = "true"
         return [self._teller.schema(word, effect.table, self._place, facts) for word in words]
+
+    def _facts(self, text: str) -> dict[str, str]:
+        """What is told of a statement with what it did."""
+        shown = self._origins.shown(text)
+        return {} if shown is None else {"statement": shown}
 
     def _renamed(self, effect: statements.Renamed, facts: dict[str, str]) -> Sequence[AnyEvent]:
         scope = self._base.scope
@@ -493,6 +629,7 @@ def _weight(event: AnyEvent) -> int:
 
 
 _ENDS_STATEMENT: Final = 0x01
+_NOBODY: Final = max(_NO_TABLE).to_bytes(6, "little")
 
 
 def _ends_statement(body: bytes) -> bool:
@@ -500,10 +637,6 @@ def _ends_statement(body: bytes) -> bool:
     return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
 
 
-def _offset(event: Event, data: bytes) -> int | None:
-    """Where in its file an event begins; None where it does not say.
-
-    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
-    its transaction in MySQL.
-    """
-    return event.end - len(data) if event.end else None
+def _of_no_table(event: Event) -> Event:
+    """What is left of rows that nobody captures: that their statement ends."""
+    return event._replace(body=_NOBODY + event.body[6:8])
