@@ -16,13 +16,13 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gone_before,
     grant,
     obstacles,
     oldest_binlog,
     tables,
     translated,
 )
+from penstock.sources.mysql.holdings import holdings
 from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
@@ -87,7 +87,25 @@ def _settings(found: Facts) -> list[Check]:
                 fix="SET GLOBAL gtid_strict_mode = ON, in the server's file too",
             )
         )
+    if not found.is_mariadb and found.gtid_mode != "ON":
+        checks.append(_without_gtids(found))
     return checks
+
+
+def _without_gtids(found: Facts) -> Check:
+    steps = (
+        *("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE"),
+        *("gtid_mode = ON_PERMISSIVE", "gtid_mode = ON"),
+    )
+    return Check(
+        name="gtids",
+        ok=False,
+        detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
+        f"so capture can go on at no other server, and stops at XA transactions",
+        fix=" ".join(f"SET GLOBAL {step};" for step in steps)
+        + " in this order, each when all replicas have followed, and in the server's file too. A "
+        "source that has a position keeps to files: go on with a new one",
+    )
 
 
 def _examine(
@@ -98,10 +116,9 @@ def _examine(
     position: str | None,
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
-    before = gone_before(connection, found)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
     if position is not None:
-        checks.append(_position(position, found, before))
+        checks.append(_position(position, connection, found))
     checks.append(_privileges(name, config, found, oldest))
     return checks
 
@@ -187,14 +204,14 @@ def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
     )
 
 
-def _position(text: str, found: Facts, before: str) -> Check:
+def _position(text: str, connection: Connected, found: Facts) -> Check:
     try:
         known = parse_position(text)
     except PenstockError as error:
         return Check(name="position", ok=False, detail=str(error), fix="see the detail")
-    ours = known.told()
-    gone = ours.purged(before)
-    strange = ours.unknown(found.gtid_logged)
+    ours, theirs = known.told(), holdings(connection, found, known.flavour)
+    gone = ours.purged(theirs.before)
+    strange = ours.unknown(theirs.logged)
     if gone is None and strange is None:
         return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
     why = (

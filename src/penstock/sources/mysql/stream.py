@@ -16,6 +16,7 @@ import pymysql
 from pymysql.err import raise_mysql_exception
 
 from penstock.sources.mysql.connection import Connected, Facts, ask, socket_of
+from penstock.sources.mysql.file_places import BEGINNING, FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.positions import Told
 
@@ -28,8 +29,6 @@ _KNOWS_GTIDS: Final = 4
 """What a replica says that knows all of MariaDB's events, GTIDs too."""
 _NON_BLOCKING: Final = 0x01
 """The server ends the stream where its binlog ends."""
-_BEGINNING: Final = 4
-"""Where the first event of a binlog is."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
 
 
@@ -55,7 +54,7 @@ class BinlogStream:
         self._parts: list[bytes] = []
 
     def begin(self, facts: Facts, *, after: Told, server_id: int, heartbeat_seconds: float) -> None:
-        """Ask for all transactions but those of `after`."""
+        """Ask for all transactions but those of `after`, or for all behind it."""
         connection = self._connection
         self._introduce(facts)
         ask(connection, f"SET @master_heartbeat_period = {round(heartbeat_seconds * 1e9)}")
@@ -63,15 +62,17 @@ class BinlogStream:
             self._register(server_id)
             self._dump_but(after, server_id)
             return
+        if isinstance(after, FilePlace):
+            self._register(server_id)
+            self._dump(server_id, file=after.file, offset=after.offset, flags=0)
+            return
         ask(connection, "SET @slave_connect_state = %s", after.text())
         ask(connection, "SET @slave_gtid_strict_mode = 1")
         ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
         self._register(server_id)
         self._dump(server_id, file="", flags=0)
 
-    def begin_at(
-        self, facts: Facts, *, file: str, server_id: int, offset: int = _BEGINNING
-    ) -> None:
+    def begin_at(self, facts: Facts, *, file: str, server_id: int, offset: int = BEGINNING) -> None:
         """Ask for what is in a binlog from an event on, up to where the binlogs end now."""
         self._introduce(facts)
         self._dump(server_id, file=file, offset=offset, flags=_NON_BLOCKING)
@@ -149,12 +150,12 @@ class BinlogStream:
         del self._buffer[: 4 + size]
         return packet
 
-    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = _BEGINNING) -> None:
+    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = BEGINNING) -> None:
         self._send(_COM_BINLOG_DUMP, _DUMP.pack(offset, flags, server_id) + file.encode())
 
     def _dump_but(self, told: GtidSet, server_id: int) -> None:
         data = told.encoded()
-        head = _DUMP_GTID.pack(0, server_id, 0, _BEGINNING, len(data))
+        head = _DUMP_GTID.pack(0, server_id, 0, BEGINNING, len(data))
         self._send(_COM_BINLOG_DUMP_GTID, head + data)
 
     def _send(self, command: int, payload: bytes) -> None:
