@@ -10,6 +10,8 @@ from pymysql.connections import Connection
 from penstock.event import ChangeEvent, Fragment, Operation
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, facts
+from penstock.sources.mysql.file_places import FilePlace
+from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, parse_position
 from penstock.testing.servers import SqlServer
 from tests.telling import Told, follow
@@ -42,7 +44,8 @@ def run(connection: "Connection[Any]", *statements: str | bytes) -> list[tuple[A
 
 def end_of(connection: Connected) -> str:
     """Where the server's binlog ends now."""
-    return facts(connection).gtid_end
+    found = facts(connection)
+    return holdings(connection, found, flavour_of(found)).end
 
 
 def binlogs(connection: Connected) -> list[str]:
@@ -107,7 +110,10 @@ def behind(gtids: str) -> Callable[[Story], bool]:
     def reached(story: Story) -> bool:
         if story.position is None or isinstance(story.items[-1], Fragment):
             return False
-        return story.place.told().purged(gtids) is None
+        ours = story.place.told()
+        if isinstance(ours, FilePlace):
+            return FilePlace.parse(gtids).unknown(ours.text()) is None
+        return ours.purged(gtids) is None
 
     return reached
 

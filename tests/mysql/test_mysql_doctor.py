@@ -50,8 +50,15 @@ async def test_what_is_not_right_is_named_with_what_mends_it(start_mysql: Start)
             await follow(source_of(server), Story(), lambda _: True)
         run(db, (await checked(server))["binlog"].fix.partition(",")[0])
         assert (await checked(server)).keys() == {"keys"}
-        run(db, "SET GLOBAL gtid_mode = ON_PERMISSIVE")
-        assert "gtid_mode = ON" in (await checked(server))["binlog"].fix
+
+
+async def test_a_server_without_gtids_is_told_how_to_have_them(start_mysql: Start) -> None:
+    server = start_mysql(options=["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"])
+    (wrong,) = (await checked(server)).values()
+    assert (wrong.name, "no other server" in wrong.detail) == ("gtids", True)
+    with server.connect() as db:
+        run(db, *filter(None, wrong.fix.partition(" in this order")[0].split("; ")))
+    assert await checked(server) == {}
 
 
 async def test_foreign_keys_are_named_where_the_server_does_not_log_what_they_do(

@@ -189,26 +189,6 @@ async def test_how_near_a_position_is_to_its_loss_is_told(start_mysql: Start) ->
         assert await source.seconds_to_loss(story.position) == 0
 
 
-@pytest.mark.parametrize("mode", [["OFF"], ["OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE"]])
-async def test_a_server_without_gtids_is_refused_with_what_mends_it(
-    start_mysql: Start, mode: list[str]
-) -> None:
-    first, *rest = mode
-    server = start_mysql(options=[f"--gtid-mode={first}"])
-    with server.connect() as db:
-        run(db, *(f"SET GLOBAL gtid_mode = {one}" for one in rest))
-    with pytest.raises(ConfigError, match=r"gtid_mode is .*SET GLOBAL gtid_mode = ON") as refused:
-        await follow(source_of(server), Story(), lambda _: True)
-    with server.connect() as db:
-        for statement in (
-            str(refused.value).partition("What to do: ")[2].partition(" - ")[0].split(";")
-        ):
-            if statement.strip():
-                run(db, statement)
-        run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
-    assert (await caught_up(server, source_of(server, start="beginning"))).said == [("create", "a")]
-
-
 def test_positions_of_mariadb_are_what_they_were_and_those_of_mysql_say_what_they_are() -> None:
     """An older version refuses what it would misread, and reads what it wrote."""
     mariadb = MysqlPosition(Server(1), "0-1-5", Scope())

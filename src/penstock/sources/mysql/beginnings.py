@@ -5,14 +5,16 @@ from typing import Final, NamedTuple
 from penstock.sources.mysql.binlog import Event, EventType, begun, gtid_of
 from penstock.sources.mysql.mysql_events import mysql_begun, tagged_begun
 
-BEGINS: Final = frozenset({EventType.GTID, EventType.GTID_LOG, EventType.GTID_TAGGED_LOG})
+BEGINS: Final = frozenset(
+    {EventType.GTID, EventType.GTID_LOG, EventType.GTID_TAGGED_LOG, EventType.ANONYMOUS_GTID}
+)
 
 
 class Beginning(NamedTuple):
     """The beginning of a transaction."""
 
     gtid: str
-    """Its name, as the server writes it."""
+    """Its name, as the server writes it; of one without, when it was committed."""
     millis: int
     """When it was committed, in milliseconds since the epoch; MariaDB tells seconds."""
     standalone: bool
@@ -37,6 +39,8 @@ def beginning(event: Event, data: bytes) -> Beginning:
             said.xa_prepared or said.xa_completed,
             said.thread,
         )
-    read = mysql_begun if event.type == EventType.GTID_LOG else tagged_begun
+    read = tagged_begun if event.type == EventType.GTID_TAGGED_LOG else mysql_begun
     named = read(event.body)
+    if event.type == EventType.ANONYMOUS_GTID:
+        named = named._replace(gtid=f"anonymous@{named.micros}")
     return Beginning(named.gtid, named.micros // 1000 or event.timestamp * 1000, True)

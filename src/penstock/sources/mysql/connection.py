@@ -16,7 +16,6 @@ from pymysql.connections import Connection
 
 from penstock.errors import ConfigError, SourceError, SourceUnavailableError
 from penstock.sources.mysql.config import MysqlSourceConfig
-from penstock.sources.mysql.positions import Flavour
 from penstock.sources.mysql.scope import Scope
 
 if TYPE_CHECKING:
@@ -59,12 +58,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     enforce_gtid_consistency: str = ""
 
     @property
-    def flavour(self) -> Flavour:
-        return "mariadb" if "mariadb" in self.version.lower() else "mysql"
-
-    @property
     def is_mariadb(self) -> bool:
-        return self.flavour == "mariadb"
+        return "mariadb" in self.version.lower()
 
 
 def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> Connected:
@@ -130,7 +125,7 @@ def facts(connection: Connected) -> Facts:
         )
     }
     executed = purged = ""
-    if "server_uuid" in said:
+    if "mariadb" not in said.get("version", "").lower():
         # Sets are longer than what SHOW shows.
         ((executed, purged),) = ask(
             connection, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged"
@@ -171,8 +166,7 @@ def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, st
         ("binlog_row_image", found.binlog_row_image, "FULL"),
         ("binlog_row_metadata", found.binlog_row_metadata, "FULL"),
     )
-    unfit = [] if found.is_mariadb else gtid_obstacles(found)
-    return unfit + [
+    return [
         (
             f"{name} is {value or 'not known to this version'}, and must be {needed}",
             (
@@ -182,31 +176,6 @@ def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, st
         )
         for name, value, needed in wanted
         if value != needed and not (partial_rows and name == "binlog_row_image" and value)
-    ]
-
-
-def gtid_obstacles(found: Facts) -> list[tuple[str, str]]:
-    """What of a MySQL's GTIDs keeps it from being captured: without them, no place among its
-    transactions outlives the binlog's file or the server."""
-    if found.gtid_mode == "ON":
-        return []
-    steps = " ".join(
-        f"SET GLOBAL {step};"
-        for step in (
-            *("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE"),
-            *("gtid_mode = ON_PERMISSIVE", "gtid_mode = ON"),
-        )
-    )
-    why = f"gtid_mode is {found.gtid_mode or 'not known to this version'}, and must be ON"
-    return [
-        (
-            why,
-            (
-                f"{steps} - in this order, each once its replicas have followed "
-                f"(ongoing_anonymous_transaction_count is 0 before the last) - and in the server's "
-                f"file too"
-            ),
-        )
     ]
 
 
@@ -300,14 +269,6 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
 def binlogs(connection: Connected) -> list[str]:
     """The names of the server's binlogs, oldest first."""
     return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]
-
-
-def gone_before(connection: Connected, found: Facts) -> str:
-    """The transactions that the server's binlogs do not hold any more, as it writes them."""
-    if not found.is_mariadb:
-        return found.gtid_purged
-    oldest = oldest_binlog(connection)
-    return "" if oldest is None else gtids_before(connection, oldest)
 
 
 def oldest_binlog(connection: Connected) -> str | None:

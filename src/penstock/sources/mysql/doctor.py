@@ -16,7 +16,6 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gone_before,
     grant,
     obstacles,
     oldest_binlog,
@@ -24,6 +23,7 @@ from penstock.sources.mysql.connection import (
     translated,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
+from penstock.sources.mysql.holdings import holdings
 from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
@@ -98,7 +98,25 @@ def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
                 fix="SET GLOBAL gtid_strict_mode = ON, in the server's file too",
             )
         )
+    if not found.is_mariadb and found.gtid_mode != "ON":
+        checks.append(_without_gtids(found))
     return checks
+
+
+def _without_gtids(found: Facts) -> Check:
+    steps = (
+        *("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE"),
+        *("gtid_mode = ON_PERMISSIVE", "gtid_mode = ON"),
+    )
+    return Check(
+        name="gtids",
+        ok=False,
+        detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
+        f"so capture can go on at no other server, and stops at XA transactions",
+        fix=" ".join(f"SET GLOBAL {step};" for step in steps)
+        + " in this order, each when all replicas have followed, and in the server's file too. A "
+        "source that has a position keeps to files: go on with a new one",
+    )
 
 
 def _examine(
@@ -109,11 +127,10 @@ def _examine(
     position: str | None,
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
-    before = gone_before(connection, found)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
     checks += _columns(config, connection)
     if position is not None:
-        checks.append(_position(position, found, before))
+        checks.append(_position(position, connection, found))
     if config.origin_rules.wants_text:
         checks.append(_statements(connection))
     checks.append(_privileges(name, config, found, oldest))
@@ -248,14 +265,14 @@ def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
     return checks
 
 
-def _position(text: str, found: Facts, before: str) -> Check:
+def _position(text: str, connection: Connected, found: Facts) -> Check:
     try:
         known = parse_position(text)
     except PenstockError as error:
         return Check(name="position", ok=False, detail=str(error), fix="see the detail")
-    ours = known.told()
-    gone = ours.purged(before)
-    strange = ours.unknown(found.gtid_logged)
+    ours, theirs = known.told(), holdings(connection, found, known.flavour)
+    gone = ours.purged(theirs.before)
+    strange = ours.unknown(theirs.logged)
     if gone is None and strange is None:
         return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
     why = (

@@ -15,10 +15,10 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gone_before,
     oldest_binlog,
     translated,
 )
+from penstock.sources.mysql.holdings import holdings
 from penstock.sources.mysql.positions import MysqlPosition, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
@@ -35,14 +35,13 @@ def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition
         oldest = oldest_binlog(connection)
         if oldest is None:
             return None
-        before = gone_before(connection, found)
-        if not before:
+        ours, theirs = known.told(), holdings(connection, found, known.flavour)
+        if not theirs.before:
             return None
-        ours = known.told()
-        if ours.purged(before) is not None:
+        if ours.purged(theirs.before) is not None:
             return 0.0
         until = known.at
-        if ours.text() == told(found.flavour, found.gtid_end).text():
+        if ours.text() == told(known.flavour, theirs.end).text():
             ((now,),) = ask(connection, "SELECT UNIX_TIMESTAMP()")
             until = int(now)
         elif not until:

@@ -25,14 +25,12 @@ class MysqlBegun(NamedTuple):
 
 
 def mysql_begun(body: bytes) -> MysqlBegun:
-    """What a GTID_LOG event (33) says."""
+    """What a GTID_LOG event (33) says, or an ANONYMOUS_GTID (34), which has the number 0."""
     at = _FLAG + _UUID + _NUMBER
     if len(body) < at:
         raise MalformedEventError("a GTID event that is too short")
     uuid = str(UUID(bytes=body[_FLAG : _FLAG + _UUID]))
     number = int.from_bytes(body[_FLAG + _UUID : at], "little")
-    if number <= 0:
-        raise MalformedEventError("a GTID event without a number")
     micros = 0
     if at < len(body) and body[at] == _LOGICAL_CLOCK and len(body) >= at + 17 + 7:
         at += 17

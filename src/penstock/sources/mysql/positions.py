@@ -15,11 +15,13 @@ from msgspec import Struct, field
 
 from penstock.errors import ConfigError
 from penstock.sources.mysql.binlog import Gtid
+from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.scope import Scope
 
-Flavour = Literal["mariadb", "mysql"]
-_VERSIONS: Final[dict[Flavour, int]] = {"mariadb": 1, "mysql": 2}
+Flavour = Literal["mariadb", "mysql", "mysql_files"]
+"""How a place is said: the last GTID of each domain; a set of GTIDs; a file, and a place in it."""
+_VERSIONS: Final[dict[Flavour, int]] = {"mariadb": 1, "mysql": 2, "mysql_files": 2}
 """Of a position's text: 2 came with MySQL's, which who knows only 1 must not take for MariaDB's."""
 
 
@@ -41,12 +43,12 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     server: Server
     gtids: str
     """As the server writes them: the last of each domain, `0-1-5,1-2-7`, or the set of all,
-    `uuid:1-5:7-9`. Empty: none yet."""
+    `uuid:1-5:7-9`. Empty: none yet. Without GTIDs, where they end: `mysql-bin.000003:1234`."""
     scope: Scope
     at: int = 0
     """Unix seconds of the last of them; 0 where that is not known."""
     last: str = ""
-    """The last of them all."""
+    """The last of them all, as it says itself."""
     file: str = ""
     """The binlog that it is in,"""
     offset: int = 0
@@ -150,13 +152,15 @@ class Domains:
         return None if strange is None else str(strange)
 
 
-Told = Domains | GtidSet
+Told = Domains | GtidSet | FilePlace
 """The transactions that are behind us."""
 
 
 def told(flavour: Flavour, gtids: str) -> Told:
     """What a server of this kind writes. Raises ValueError."""
-    return GtidSet.parse(gtids) if flavour == "mysql" else Domains(parse_gtids(gtids))
+    if flavour == "mysql":
+        return GtidSet.parse(gtids)
+    return FilePlace.parse(gtids) if flavour == "mysql_files" else Domains(parse_gtids(gtids))
 
 
 def begun_at(server: Server, gtids: str, scope: Scope, flavour: Flavour) -> MysqlPosition:

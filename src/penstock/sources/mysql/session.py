@@ -38,7 +38,6 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
-    gone_before,
     obstacles,
     tables,
     translated,
@@ -47,6 +46,7 @@ from penstock.sources.mysql.connection import (
 from penstock.sources.mysql.described import described, forbidden, keyed_anew
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
+from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
@@ -127,8 +127,10 @@ class Session:
         events: list[AnyEvent] = []
         error: PenstockError | None = None
         if known is None:
-            gtids = self._start(asking, found)
-            position = begun_at(server, gtids, self._config.scope, found.flavour)
+            flavour = flavour_of(found)
+            theirs = holdings(asking, found, flavour)
+            gtids = theirs.end if self._config.start == "now" else theirs.before
+            position = begun_at(server, gtids, self._config.scope, flavour)
         else:
             position = known
             lost = self._lost(asking, found, known, server)
@@ -197,11 +199,6 @@ class Session:
                 f"and nothing was skipped. Correct `columns` of this source."
             )
 
-    def _start(self, asking: Connected, found: Facts) -> str:
-        if self._config.start == "now":
-            return found.gtid_end
-        return gone_before(asking, found)
-
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config
         streaming = connect(self._source, config, read_seconds=config.connect_timeout)
@@ -229,14 +226,18 @@ class Session:
         Raises SourceChangedError where another server answers that has another history (S6). A
         replica that takes the server's place has ours, and is gone on from.
         """
-        if known.flavour != found.flavour:
+        # Who stands in a file goes on in files: but on no other server.
+        in_files = known.flavour == "mysql_files"
+        now = flavour_of(found)
+        same_kind = not found.is_mariadb if in_files else known.flavour == now
+        if not same_kind or (in_files and server != known.server):
             raise SourceChangedError(
                 source=self._source,
-                expected=f"{known.server}, a server of the kind {known.flavour}",
-                found=f"{server}, of the kind {found.flavour}",
+                expected=f"{known.server}, and positions of the kind {known.flavour}",
+                found=f"{server}, and {now}",
             )
-        ours = known.told()
-        strange = ours.unknown(found.gtid_logged)
+        ours, theirs = known.told(), holdings(asking, found, known.flavour)
+        strange = ours.unknown(theirs.logged)
         if strange is not None:
             if server != known.server:
                 raise SourceChangedError(
@@ -245,7 +246,7 @@ class Session:
                     found=f"{server}, which never had it",
                 )
             return f"the server was reset: it has no transaction {strange}"
-        gone = ours.purged(gone_before(asking, found))
+        gone = ours.purged(theirs.before)
         if gone is not None:
             return f"the server has purged its binlogs up to {gone}"
         if server != known.server:
@@ -269,7 +270,7 @@ class Session:
         the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
         """
         halts = self._config.on_position_lost == "halt"
-        until = None if halts else found.gtid_end
+        until = None if halts else holdings(self._ask_by(), found, known.flavour).end
         events: list[AnyEvent] = []
         if not (halts and known.gap_said):
             events.append(

@@ -1,4 +1,4 @@
-"""MariaDB as a source: a reading of its binlog behind the port of a source."""
+"""MySQL or MariaDB as a source: a reading of its binlog behind the port of a source."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

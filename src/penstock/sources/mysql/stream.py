@@ -16,6 +16,7 @@ import pymysql
 from pymysql.err import raise_mysql_exception
 
 from penstock.sources.mysql.connection import Connected, Facts, ask, socket_of
+from penstock.sources.mysql.file_places import BEGINNING, FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.positions import Told
 
@@ -30,8 +31,6 @@ _NON_BLOCKING: Final = 0x01
 """The server ends the stream where its binlog ends."""
 _WITH_STATEMENTS: Final = 0x02
 """MariaDB sends the statement before its rows, too: ANNOTATE_ROWS."""
-_BEGINNING: Final = 4
-"""Where the first event of a binlog is."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
 
 
@@ -65,7 +64,7 @@ class BinlogStream:
         heartbeat_seconds: float,
         statements: bool = False,
     ) -> None:
-        """Ask for all transactions but those of `after`.
+        """Ask for all transactions but those of `after`, or for all behind it.
 
         With `statements`, each statement's text comes before its rows, if it is in the binlog:
         MariaDB leaves it out without, MySQL never does.
@@ -77,15 +76,17 @@ class BinlogStream:
             self._register(server_id)
             self._dump_but(after, server_id)
             return
+        if isinstance(after, FilePlace):
+            self._register(server_id)
+            self._dump(server_id, file=after.file, offset=after.offset, flags=0)
+            return
         ask(connection, "SET @slave_connect_state = %s", after.text())
         ask(connection, "SET @slave_gtid_strict_mode = 1")
         ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
         self._register(server_id)
         self._dump(server_id, file="", flags=_WITH_STATEMENTS if statements else 0)
 
-    def begin_at(
-        self, facts: Facts, *, file: str, server_id: int, offset: int = _BEGINNING
-    ) -> None:
+    def begin_at(self, facts: Facts, *, file: str, server_id: int, offset: int = BEGINNING) -> None:
         """Ask for what is in a binlog from an event on, up to where the binlogs end now."""
         self._introduce(facts)
         self._dump(server_id, file=file, offset=offset, flags=_NON_BLOCKING)
@@ -163,12 +164,12 @@ class BinlogStream:
         del self._buffer[: 4 + size]
         return packet
 
-    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = _BEGINNING) -> None:
+    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = BEGINNING) -> None:
         self._send(_COM_BINLOG_DUMP, _DUMP.pack(offset, flags, server_id) + file.encode())
 
     def _dump_but(self, told: GtidSet, server_id: int) -> None:
         data = told.encoded()
-        head = _DUMP_GTID.pack(0, server_id, 0, _BEGINNING, len(data))
+        head = _DUMP_GTID.pack(0, server_id, 0, BEGINNING, len(data))
         self._send(_COM_BINLOG_DUMP_GTID, head + data)
 
     def _send(self, command: int, payload: bytes) -> None:

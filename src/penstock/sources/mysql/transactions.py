@@ -67,7 +67,6 @@ _HARMLESS: Final = frozenset(
         EventType.IGNORABLE,
         EventType.BINLOG_CHECKPOINT,
         EventType.GTID_LIST,
-        EventType.PREVIOUS_GTIDS,
         EventType.TRANSACTION_CONTEXT,
         EventType.VIEW_CHANGE,
         EventType.HEARTBEAT_V2,
@@ -128,7 +127,11 @@ class Transactions:
         self._variants: dict[Table, CompiledTable] = {}
         self._file = position.file
         self._offset = 0
+        self._until = 0
+        """Where the last event ends in its file."""
         self._begun: Beginning | None = None
+        self._name = ""
+        """Of the transaction: its GTID, or where it begins."""
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
@@ -158,11 +161,11 @@ class Transactions:
     def _copy(self) -> str:
         """Which transaction this is. Its name alone may be given again, to one that is committed,
         when the server died within it."""
-        return f"{self._gtid} {self._file}:{self._offset}"
+        return f"{self._name} {self._file}:{self._offset}"
 
     @property
-    def _gtid(self) -> str:
-        return "" if self._begun is None else self._begun.gtid
+    def _in_files(self) -> bool:
+        return self._base.flavour == "mysql_files"
 
     @property
     def position(self) -> MysqlPosition:
@@ -204,6 +207,8 @@ class Transactions:
 
     def _event(self, event: Event, data: bytes) -> Iterable[Item]:
         kind = event.type
+        if event.end:
+            self._until = event.end
         if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
             return self._rows(event)
         if kind == EventType.TABLE_MAP:
@@ -225,8 +230,14 @@ class Transactions:
             # A file ended: the server died within the transaction, which so never was one.
             self._abandon()
             if kind == EventType.ROTATE:
-                self._file = rotation(event.body).file
+                self._file, offset = rotation(event.body)
+                self._move(offset)
+            else:
+                self._move(event.end)
             self._tables.clear()
+            return ()
+        if kind == EventType.PREVIOUS_GTIDS:
+            self._move(event.end)
             return ()
         if kind in _HARMLESS:
             return ()
@@ -236,22 +247,30 @@ class Transactions:
             return self._prepared_now(event.body)
         if kind == EventType.TRANSACTION_PAYLOAD:
             return self._unpacked(event.body)
-        if kind == EventType.ANONYMOUS_GTID:
-            raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
         if event.flags & IGNORABLE_FLAG:
             return ()
         raise MalformedEventError("it is not known here, and may hold rows")
+
+    def _move(self, offset: int) -> None:
+        """Between transactions, so far: who is at a file's end need not keep the file."""
+        if self._in_files and offset:
+            self._gtids.add(f"{self._file}:{offset}")
+            self._base = structs.replace(self._base, gtids=self._gtids.text())
 
     # --- a transaction ---------------------------------------------------------------------------
 
     def _begin(self, event: Event, data: bytes) -> None:
         if self.open:
-            raise MalformedEventError(f"a transaction that begins within {self._gtid}")
+            raise MalformedEventError(f"a transaction that begins within {self._name}")
         said = self._begun = beginning(event, data)
         self._offset, self._seconds = event.begin, event.timestamp
+        anonymous = event.type == EventType.ANONYMOUS_GTID
+        if anonymous and not self._in_files:
+            raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
+        self._name = f"{self._file}:{self._offset}" if self._in_files else said.gtid
         origin = Origin(self._origins, self._file, self._offset)
         origin.by(said.thread)
-        self._place = Place(said.gtid, said.millis, origin)
+        self._place = Place(self._name, said.millis, origin)
         if said.is_xa:
             raise MalformedEventError("XA transactions are not captured")
 
@@ -278,12 +297,16 @@ class Transactions:
     def _end(self) -> Sequence[Item]:
         if self._begun is None or self._place is None:
             raise MalformedEventError("the end of a transaction that did not begin")
-        self._gtids.add(self._gtid)
+        if self._in_files and self._until <= self._offset:
+            raise MalformedEventError(
+                "a binlog's file of more than 4 GiB, of which no place is told"
+            )
+        self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
         self._base = structs.replace(
             self._base,
             gtids=self._gtids.text(),
             at=self._seconds,
-            last=self._gtid,
+            last=self._begun.gtid,
             file=self._file,
             offset=self._offset,
             gap_said=False,
@@ -308,7 +331,7 @@ class Transactions:
         if numbers not in known:
             known.append(numbers)
             raise SourceUnavailableError(
-                f"{self._source}: a part of the transaction {self._gtid} was read that the server "
+                f"{self._source}: a part of the transaction {self._name} was read that the server "
                 f"then took back. Nothing of it was kept; capture starts over without it."
             )
 
@@ -401,9 +424,11 @@ class Transactions:
         verb, _, xid = text[len("XA ") :].partition(" ")
         match verb.upper():
             case "START":
+                if self._in_files:
+                    raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
                 where = Written(self._file, self._offset, said.thread, said.collation)
-                self._branch = Branch(self._source, xid, self._gtid, where)
+                self._branch = Branch(self._source, xid, self._name, where)
                 return ()
             case "END":
                 return ()
