@@ -40,14 +40,19 @@ def partial_changes(
     size, whole = (count + 7) // 8, (1 << count) - 1
     for _ in range(2):
         if int.from_bytes(body[at : at + size], "little") & whole != whole:
-            raise UnreadableTableError("rows that lack columns: binlog_row_image is not FULL")
+            table = f"{compiled.table.database}.{compiled.table.name}"
+            raise UnreadableTableError(
+                f"rows of {table} that lack columns, and of JSON say only what changed: "
+                f"binlog_row_image is not FULL, and binlog_row_value_options is PARTIAL_JSON"
+            )
         at += size
-    readers: dict[int, RowReader] = {0: compiled.read}
+    # Of rules for columns, what they make of whole values: a change is of the value as it was.
+    readers: dict[int, RowReader] = {0: compiled.read_bare}
     flags_bytes = (sum(column.type == ColumnType.JSON for column in columns) + 7) // 8
     found: list[Change] = []
     try:
         while at < len(body):
-            before, at = compiled.read(body, at)
+            before, at = compiled.read_bare(body, at)
             options, at = lenenc(body, at)
             flags = 0
             if options & _PARTIAL_JSON:
@@ -56,9 +61,11 @@ def partial_changes(
             elif options:
                 raise MalformedEventError(f"rows with the unknown options {options}")
             if flags not in readers:
-                readers[flags] = compile_table(_with_changes(compiled.table, flags)).read
+                readers[flags] = compile_table(_with_changes(compiled.table, flags)).read_bare
             after, at = readers[flags](body, at)
-            found.append(Change(before, _applied(before, after) if flags else after))
+            if flags:
+                after = _applied(before, after)
+            found.append(Change(compiled.ruled(before), compiled.ruled(after)))
     except (struct.error, IndexError) as error:
         raise MalformedEventError("rows that end too early") from error
     if at != len(body):

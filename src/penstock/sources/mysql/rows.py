@@ -50,6 +50,10 @@ class CompiledTable(NamedTuple):
     table: Table
     read: RowReader
     """Reads a row that has all columns."""
+    read_bare: RowReader
+    """As `read`, but without what the rules of columns make of values: as they are in the binlog."""
+    ruled: Callable[[Document], Document]
+    """What the rules make of a row that was read so."""
     key: tuple[str, ...]
     """The names of the key's columns; empty without a primary key."""
     told: Mapping[int, str]
@@ -422,7 +426,16 @@ def compile_table(
         read = _reader(table, charsets, told, image)
         return read if ruled is None else _ruled(read, ruled)
 
-    return CompiledTable(table, reader((1 << len(table.columns)) - 1), key, told, reader)
+    whole = (1 << len(table.columns)) - 1
+    if ruled is None:
+        bare, apply = reader(whole), _as_it_is
+    else:
+        bare, apply = _reader(table, charsets, told, whole), ruled.apply
+    return CompiledTable(table, reader(whole), bare, apply, key, told, reader)
+
+
+def _as_it_is(row: Document) -> Document:
+    return row
 
 
 def _reader(
@@ -462,4 +475,6 @@ def _unread(column: Column) -> Column:
     """The column as bytes of the same length: what is not told needs no character set."""
     if column.type in {ColumnType.ENUM, ColumnType.SET}:
         return structs.replace(column, type=ColumnType.BIT, meta=8 * column.meta)
+    if column.type in _WITH_LENGTH:
+        return structs.replace(column, type=ColumnType.BLOB, collation=BINARY_COLLATION)
     return structs.replace(column, collation=BINARY_COLLATION)
