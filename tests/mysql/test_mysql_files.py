@@ -56,20 +56,25 @@ async def test_from_any_position_exactly_the_rest_comes_the_same_as_before(
         await follow(source, story, lambda _: False)
     server.restart()
     with server.connect() as db:
-        run(db, "INSERT INTO d.a VALUES (6)")
         if mode != "OFF":
-            run(db, "SET GLOBAL gtid_mode = OFF_PERMISSIVE", "SET GLOBAL gtid_mode = ON_PERMISSIVE")
-            run(db, "SET GLOBAL gtid_mode = ON", "INSERT INTO d.a VALUES (7)")
-    await follow(source, story, lambda story: len(story.changes) == (6 if mode == "OFF" else 7))
-    assert told(story) == [str(number + 1) for number in range(len(story.changes))]
-    ids = [event.event_id for event in story.events]
-    assert len(set(ids)) == len(ids)
-    for item in [item for item in story.items if item.events]:
-        assert isinstance(item, Commit)
-        again = Story(item.position)
-        rest = ids[ids.index(item.events[-1].event_id) + 1 :]
-        await follow(source, again, lambda story, rest=rest: len(story.events) >= len(rest))  # type: ignore[misc]
-        assert [event.event_id for event in again.events] == rest
+            run(db, "SET GLOBAL gtid_mode = OFF_PERMISSIVE", f"SET GLOBAL gtid_mode = {mode}")
+        run(db, "INSERT INTO d.a VALUES (6)")
+        await caught_up(server, source, story)
+        assert told(story) == ["1", "2", "3", "4", "5", "6"]
+        ids = [event.event_id for event in story.events]
+        assert len(set(ids)) == len(ids)
+        for item in [item for item in story.items if item.events]:
+            assert isinstance(item, Commit)
+            again = Story(item.position)
+            rest = ids[ids.index(item.events[-1].event_id) + 1 :]
+            await follow(source, again, lambda story, rest=rest: len(story.events) >= len(rest))  # type: ignore[misc]
+            assert [event.event_id for event in again.events] == rest
+        # Once all that has no GTID is behind us.
+        for step in ("OFF_PERMISSIVE", "ON_PERMISSIVE", "ON"):
+            run(db, f"SET GLOBAL gtid_mode = {step}")
+        run(db, "INSERT INTO d.a VALUES (7)")
+        await follow(source, story, lambda story: len(story.changes) == 7)
+    assert len({event.event_id for event in story.events}) == len(story.events)
 
 
 async def test_files_that_are_purged_or_reset_are_a_lost_position(start_mysql: Start) -> None:

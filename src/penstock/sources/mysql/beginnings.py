@@ -8,6 +8,8 @@ from penstock.sources.mysql.mysql_events import mysql_begun, tagged_begun
 BEGINS: Final = frozenset(
     {EventType.GTID, EventType.GTID_LOG, EventType.GTID_TAGGED_LOG, EventType.ANONYMOUS_GTID}
 )
+ANONYMOUS: Final = "anonymous@"
+"""What the names of transactions begin with that have none; then the microsecond of the commit."""
 
 
 class Beginning(NamedTuple):
@@ -42,5 +44,5 @@ def beginning(event: Event, data: bytes) -> Beginning:
     read = tagged_begun if event.type == EventType.GTID_TAGGED_LOG else mysql_begun
     named = read(event.body)
     if event.type == EventType.ANONYMOUS_GTID:
-        named = named._replace(gtid=f"anonymous@{named.micros}")
+        named = named._replace(gtid=f"{ANONYMOUS}{named.micros}")
     return Beginning(named.gtid, named.micros // 1000 or event.timestamp * 1000, True)

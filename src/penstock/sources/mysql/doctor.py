@@ -114,8 +114,8 @@ def _without_gtids(found: Facts) -> Check:
         detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
         f"so capture can go on at no other server, and stops at XA transactions",
         fix=" ".join(f"SET GLOBAL {step};" for step in steps)
-        + " in this order, each when all replicas have followed, and in the server's file too. A "
-        "source that has a position keeps to files: go on with a new one",
+        + " in this order, each when all replicas and this source have followed, and in the "
+        "server's file too. A source that has a position keeps to files: go on with a new one",
     )
 
 

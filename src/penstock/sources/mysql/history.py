@@ -4,11 +4,12 @@ import ssl
 
 import pymysql
 
-from penstock.sources.mysql.beginnings import BEGINS, beginning
+from penstock.sources.mysql.beginnings import ANONYMOUS, BEGINS, beginning
 from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
+    Connected,
     Facts,
     ask,
     code_of,
@@ -21,6 +22,8 @@ from penstock.sources.mysql.connection import (
 from penstock.sources.mysql.holdings import holdings
 from penstock.sources.mysql.positions import MysqlPosition, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
+
+_NO_EVENT_THERE = 1220
 
 
 def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition) -> float | None:
@@ -74,6 +77,8 @@ def is_ours(source: str, config: MysqlSourceConfig, found: Facts, known: MysqlPo
     """
     connection = connect(source, config, read_seconds=config.connect_timeout)
     try:
+        if _is_kept_back(found, known):
+            return _is_listed(connection, known)
         stream = BinlogStream(connection)
         stream.deadline(config.connect_timeout)
         stream.begin_at(found, file=known.file, offset=known.offset, server_id=drawn_server_id())
@@ -86,6 +91,25 @@ def is_ours(source: str, config: MysqlSourceConfig, found: Facts, known: MysqlPo
         raise
     finally:
         discard(connection)
+
+
+def _is_kept_back(found: Facts, known: MysqlPosition) -> bool:
+    """Whether a MySQL sends nobody a transaction like our last, for its gtid_mode was switched."""
+    if known.flavour != "mysql_files" or not known.last:
+        return False
+    return found.gtid_mode == ("ON" if known.last.startswith(ANONYMOUS) else "OFF")
+
+
+def _is_listed(connection: Connected, known: MysqlPosition) -> bool:
+    """Whether a transaction like our last begins where ours did. Its moment is not listed."""
+    try:
+        rows = ask(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", known.file, known.offset)
+    except pymysql.MySQLError as error:
+        if code_of(error) == _NO_EVENT_THERE:
+            return False
+        raise
+    name = "ANONYMOUS" if known.last.startswith(ANONYMOUS) else known.last
+    return any(name in str(row[5]) for row in rows)
 
 
 def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:

@@ -256,6 +256,11 @@ def _columns(
     if len(bits) * 8 < len(numeric) and bits:
         raise MalformedEventError("a TABLE_MAP whose signedness is too short")
     unsigned = {i for n, i in enumerate(numeric) if bits and bits[n // 8] & 0x80 >> n % 8}
+    if bits and any(
+        base.type == ColumnType.YEAR and i not in unsigned for i, base in enumerate(bases)
+    ):
+        # It always is, so this server counts other columns than those that we know of.
+        raise MalformedEventError("a TABLE_MAP whose signedness is of other columns")
     lists = [i for i, base in enumerate(bases) if base.type in {ColumnType.ENUM, ColumnType.SET}]
     collations = {
         **_collations(
