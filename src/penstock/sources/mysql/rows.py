@@ -126,7 +126,7 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
         body, at = uncompressed(body[at:]), 0
     try:
         return _rows(kind, body, at, compiled.read)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
 
 
@@ -195,7 +195,11 @@ class _Writer:
         fixed = _FIXED.get((kind, column.unsigned))
         if fixed is not None:
             layout = self.name(Layout(f"<{fixed[0]}").unpack_from)
-            return [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            lines = [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            if kind in {ColumnType.FLOAT, ColumnType.DOUBLE}:
+                # No server takes what is no number today, and JSON would make a null of it.
+                lines.append(f"if {into} - {into}: {into} = {self.name(extjson.exact)}({into})")
+            return lines
         match kind:
             case ColumnType.INT24:
                 signed = "" if column.unsigned else ", signed=True"

@@ -83,6 +83,10 @@ class MariaDbServer:
         assert self._folder is not None, "not started"
         return self._folder.path / "data"
 
+    @property
+    def _temporary(self) -> Path:
+        return self.data.with_name("tmp")
+
     def connect(self, **options: Any) -> "Connection[Any]":
         """A client's connection as root, with autocommit; `options` are PyMySQL's."""
         import pymysql
@@ -130,14 +134,16 @@ class MariaDbServer:
         assert self._folder is not None
         # The server gives up root, and must still reach its folder.
         self._folder.path.chmod(0o711)
-        self.data.mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(self.data, "mysql", "mysql")
+        # Temporary tables have names that repeat: in one folder, two servers delete each other's.
+        for folder in (self.data, self._temporary):
+            folder.mkdir()
+            if os.geteuid() == 0:
+                shutil.chown(folder, "mysql", "mysql")
         outcome = subprocess.run(
             [
                 *(_program("mariadb-install-db"), "--no-defaults", *_user()),
                 *(f"--datadir={self.data}", "--auth-root-authentication-method=normal"),
-                "--skip-test-db",
+                *("--skip-test-db", f"--tmpdir={self._temporary}"),
             ],
             capture_output=True,
             text=True,
@@ -157,6 +163,7 @@ class MariaDbServer:
                 *(_program("mariadbd"), "--no-defaults", f"--datadir={self.data}"),
                 *(f"--socket={self.data / 'socket'}", f"--pid-file={self.data / 'pid'}"),
                 *(f"--bind-address={self.host}", f"--port={self.port}"),
+                f"--tmpdir={self._temporary}",
                 *(f"--server-id={self.server_id}", *OPTIONS, *self._options),
             ],
             log_path=self._folder.path / "mariadb.log",
