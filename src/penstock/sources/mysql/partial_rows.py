@@ -66,7 +66,7 @@ def partial_changes(
             if flags:
                 after = _applied(before, after)
             found.append(Change(compiled.ruled(before), compiled.ruled(after)))
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     if at != len(body):
         raise MalformedEventError("rows that end too early")

@@ -156,7 +156,7 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
             compiled.read if image == whole else compiled.read_some(image) for image in images
         ]
         found = _rows(kind, body, at, readers[0], readers[-1])
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     return _of_images(kind, found, images, compiled)
 
@@ -270,7 +270,11 @@ class _Writer:
         fixed = _FIXED.get((kind, column.unsigned))
         if fixed is not None:
             layout = self.name(Layout(f"<{fixed[0]}").unpack_from)
-            return [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            lines = [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            if kind in {ColumnType.FLOAT, ColumnType.DOUBLE}:
+                # No server takes what is no number today, and JSON would make a null of it.
+                lines.append(f"if {into} - {into}: {into} = {self.name(extjson.exact)}({into})")
+            return lines
         match kind:
             case ColumnType.INT24:
                 signed = "" if column.unsigned else ", signed=True"
