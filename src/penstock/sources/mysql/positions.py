@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from penstock.errors import ConfigError
 from penstock.sources.mysql.binlog import Gtid
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shape
 
 
 class Server(Struct, frozen=True, omit_defaults=True):
@@ -45,6 +46,8 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     """and where: by that another history under the same numbers is told from ours."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it."""
+    shapes: tuple[Shape, ...] = ()
+    """What is known here of tables that their TABLE_MAP does not say (record 0022)."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:

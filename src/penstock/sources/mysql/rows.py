@@ -19,6 +19,7 @@ from penstock import extjson
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
+from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
@@ -54,6 +55,10 @@ class CompiledTable(NamedTuple):
     """The columns that a row's document has, by their number."""
     read_some: Callable[[int], RowReader]
     """What reads a row that has some columns: a bit for each of all."""
+    version: int
+    """Of its shape, as events say it."""
+    shape: Mapping[str, Any]
+    """Its columns and its key, as a schema event says them."""
 
 
 class Change(NamedTuple):
@@ -392,6 +397,7 @@ def compile_table(
         ruled = rules.of((table.database, table.name), names, key) if rules else None
     except ForbiddenRuleError as error:
         raise UnreadableTableError(str(error)) from error
+    version = version_of(table, without)
     if ruled is not None:
         without |= ruled.left_out
     told = {i: one.name for i, one in enumerate(table.columns) if one.name not in without}
@@ -406,7 +412,11 @@ def compile_table(
         read = _reader(table, charsets, told, image)
         return read if ruled is None else _ruled(read, ruled)
 
-    return CompiledTable(table, reader((1 << len(table.columns)) - 1), key, told, reader)
+    return CompiledTable(
+        *(table, reader((1 << len(table.columns)) - 1), key, told, reader),
+        version=version,
+        shape={"schemaVersion": version, **described(table, charsets, told.values())},
+    )
 
 
 def _reader(

@@ -34,6 +34,7 @@ from penstock.sources.mysql.binlog import (
     rotation,
 )
 from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
@@ -44,6 +45,7 @@ from penstock.sources.mysql.rows import (
     changes,
     refers_to,
 )
+from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.tables import Table, parse_table, table_id
 
 FRAGMENT_BYTES: Final = 8 << 20
@@ -103,6 +105,10 @@ class Transactions:
         self._compile = compile_table
         self._charset_of = charset_of
         self._lowers = lowers
+        self.shapes = Shapes(position.shapes)
+        """What is known of the tables at this place."""
+        self._shaped: dict[tuple[str, str], int] = {}
+        """The tables whose columns the open transaction tells: before which number."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._tables: dict[int, bytes] = {}
@@ -145,6 +151,7 @@ class Transactions:
         assert not self.open
         self._base = position
         self._gtids = parse_gtids(position.gtids)
+        self.shapes = Shapes(position.shapes)
 
     def event(self, event: Event, data: bytes) -> Sequence[Item]:
         """Take the next event, which came as `data`; returns what is complete, or too large.
@@ -222,6 +229,7 @@ class Transactions:
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
+        self._shaped.clear()
         self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.clear()
@@ -232,6 +240,8 @@ class Transactions:
             raise MalformedEventError("the end of a transaction that did not begin")
         self._gtids[self._gtid.domain] = self._gtid
         gtids = gtids_text(self._gtids.values())
+        for table in self._shaped:
+            self.shapes.told(table)
         self._base = structs.replace(
             self._base,
             gtids=gtids,
@@ -240,6 +250,7 @@ class Transactions:
             file=self._file,
             offset=self._offset,
             gap_said=False,
+            shapes=self.shapes.kept(),
         )
         said = bool(self._held) or self.fragmented
         events = tuple(self._held)
@@ -254,6 +265,7 @@ class Transactions:
         keep = bisect_left(self._numbers, first)
         self._held_bytes -= sum(map(_weight, self._held[keep:]))
         del self._held[keep:], self._numbers[keep:]
+        self._shaped = {table: number for table, number in self._shaped.items() if number < first}
         if first >= self._handed_on:
             return
         known = self._undone.setdefault(self._copy, [])
@@ -301,12 +313,25 @@ class Transactions:
             known = self._known[mapped] = self._compile(table) if captured else table
         if not isinstance(known, CompiledTable):
             return ()
+        self._tell_shape(known)
         events: list[AnyEvent] = []
         rows = changes(kind, body, known)
         self._images.check(rows, known.table, self._tables.values())
         for change in rows:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
+
+    def _tell_shape(self, compiled: CompiledTable) -> None:
+        """Tell the columns of a table before its first row since it was created or altered."""
+        table = (compiled.table.database, compiled.table.name)
+        if table in self._shaped or not self.shapes.is_untold(table):
+            return
+        assert self._place is not None
+        event = self._teller.shape(compiled, self._place)
+        self._shaped[table] = self._place.ordinal
+        self._held.append(event)
+        self._numbers.append(self._place.ordinal)
+        self._held_bytes += _weight(event)
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -344,13 +369,20 @@ class Transactions:
         text, known = self._text(said)
         events: list[AnyEvent] = []
         changed = False
-        for effect in statements.effects(text, database=said.database, lowers=self._lowers):
+        database, lowers, escapes = said.database, self._lowers, said.escapes
+        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
+        after = defined(
+            text, database=database, known=self.shapes.virtual, lowers=lowers, escapes=escapes
+        )
+        for effect in effects:
             changed = True
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
                 events += self._told(statements.Unclear(), text)
+                self.shapes.alter(statements.Unclear(), {})
                 break
             events += self._told(effect, text)
+            self.shapes.alter(effect, dict([after] if after else []))
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
             self._known.clear()
