@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from pymysql.connections import Connection
 
-from penstock.event import ChangeEvent, Fragment, Operation
+from penstock.event import ChangeEvent, Fragment, Operation, SchemaEvent
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, facts
 from penstock.sources.mysql.file_places import FilePlace
@@ -64,6 +64,22 @@ def purge(connection: Connected) -> None:
 
 class Story(Told):
     """What a source has said, and where it stands."""
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """As `Told.said`, without the columns of tables (`shapes`)."""
+        shapes = {id(event) for event in self.shapes}
+        return [
+            (event.operation, event.collection)
+            for event in self.events
+            if not isinstance(event, ChangeEvent) and id(event) not in shapes
+        ]
+
+    @property
+    def shapes(self) -> list[SchemaEvent]:
+        """What was said of the columns of tables."""
+        schema = [event for event in self.events if isinstance(event, SchemaEvent)]
+        return [event for event in schema if b'"columns":' in bytes(event.description)]
 
     @property
     def place(self) -> MysqlPosition:

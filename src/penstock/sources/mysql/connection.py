@@ -202,8 +202,8 @@ def _has_column(connection: Connected, view: str, column: str) -> bool:
     return bool(ask(connection, f"SHOW COLUMNS FROM information_schema.{view} LIKE %s", column))
 
 
-def virtual_columns(connection: Connected, database: str, table: str) -> frozenset[str]:
-    """The columns of a table whose values the server computes when it is asked.
+def virtual_columns(connection: Connected, database: str, table: str) -> dict[str, bool]:
+    """The columns of a table, and whether the server computes their values when it is asked.
 
     It does not compute them for its binlog, which holds what happened to be there. None of a table
     that is not there any more. Raises a MySQLError where we may not see it, which says no word.
@@ -211,7 +211,7 @@ def virtual_columns(connection: Connected, database: str, table: str) -> frozens
     rows = ask(
         connection,
         "SELECT COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND "
-        "TABLE_NAME = %s",
+        "TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         database,
         table,
     )
@@ -221,7 +221,7 @@ def virtual_columns(connection: Connected, database: str, table: str) -> frozens
         except pymysql.MySQLError as error:
             if code_of(error) not in _NO_TABLE:
                 raise
-    return frozenset(str(name) for name, extra in rows if "VIRTUAL" in str(extra).upper())
+    return {str(name): "VIRTUAL" in str(extra).upper() for name, extra in rows}
 
 
 def _quoted(database: str, table: str) -> str:

@@ -124,6 +124,7 @@ class Teller:
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
+            schema_version=compiled.version,
             document_id=key[0],
             key=key[1],
             operation=operation,
@@ -154,6 +155,29 @@ class Teller:
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
             operation=operation,
+            description=Raw(json.encode(said)),
+        )
+
+    def shape(self, compiled: CompiledTable, place: Place) -> SchemaEvent:
+        """What the columns of a table are now, before the first row that is read by them.
+
+        It has no number in its transaction: those of the rows are the same whoever was told what.
+        """
+        database, name = compiled.table.database, compiled.table.name
+        said = {"ns": {"db": database, "coll": name}, **compiled.shape}
+        identity = f"{place.gtid}:shape:{database}.{name}:{compiled.version}"
+        return SchemaEvent(
+            event_id=event_id(self._source, identity, 0),
+            source=self._source,
+            database=database,
+            tenant=control_tenant(self._tenant, database=database, source=self._source),
+            collection=name,
+            cluster_time=ClusterTime(place.seconds),
+            timestamp=place.millis,
+            position=f"{place.gtid}:{place.ordinal}",
+            schema_version=compiled.version,
+            transaction=place.gtid,
+            operation="modify",
             description=Raw(json.encode(said)),
         )
 

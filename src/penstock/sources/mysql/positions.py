@@ -18,6 +18,7 @@ from penstock.sources.mysql.binlog import Gtid
 from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shape
 
 Flavour = Literal["mariadb", "mysql", "mysql_files"]
 """How a place is said: the last GTID of each domain; a set of GTIDs; a file, and a place in it."""
@@ -56,6 +57,8 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it."""
     flavour: Flavour = "mariadb"
+    shapes: tuple[Shape, ...] = ()
+    """What is known here of tables that their TABLE_MAP does not say (record 0022)."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:

@@ -21,6 +21,7 @@ from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
 from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
+from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
@@ -51,7 +52,7 @@ class CompiledTable(NamedTuple):
     read: RowReader
     """Reads a row that has all columns."""
     read_bare: RowReader
-    """As `read`, but without what the rules of columns make of values: as they are in the binlog."""
+    """As `read`, but before the rules of columns are applied."""
     ruled: Callable[[Document], Document]
     """What the rules make of a row that was read so."""
     key: tuple[str, ...]
@@ -60,6 +61,10 @@ class CompiledTable(NamedTuple):
     """The columns that a row's document has, by their number."""
     read_some: Callable[[int], RowReader]
     """What reads a row that has some columns: a bit for each of all."""
+    version: int
+    """Of its shape, as events say it."""
+    shape: Mapping[str, Any]
+    """Its columns and its key, as a schema event says them."""
 
 
 class Change(NamedTuple):
@@ -416,6 +421,7 @@ def compile_table(
         ruled = rules.of((table.database, table.name), names, key) if rules else None
     except ForbiddenRuleError as error:
         raise UnreadableTableError(str(error)) from error
+    version = version_of(table, without)
     if ruled is not None:
         without |= ruled.left_out
     told = {i: one.name for i, one in enumerate(table.columns) if one.name not in without}
@@ -435,7 +441,11 @@ def compile_table(
         bare, apply = reader(whole), _as_it_is
     else:
         bare, apply = _reader(table, charsets, told, whole), ruled.apply
-    return CompiledTable(table, reader(whole), bare, apply, key, told, reader)
+    return CompiledTable(
+        *(table, reader(whole), bare, apply, key, told, reader),
+        version=version,
+        shape={"schemaVersion": version, **described(table, charsets, told.values())},
+    )
 
 
 def _as_it_is(row: Document) -> Document:

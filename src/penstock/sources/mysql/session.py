@@ -50,6 +50,7 @@ from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shape, Shapes, chosen
 from penstock.sources.mysql.stream import BinlogStream
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions, Undone
@@ -131,6 +132,8 @@ class Session:
             theirs = holdings(asking, found, flavour)
             gtids = theirs.end if self._config.start == "now" else theirs.before
             position = begun_at(server, gtids, self._config.scope, flavour)
+            if self._config.start == "now":
+                position = structs.replace(position, shapes=self._shapes_now(asking))
         else:
             position = known
             lost = self._lost(asking, found, known, server)
@@ -198,6 +201,12 @@ class Session:
                 f"{self._source}: {'; '.join(wrong[:10])}. Nothing was captured by these rules, "
                 f"and nothing was skipped. Correct `columns` of this source."
             )
+
+    def _shapes_now(self, asking: Connected) -> tuple[Shape, ...]:
+        shapes = Shapes()
+        for table, one in described(asking, self._config.scope).items():
+            shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
+        return shapes.kept()
 
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config
@@ -423,7 +432,20 @@ class Session:
 
     def _compiled(self, table: Table) -> CompiledTable:
         self._learn({column.collation for column in table.columns})
-        virtual = self._again(lambda by: virtual_columns(by, table.database, table.name))
+        name, columns = (table.database, table.name), [column.name for column in table.columns]
+        # Also where we know: a table that we may not see is none that we may capture.
+        now = self._again(lambda by: virtual_columns(by, *name))
+        shapes = self._reading.shapes
+        virtual, certain = chosen(columns, shapes.virtual(name), now)
+        if certain:
+            shapes.learned(name, frozenset(one.casefold() for one in virtual))
+        else:
+            logger.warning(
+                "a table is not as it was at this place of the binlog, so which of its columns are "
+                "virtual is taken from what is left of them",
+                source=self._source,
+                table=".".join(name),
+            )
         return compile_table(table, self._charsets, without=virtual, rules=self._rules)
 
     def _charset_of(self, collation: int) -> str:
@@ -492,4 +514,6 @@ def _redefines(item: Item) -> bool:
 
 def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
     """Behind other transactions, of which no more is known."""
-    return structs.replace(known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False)
+    return structs.replace(
+        known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False, shapes=()
+    )

@@ -32,6 +32,7 @@ from penstock.sources.mysql.binlog import (
     rotation,
 )
 from penstock.sources.mysql.charsets import statement_text
+from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.origins import Origin, OriginRules
@@ -45,6 +46,7 @@ from penstock.sources.mysql.rows import (
     changes,
     refers_to,
 )
+from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.tables import Table, parse_table, table_id
 from penstock.sources.mysql.xa import Branch, Written, is_one_phase
 
@@ -118,6 +120,10 @@ class Transactions:
         self._compile = compile_table
         self._charset_of = charset_of
         self._lowers = lowers
+        self.shapes = Shapes(position.shapes)
+        """What is known of the tables at this place."""
+        self._shaped: dict[tuple[str, str], int] = {}
+        """The tables whose columns the open transaction tells: before which number."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
@@ -178,6 +184,7 @@ class Transactions:
         self.close()
         self._base = position
         self._gtids = position.told()
+        self.shapes = Shapes(position.shapes)
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
@@ -288,6 +295,7 @@ class Transactions:
         self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
+        self._shaped.clear()
         self._collation = 0
         self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -302,6 +310,8 @@ class Transactions:
                 "a binlog's file of more than 4 GiB, of which no place is told"
             )
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
+        for table in self._shaped:
+            self.shapes.told(table)
         self._base = structs.replace(
             self._base,
             gtids=self._gtids.text(),
@@ -310,6 +320,7 @@ class Transactions:
             file=self._file,
             offset=self._offset,
             gap_said=False,
+            shapes=self.shapes.kept(),
         )
         said = bool(self._held) or self.fragmented
         events = tuple(self._held)
@@ -324,6 +335,7 @@ class Transactions:
         keep = bisect_left(self._numbers, first)
         self._held_bytes -= sum(map(_weight, self._held[keep:]))
         del self._held[keep:], self._numbers[keep:]
+        self._shaped = {table: number for table, number in self._shaped.items() if number < first}
         if first >= self._handed_on:
             return
         known = self._undone.setdefault(self._copy, [])
@@ -388,6 +400,7 @@ class Transactions:
             return ()
         if not isinstance(known, CompiledTable):
             return ()
+        self._tell_shape(known)
         self._place.origin.at(event.begin)
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
             found = partial_changes(event.body, known, self._variant)
@@ -472,6 +485,18 @@ class Transactions:
         self._gtids.add(branch.gtid)
         yield from self._end()
 
+    def _tell_shape(self, compiled: CompiledTable) -> None:
+        """Tell the columns of a table before its first row since it was created or altered."""
+        table = (compiled.table.database, compiled.table.name)
+        if table in self._shaped or not self.shapes.is_untold(table):
+            return
+        assert self._place is not None
+        event = self._teller.shape(compiled, self._place)
+        self._shaped[table] = self._place.ordinal
+        self._held.append(event)
+        self._numbers.append(self._place.ordinal)
+        self._held_bytes += _weight(event)
+
     # --- statements ------------------------------------------------------------------------------
 
     def _stated(self, event: Event) -> None:
@@ -534,13 +559,20 @@ class Transactions:
         self._place.origin.at(begin)
         events: list[AnyEvent] = []
         changed = False
-        for effect in statements.effects(text, database=said.database, lowers=self._lowers):
+        database, lowers, escapes = said.database, self._lowers, said.escapes
+        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
+        after = defined(
+            text, database=database, known=self.shapes.virtual, lowers=lowers, escapes=escapes
+        )
+        for effect in effects:
             changed = True
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
                 events += self._told(statements.Unclear(), text)
+                self.shapes.alter(statements.Unclear(), {})
                 break
             events += self._told(effect, text)
+            self.shapes.alter(effect, dict([after] if after else []))
         self._place.origin.ends()
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
