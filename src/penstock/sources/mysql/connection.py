@@ -27,7 +27,10 @@ GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
-_NO_TABLE: Final = frozenset({1049, 1146})
+NO_TABLE: Final = frozenset({1049, 1146})
+"""There is no such table, or database."""
+GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
+"""The connection was closed, as for being idle."""
 _PASSING: Final = frozenset(
     {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
 )
@@ -184,7 +187,8 @@ def _has_column(connection: Connected, view: str, column: str) -> bool:
 def virtual_columns(connection: Connected, database: str, table: str) -> frozenset[str]:
     """The columns of a table whose values the server computes when it is asked.
 
-    It does not compute them for its binlog, which holds what happened to be there. None of a table
+    It does not compute them for its binlog, which holds what happened to be there. With them those
+    that MariaDB keeps for itself, of unique keys that it hashes, and shows nobody. None of a table
     that is not there any more. Raises a MySQLError where we may not see it, which says no word.
     """
     rows = ask(
@@ -198,9 +202,15 @@ def virtual_columns(connection: Connected, database: str, table: str) -> frozens
         try:
             ask(connection, f"SELECT 1 FROM {_quoted(database, table)} LIMIT 0")  # noqa: S608
         except pymysql.MySQLError as error:
-            if code_of(error) not in _NO_TABLE:
+            if code_of(error) not in NO_TABLE:
                 raise
-    return frozenset(str(name) for name, extra in rows if "VIRTUAL" in str(extra).upper())
+    shown = {str(name) for name, _ in rows}
+    virtual = {str(name) for name, extra in rows if "VIRTUAL" in str(extra).upper()}
+    return frozenset(virtual | ({f"DB_ROW_HASH_{n}" for n in range(1, _KEYS_MAX + 1)} - shown))
+
+
+_KEYS_MAX: Final = 64
+"""Of one table."""
 
 
 def _quoted(database: str, table: str) -> str:
@@ -212,7 +222,7 @@ def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-        "WHERE TABLE_TYPE = 'BASE TABLE'",
+        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
     )
     return [one for one in ((str(database), str(name)) for database, name in rows) if one in scope]
 
@@ -231,7 +241,7 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
         try:
             ((_, definition, *_),) = ask(connection, f"SHOW CREATE TABLE {_quoted(database, name)}")
         except pymysql.MySQLError as error:
-            if code_of(error) not in _NO_TABLE:
+            if code_of(error) not in NO_TABLE:
                 raise
             continue  # it was dropped meanwhile
         if _CASCADES.search(str(definition)):

@@ -20,14 +20,20 @@ from penstock.errors import (
     PositionLostError,
     SourceChangedError,
     SourceError,
-    SourceSilentError,
     UndecodableError,
 )
 from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
-from penstock.sources.mysql.binlog import Checksums, Event, EventType, MalformedEventError
+from penstock.sources.mysql.binlog import (
+    Checksums,
+    Event,
+    EventType,
+    MalformedEventError,
+    gtid_of,
+)
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
+    GONE,
     Connected,
     Facts,
     abort,
@@ -45,8 +51,19 @@ from penstock.sources.mysql.connection import (
     translated,
     virtual_columns,
 )
+from penstock.sources.mysql.copier import Copier
+from penstock.sources.mysql.copying import (
+    Copying,
+    Name,
+    Policy,
+    begun_anew,
+    everything,
+    with_tables,
+    without,
+)
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
+from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.positions import (
     MysqlPosition,
     Server,
@@ -66,8 +83,6 @@ T = TypeVar("T")
 
 SAY_SECONDS: Final = 1.0
 """Where nothing that passes is captured, the position is told so often."""
-_GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
-"""The connection was closed, as for being idle."""
 
 Item = Commit | Fragment
 
@@ -78,6 +93,8 @@ class Step(NamedTuple):
     items: list[Item]
     error: PenstockError | None = None
     """To be raised behind the items."""
+    begun: bool = False
+    """Whether the copies that were asked for are under way from here on."""
 
 
 class Session:
@@ -98,6 +115,8 @@ class Session:
         self._warns = warns
         self._undone = undone
         self._teller = Teller(source, tenant=config.tenant)
+        self._copier = Copier(source, config, self._teller)
+        self._listener = Listener(source, silence_seconds_max=config.deadline_seconds)
         self._checksums = Checksums()
         self._asking: Connected | None = None
         self._streaming: Connected | None = None
@@ -128,15 +147,18 @@ class Session:
         events: list[AnyEvent] = []
         error: PenstockError | None = None
         if known is None:
-            position = MysqlPosition(server, self._start(asking, found), self._config.scope)
+            gtids = self._start(asking, found)
+            position = MysqlPosition(server, gtids, self._config.scope)
+            if self._config.start == "snapshot":
+                position = structs.replace(position, copying=self._copier.everything())
         else:
             position = known
             lost = self._lost(asking, found, known, server)
             if lost is not None:
                 events, position, error = self._gap(found, known, lost)
             position = structs.replace(position, server=server)
-            events += self._rescoped(position)
-            position = structs.replace(position, scope=self._config.scope)
+            scoped, position = self._rescoped(position)
+            events += scoped
         self._transactions = Transactions(
             self._source,
             position,
@@ -145,6 +167,10 @@ class Session:
             charset_of=self._charset_of,
             lowers=found.lower_case_table_names,
             undone=self._undone,
+            policy=Policy(
+                new=self._config.start == "snapshot",
+                lost=self._config.on_position_lost == "snapshot",
+            ),
         )
         if error is None:
             self._open(found, position)
@@ -181,7 +207,7 @@ class Session:
         )
 
     def _start(self, asking: Connected, found: Facts) -> str:
-        if self._config.start == "now":
+        if self._config.start != "beginning":
             return found.gtid_binlog_pos
         oldest = oldest_binlog(asking)
         return "" if oldest is None else gtids_before(asking, oldest)
@@ -200,7 +226,7 @@ class Session:
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
         )
-        self._stream.deadline(config.deadline_seconds)
+        self._listener.begin(self._stream)
 
     # --- a lost position -------------------------------------------------------------------------
 
@@ -262,23 +288,28 @@ class Session:
             )
         if halts:
             error = PositionLostError(source=self._source, position=known.gtids, detail=why)
-            return events, structs.replace(known, gap_said=True), error
-        return events, _at(known, str(until)), None
+            halted = structs.replace(known, gap_said=True, copying=begun_anew(known.copying))
+            return events, halted, error
+        copying = begun_anew(known.copying)
+        if self._config.on_position_lost == "snapshot":
+            copying = everything(seconds=known.at)
+        return events, structs.replace(_at(known, str(until)), copying=copying), None
 
     # --- a change of scope -----------------------------------------------------------------------
 
-    def _rescoped(self, position: MysqlPosition) -> list[AnyEvent]:
-        """What is said of a scope that is not that of the position.
+    def _rescoped(self, position: MysqlPosition) -> tuple[list[AnyEvent], MysqlPosition]:
+        """What is said of a scope that is not that of the position, and the position with ours.
 
         The stream goes on where it was: changes of tables that are new to the scope are captured
-        from there on, and what they held before is not.
+        from there on. What they held before is copied if `start` says so.
         """
         before, after = position.scope, self._config.scope
         if before == after:
-            return []
+            return [], position
         there = self._again(lambda by: tables(by, Scope()))
         added = [one for one in there if one in after and one not in before]
         removed = [one for one in there if one in before and one not in after]
+        copied = added if self._config.start == "snapshot" else []
         identity = f"{position.gtids}:{json.encode((before, after)).decode()}"
         tell = partial(self._teller.system, position=position.gtids, seconds=position.at)
         facts_: dict[str, object] = {
@@ -286,34 +317,51 @@ class Session:
             "after": to_builtins(after),
             "added": [".".join(one) for one in added],
             "removed": [".".join(one) for one in removed],
-            "copied": False,
+            "copied": bool(copied),
             "since": position.gtids,
         }
         events: list[AnyEvent] = [tell("scope_changed", identity, facts=facts_)]
         for table in removed:
             gap: dict[str, object] = {"from": position.gtids, "to": None, "reason": "scope"}
             events.append(tell("gap", f"scope:{identity}", facts=gap, table=table))
-        if added:
+        if added and not copied:
             logger.warning(
                 "tables are captured that were not; what they held before is not copied",
                 source=self._source,
                 tables=[".".join(one) for one in added],
             )
-        return events
+        copying = without(position.copying, after)
+        if copied:
+            copying = with_tables(copying, copied, seconds=self._copier.seconds())
+        elif added and copying is not None:
+            copying = structs.replace(copying, whole=False)
+        return events, structs.replace(position, scope=after, copying=copying)
 
     # --- what follows ----------------------------------------------------------------------------
 
-    def step(self) -> Step:
-        """Wait for what follows, up to the server's next word."""
-        return self._ours(self._stepped)
+    def step(self, asked: Sequence[Sequence[Name]] = ()) -> Step:
+        """Wait for what follows, up to the server's next word, or the bell's.
 
-    def _stepped(self) -> Step:
+        `asked` are copies that somebody waits for, each of tables (none: of all).
+        """
+        return self._ours(lambda: self._stepped(asked))
+
+    def ring(self) -> None:
+        """Have whoever waits in `step` return, to ask it for something; from any thread."""
+        self._listener.ring()
+
+    def _stepped(self, asked: Sequence[Sequence[Name]]) -> Step:
+        if not self._reading.open:
+            begun = bool(asked) and not self._copier.reading
+            if begun:
+                position = self._reading.position
+                self._stand(self._copier.asked(position.copying, asked))
+            said = self._copied()
+            if said is not None or begun:
+                return Step([said or self._say([])], begun=begun)
         assert self._stream is not None
         try:
-            events = self._stream.read()
-        except TimeoutError:
-            seconds = self._config.deadline_seconds
-            raise SourceSilentError(source=self._source, silence_seconds_max=seconds) from None
+            events = self._listener.hear(self._stream, seconds_max=self._copier.wait_seconds)
         except pymysql.MySQLError as error:
             if code_of(error) != CANNOT_READ_BINLOG:
                 raise
@@ -321,10 +369,16 @@ class Session:
         items: list[Item] = []
         beat = False
         try:
-            for data in events:
+            for number, data in enumerate(events):
                 event = self._parsed(data)
+                if event.type == EventType.GTID and self._copier.stops(gtid_of(event, data)):
+                    self._listener.again(events[number:])
+                    break
                 beat = beat or event.type == EventType.HEARTBEAT
-                items += self._reading.event(event, data)
+                told = self._reading.event(event, data)
+                self._copier.passed(event)
+                self._copier.told(told)
+                items += told
             if any(_redefines(item) for item in items):
                 self._again(self._require_logged)
         except PenstockError as error:
@@ -336,6 +390,18 @@ class Session:
             if beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 items.append(self._say([]))
         return Step(items)
+
+    def _copied(self) -> Commit | None:
+        """The next word of a copy, between two transactions; None: the stream is to be read."""
+        found = self._copier.next(self._reading.position)
+        if found is None:
+            return None
+        self._stand(found.copying)
+        return self._say(found.events)
+
+    def _stand(self, copying: Copying | None) -> None:
+        position = structs.replace(self._reading.position, copying=copying)
+        self._reading.standing(position)
 
     @property
     def _reading(self) -> Transactions:
@@ -396,7 +462,7 @@ class Session:
         try:
             return question(self._ask_by())
         except pymysql.MySQLError as error:
-            if code_of(error) not in _GONE:
+            if code_of(error) not in GONE:
                 raise
             self._close_asking()
             return question(self._ask_by())
@@ -423,11 +489,15 @@ class Session:
         for connection in (self._asking, self._streaming):
             if connection is not None:
                 abort(connection)
+        self._copier.abort()
+        self._listener.ring()
 
     def close(self) -> None:
         """Let go of the connections; harmless when there are none."""
         self._close_stream()
         self._close_asking()
+        self._copier.close()
+        self._listener.close()
 
     def _close_stream(self) -> None:
         streaming, self._streaming, self._stream = self._streaming, None, None

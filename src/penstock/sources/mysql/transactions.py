@@ -34,6 +34,7 @@ from penstock.sources.mysql.binlog import (
     rotation,
 )
 from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.copying import NOTHING, Policy, after_statement
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
@@ -87,6 +88,7 @@ class Transactions:
         compile_table: Compile,
         charset_of: Callable[[int], str],
         undone: Undone,
+        policy: Policy = NOTHING,
         lowers: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
@@ -100,6 +102,9 @@ class Transactions:
         self._teller = teller
         self._compile = compile_table
         self._charset_of = charset_of
+        self._policy = policy
+        self._effects_told: list[statements.Effect] = []
+        """What statements of the open transaction do to tables."""
         self._lowers = lowers
         self._undone = undone
         self._tables: dict[int, bytes] = {}
@@ -214,6 +219,7 @@ class Transactions:
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
+        self._effects_told = []
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.clear()
         self.fragmented = False
@@ -222,6 +228,16 @@ class Transactions:
         if self._gtid is None or self._place is None:
             raise MalformedEventError("the end of a transaction that did not begin")
         self._gtids[self._gtid.domain] = self._gtid
+        copying = self._base.copying
+        if self._effects_told:
+            copying = after_statement(
+                copying,
+                self._effects_told,
+                scope=self._base.scope,
+                policy=self._policy,
+                snapshot=str(self._gtid),
+                seconds=self._place.seconds,
+            )
         gtids = gtids_text(self._gtids.values())
         self._base = structs.replace(
             self._base,
@@ -231,6 +247,7 @@ class Transactions:
             file=self._file,
             offset=self._offset,
             gap_said=False,
+            copying=copying,
         )
         said = bool(self._held) or self.fragmented
         events = tuple(self._held)
@@ -337,8 +354,10 @@ class Transactions:
             changed = True
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
+                self._effects_told.append(statements.Unclear())
                 events += self._told(statements.Unclear(), text)
                 break
+            self._effects_told.append(effect)
             events += self._told(effect, text)
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
