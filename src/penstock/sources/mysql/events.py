@@ -93,6 +93,40 @@ class Teller:
             structs.replace(come, origin=moved(come.origin, source=old[1])),
         ]
 
+    def row(
+        self, row: Document, compiled: CompiledTable, *, copy: str, number: int, seconds: int
+    ) -> ChangeEvent:
+        """A row of a copy, told apart from other copies' by `copy`.
+
+        `number` tells equal rows of a table without a key apart. Raises ValueError as `change`.
+        """
+        table = compiled.table
+        full = Raw(_encoder.encode(row))
+        document_id, key, of = _key(compiled, row, full)
+        where = f"snapshot:{copy}:{table.database}.{table.name}:{bytes(key).decode()}"
+        if not compiled.key:
+            where = f"{where}:{number}"
+        if self._rule is None:
+            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+        else:
+            tenant = self._rule.of(of, after=row, before=None)
+        return ChangeEvent(
+            event_id=event_id(self._source, where, 0),
+            source=self._source,
+            database=table.database,
+            tenant=tenant,
+            collection=table.name,
+            cluster_time=ClusterTime(seconds),
+            timestamp=seconds * 1000,
+            position=where,
+            document_id=document_id,
+            key=key,
+            operation=Operation.INSERT,
+            full_document=full,
+            snapshot=True,
+            full_document_as_of_event=True,
+        )
+
     def _event(
         self,
         operation: Operation,

@@ -438,7 +438,7 @@ def compile_table(
 
     whole = (1 << len(table.columns)) - 1
     if ruled is None:
-        bare, apply = reader(whole), _as_it_is
+        bare, apply = reader(whole), as_it_is
     else:
         bare, apply = _reader(table, charsets, told, whole), ruled.apply
     return CompiledTable(
@@ -448,8 +448,18 @@ def compile_table(
     )
 
 
-def _as_it_is(row: Document) -> Document:
+def as_it_is(row: Document) -> Document:
+    """What no rule is of."""
     return row
+
+
+def without_bytes(table: Table, key: tuple[str, ...]) -> CompiledTable:
+    """A table whose rows are read by SELECT: of the binlog's, nothing is known here."""
+
+    def read(_data: bytes, _at: int) -> tuple[Document, int]:
+        raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
+
+    return CompiledTable(table, read, read, as_it_is, key, {}, lambda _: read, version=0, shape={})
 
 
 def _reader(

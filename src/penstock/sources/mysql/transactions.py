@@ -32,6 +32,7 @@ from penstock.sources.mysql.binlog import (
     rotation,
 )
 from penstock.sources.mysql.charsets import statement_text
+from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_statement
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.images import Images
@@ -103,6 +104,7 @@ class Transactions:
         compile_table: Compile,
         charset_of: Callable[[int], str],
         undone: Undone,
+        policy: Policy = NOTHING,
         lowers: bool = False,
         origins: OriginRules = _DEFAULT_ORIGINS,
         partial_rows: bool = False,
@@ -119,6 +121,9 @@ class Transactions:
         self._teller = teller
         self._compile = compile_table
         self._charset_of = charset_of
+        self._policy = policy
+        self._effects_told: list[statements.Effect] = []
+        """What statements of the open transaction do to tables."""
         self._lowers = lowers
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
@@ -185,6 +190,11 @@ class Transactions:
         self._base = position
         self._gtids = position.told()
         self.shapes = Shapes(position.shapes)
+
+    def copied(self, copying: Copying | None) -> None:
+        """A copy beside the stream is so far; only between transactions."""
+        assert not self.open
+        self._base = structs.replace(self._base, copying=copying)
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
@@ -296,6 +306,7 @@ class Transactions:
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
         self._shaped.clear()
+        self._effects_told.clear()
         self._collation = 0
         self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -312,6 +323,16 @@ class Transactions:
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
         for table in self._shaped:
             self.shapes.told(table)
+        copying = self._base.copying
+        if self._effects_told:
+            copying = after_statement(
+                copying,
+                self._effects_told,
+                scope=self._base.scope,
+                policy=self._policy,
+                snapshot=self._name,
+                seconds=self._place.seconds,
+            )
         self._base = structs.replace(
             self._base,
             gtids=self._gtids.text(),
@@ -321,6 +342,7 @@ class Transactions:
             offset=self._offset,
             gap_said=False,
             shapes=self.shapes.kept(),
+            copying=copying,
         )
         said = bool(self._held) or self.fragmented
         events = tuple(self._held)
@@ -568,9 +590,11 @@ class Transactions:
             changed = True
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
+                self._effects_told.append(statements.Unclear())
                 events += self._told(statements.Unclear(), text)
                 self.shapes.alter(statements.Unclear(), {})
                 break
+            self._effects_told.append(effect)
             events += self._told(effect, text)
             self.shapes.alter(effect, dict([after] if after else []))
         self._place.origin.ends()
