@@ -70,6 +70,19 @@ async def test_what_is_not_right_is_named_with_what_mends_it(start_mariadb: Star
     assert fewer.keys() == wrong.keys() - {"keys", "foreign keys"}
 
 
+async def test_rows_that_lack_columns_are_advised_against_where_they_are_decoded(
+    start_mariadb: Start,
+) -> None:
+    server = start_mariadb()
+    with server.connect() as db:
+        run(db, "SET GLOBAL binlog_row_image = 'MINIMAL'")
+    assert (await checked(server)).keys() == {"binlog"}
+    wrong = await checked(server, on_partial_rows="decode")
+    assert wrong.keys() == {"row image"}
+    assert "SET GLOBAL binlog_row_image = 'FULL'" in wrong["row image"].fix
+    await caught_up(server, source_of(server, on_partial_rows="decode"))
+
+
 async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mariadb: Start) -> None:
     server = start_mariadb()
     with server.connect() as db:
@@ -95,6 +108,24 @@ async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mariad
         assert await checked(server, **options) == {}
         story = await caught_up(server, source_of(server, start="beginning", **options))
     assert story.rows() == {"d.a": {'{"id":1}': {"id": 1}}}
+
+
+async def test_whether_statements_will_come_is_told_and_stops_nobody(start_mariadb: Start) -> None:
+    """A26."""
+    server = start_mariadb()
+
+    async def said(**options: Any) -> dict[str, str]:
+        checks = await doctor("db", config_of(server, **options))
+        assert all(check.ok for check in checks)
+        return {check.detail: check.fix for check in checks if check.name == "statements"}
+
+    assert await said() == {"rows come with their statements": ""}
+    with server.connect() as db:
+        run(db, "SET GLOBAL binlog_annotate_row_events = OFF")
+    ((detail, fix),) = (await said()).items()
+    assert "without the text of their statements" in detail
+    assert "SET GLOBAL binlog_annotate_row_events = ON" in fix
+    assert await said(statements="off") == {}
 
 
 async def test_a_server_that_is_away_is_a_check_that_is_not_ok(start_mariadb: Start) -> None:

@@ -154,8 +154,11 @@ def _one_line(gtids: str) -> str:
     return "".join(gtids.split())
 
 
-def obstacles(found: Facts) -> list[tuple[str, str]]:
-    """What keeps a server from being captured, each with what mends it."""
+def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, str]]:
+    """What keeps a server from being captured, each with what mends it.
+
+    With `partial_rows`, its rows may lack columns.
+    """
     if not found.log_bin:
         return [("the server writes no binlog", "start it with --log-bin --binlog-format=ROW")]
     wanted = (
@@ -172,7 +175,7 @@ def obstacles(found: Facts) -> list[tuple[str, str]]:
             ),
         )
         for name, value, needed in wanted
-        if value != needed
+        if value != needed and not (partial_rows and name == "binlog_row_image" and value)
     ]
 
 

@@ -22,6 +22,7 @@ from penstock.sources.mysql.connection import (
     tables,
     translated,
 )
+from penstock.sources.mysql.described import described, forbidden, idle
 from penstock.sources.mysql.holdings import holdings
 from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
@@ -58,7 +59,7 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         connection = connect(name, config, read_seconds=config.connect_timeout)
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
-        checks += _settings(found)
+        checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
         if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
@@ -72,11 +73,21 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
     return checks
 
 
-def _settings(found: Facts) -> list[Check]:
-    unfit = obstacles(found)
+def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
+    unfit = obstacles(found, partial_rows=partial_rows)
     checks = [Check(name="binlog", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
     if not unfit:
-        checks.append(Check(name="binlog", ok=True, detail="whole rows, with names and types"))
+        checks.append(Check(name="binlog", ok=True, detail="rows, with names and types"))
+    if partial_rows and found.binlog_row_image != "FULL":
+        checks.append(
+            Check(
+                name="row image",
+                ok=False,
+                detail=f"binlog_row_image is {found.binlog_row_image}: rows lack what did not "
+                f"change, no image before a change is told, and a REPLACE stops capture",
+                fix="SET GLOBAL binlog_row_image = 'FULL', in the server's file too",
+            )
+        )
     if found.is_mariadb and not found.gtid_strict_mode:
         checks.append(
             Check(
@@ -117,10 +128,29 @@ def _examine(
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
+    checks += _columns(config, connection)
     if position is not None:
         checks.append(_position(position, connection, found))
+    if config.origin_rules.wants_text:
+        checks.append(_statements(connection))
     checks.append(_privileges(name, config, found, oldest))
     return checks
+
+
+def _statements(connection: Connected) -> Check:
+    """Advice: whether the texts of statements will come."""
+    for variable in ("binlog_annotate_row_events", "binlog_rows_query_log_events"):
+        for _, value in ask(connection, "SHOW GLOBAL VARIABLES LIKE %s", variable):
+            if str(value).upper() in {"ON", "1"}:
+                return Check(name="statements", ok=True, detail="rows come with their statements")
+            return Check(
+                name="statements",
+                ok=True,
+                detail=f"rows will come without the text of their statements, and without who "
+                f"wrote it: {variable} is {value}",
+                fix=f"SET GLOBAL {variable} = ON, in the server's file too; or statements = 'off'",
+            )
+    return Check(name="statements", ok=True, detail="this server never says what rows are of")
 
 
 def _privileges(name: str, config: MysqlSourceConfig, found: Facts, oldest: str | None) -> Check:
@@ -202,6 +232,37 @@ def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
         f"{', '.join(found[:10])}",
         fix="have the application change these rows (ON DELETE RESTRICT), or exclude the tables",
     )
+
+
+def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
+    patterns = config.scope.columns.patterns
+    if not patterns:
+        return []
+    there, rules = described(connection, config.scope), config.columns.rules
+    wrong, without = forbidden(there, rules), idle(there, rules)
+    checks: list[Check] = []
+    if wrong:
+        checks.append(
+            Check(
+                name="columns",
+                ok=False,
+                detail="; ".join(wrong[:10]),
+                fix="correct the source's columns",
+            )
+        )
+    if without:
+        checks.append(
+            Check(
+                name="column patterns",
+                ok=False,
+                detail=f"these are of no column that is captured now: {', '.join(without[:10])}",
+                fix="look for a slip in the names; a column by another name is captured as it is",
+            )
+        )
+    if not checks:
+        detail = f"{len(patterns)} patterns of columns, each of one that is there"
+        checks.append(Check(name="columns", ok=True, detail=detail))
+    return checks
 
 
 def _position(text: str, connection: Connected, found: Facts) -> Check:

@@ -42,12 +42,12 @@ def partial_changes(
         if int.from_bytes(body[at : at + size], "little") & whole != whole:
             raise UnreadableTableError("rows that lack columns: binlog_row_image is not FULL")
         at += size
-    readers: dict[int, RowReader] = {0: compiled.read}
+    readers: dict[int, RowReader] = {0: compiled.read_bare}
     flags_bytes = (sum(column.type == ColumnType.JSON for column in columns) + 7) // 8
     found: list[Change] = []
     try:
         while at < len(body):
-            before, at = compiled.read(body, at)
+            before, at = compiled.read_bare(body, at)
             options, at = lenenc(body, at)
             flags = 0
             if options & _PARTIAL_JSON:
@@ -56,9 +56,14 @@ def partial_changes(
             elif options:
                 raise MalformedEventError(f"rows with the unknown options {options}")
             if flags not in readers:
-                readers[flags] = compile_table(_with_changes(compiled.table, flags)).read
+                readers[flags] = compile_table(_with_changes(compiled.table, flags)).read_bare
             after, at = readers[flags](body, at)
-            found.append(Change(before, _applied(before, after) if flags else after))
+            if flags:
+                after = _applied(before, after)
+            if compiled.rules is not None:
+                # Of whole values only: what changed is found in the one before as it is.
+                before, after = compiled.rules.apply(before), compiled.rules.apply(after)
+            found.append(Change(before, after))
     except (struct.error, IndexError) as error:
         raise MalformedEventError("rows that end too early") from error
     if at != len(body):

@@ -39,13 +39,13 @@ def payload_events(body: bytes) -> Iterator[Event]:
         while header := _read(source, HEADER_BYTES):
             if len(header) < HEADER_BYTES:
                 raise MalformedEventError("a compressed transaction that ends within an event")
-            timestamp, kind, _, size, end, flags = HEADER.unpack(header)
+            timestamp, kind, _, size, _, flags = HEADER.unpack(header)
             if not HEADER_BYTES <= size <= EVENT_BYTES_MAX:
                 raise MalformedEventError(f"a compressed transaction with an event of {size} bytes")
             inner = _read(source, size - HEADER_BYTES)
             if len(inner) != size - HEADER_BYTES:
                 raise MalformedEventError("a compressed transaction that ends within an event")
-            yield Event(kind, timestamp, end, flags, inner)
+            yield Event(kind, timestamp, 0, flags, inner)  # it is nowhere in the file
     except OSError as error:
         raise MalformedEventError("a compressed transaction that zstd does not take") from error
 

@@ -29,6 +29,8 @@ _KNOWS_GTIDS: Final = 4
 """What a replica says that knows all of MariaDB's events, GTIDs too."""
 _NON_BLOCKING: Final = 0x01
 """The server ends the stream where its binlog ends."""
+_WITH_STATEMENTS: Final = 0x02
+"""MariaDB sends the statement before its rows, too: ANNOTATE_ROWS."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
 
 
@@ -53,8 +55,19 @@ class BinlogStream:
         self._buffer = bytearray()
         self._parts: list[bytes] = []
 
-    def begin(self, facts: Facts, *, after: Told, server_id: int, heartbeat_seconds: float) -> None:
-        """Ask for all transactions but those of `after`, or for all behind it."""
+    def begin(
+        self,
+        facts: Facts,
+        *,
+        after: Told,
+        server_id: int,
+        heartbeat_seconds: float,
+        statements: bool = False,
+    ) -> None:
+        """Ask for all transactions but those of `after`, or for all behind it.
+
+        With `statements`, each statement's text comes before its rows, if it is in the binlog.
+        """
         connection = self._connection
         self._introduce(facts)
         ask(connection, f"SET @master_heartbeat_period = {round(heartbeat_seconds * 1e9)}")
@@ -70,7 +83,7 @@ class BinlogStream:
         ask(connection, "SET @slave_gtid_strict_mode = 1")
         ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
         self._register(server_id)
-        self._dump(server_id, file="", flags=0)
+        self._dump(server_id, file="", flags=_WITH_STATEMENTS if statements else 0)
 
     def begin_at(self, facts: Facts, *, file: str, server_id: int, offset: int = BEGINNING) -> None:
         """Ask for what is in a binlog from an event on, up to where the binlogs end now."""

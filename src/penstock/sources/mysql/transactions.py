@@ -12,14 +12,13 @@ writing when it was killed. What of that is held is dropped. What was handed on 
 be taken back: it is remembered, and reading begins again without it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import structs
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
-from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment
+from penstock.event import AnyEvent, Commit, Fragment
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
 from penstock.sources.mysql.binlog import (
@@ -31,28 +30,27 @@ from penstock.sources.mysql.binlog import (
     query,
     rotation,
 )
-from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.held import Held, Numbers
+from penstock.sources.mysql.images import Images
+from penstock.sources.mysql.mapped import Compile, MappedTables
+from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import (
     ROWS,
-    CompiledTable,
     UnreadableTableError,
     changes,
-    refers_to,
 )
-from penstock.sources.mysql.tables import Table, parse_table, table_id
+from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.xa import Branch, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
-_TABLES_MAX: Final = 4096
-"""Tables, as of one place, that are kept compiled."""
-_NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
-"""What rows refer to that only say that a statement ends; the first may be a table's, too."""
-
+_WORDS_MAX: Final = 400
+"""More characters than those statements have that begin and end transactions."""
 _HARMLESS: Final = frozenset(
     {
         EventType.STOP,
@@ -61,8 +59,6 @@ _HARMLESS: Final = frozenset(
         EventType.USER_VAR,
         EventType.HEARTBEAT,
         EventType.IGNORABLE,
-        EventType.ROWS_QUERY,
-        EventType.ANNOTATE_ROWS,
         EventType.BINLOG_CHECKPOINT,
         EventType.GTID_LIST,
         EventType.TRANSACTION_CONTEXT,
@@ -79,8 +75,8 @@ _NEVER_PACKED: Final = BEGINS | {
 }
 """Those that a compressed transaction cannot have."""
 
-Compile = Callable[[Table], CompiledTable]
-Undone = dict[str, list[tuple[int, int]]]
+_DEFAULT_ORIGINS: Final = OriginRules()
+Undone = dict[str, list[Numbers]]
 """By transaction and where it was read: the events, from one number up to another, that were not
 committed."""
 Item = Commit | Fragment
@@ -99,24 +95,28 @@ class Transactions:
         charset_of: Callable[[int], str],
         undone: Undone,
         lowers: bool = False,
+        origins: OriginRules = _DEFAULT_ORIGINS,
+        partial_rows: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
-        `lowers`: the server keeps the names of tables in lower case.
+        `lowers`: the server keeps the names of tables in lower case. `origins` says what is told of
+        statements. `partial_rows`: rows may lack columns.
         """
         self._source = source
         self._base = position
         self._gtids = position.told()
         self._teller = teller
-        self._compile = compile_table
         self._charset_of = charset_of
         self._lowers = lowers
+        self._images = Images(allowed=partial_rows)
         self._undone = undone
-        self._tables: dict[int, bytes] = {}
-        self._known: dict[bytes, Table | CompiledTable] = {}
-        """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
-        self._variants: dict[Table, CompiledTable] = {}
+        self._origins = origins
+        self._tells = StatementTeller(teller, origins, position.scope)
+        self._tables = MappedTables(
+            compile_table, position.scope, of_mysql=position.flavour != "mariadb"
+        )
         self._file = position.file
         self._offset = 0
         self._until = 0
@@ -131,16 +131,11 @@ class Transactions:
         """The XA transaction whose rows come now."""
         self._branches: dict[str, Branch] = {}
         """By name: those that are prepared."""
-        self._held: list[AnyEvent] = []
-        self._held_bytes = 0
-        self._numbers: list[int] = []
-        """Of the events that are held."""
-        self._handed_on = 0
-        """Up to which number events were handed on, as fragments."""
+        self._collation = 0
+        """Of the character set that the transaction's session writes in; 0 if it does not say."""
+        self._held = Held()
         self._savepoints: dict[str, int] = {}
         """By name: the number of the first event after it."""
-        self.fragmented = False
-        """Whether fragments of the open transaction were handed on."""
 
     @property
     def open(self) -> bool:
@@ -200,9 +195,11 @@ class Transactions:
         if data and event.end:
             self._until = event.end
         if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
-            return self._changes(event)
+            items = self._rows(event, data)
+            self._images.rows(event.body)
+            return items
         if kind == EventType.TABLE_MAP:
-            self._tables[table_id(event.body)] = event.body[6:]
+            self._tables.map(event.body)
             if self._branch is not None:
                 self._branch.keep(event)
             return ()
@@ -212,7 +209,14 @@ class Transactions:
         if kind == EventType.XID:
             return self._end()
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
-            return self._statement(event)
+            return self._statement(event, data)
+        if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
+            if self._branch is not None:
+                self._branch.keep(event)
+                return ()
+            self._images.annotated(event)
+            self._stated(event)
+            return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
             # A file ended: the server died within the transaction, which so never was one.
             self._abandon()
@@ -221,7 +225,7 @@ class Transactions:
                 self._move(offset)
             else:
                 self._move(event.end)
-            self._tables.clear()
+            self._tables.forget_numbers()
             return ()
         if kind == EventType.PREVIOUS_GTIDS:
             self._move(event.end)
@@ -255,7 +259,9 @@ class Transactions:
         if anonymous and not self._in_files:
             raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
         self._name = f"{self._file}:{self._offset}" if self._in_files else said.gtid
-        self._place = Place(self._name, said.millis)
+        origin = Origin(self._origins, self._file, self._offset)
+        origin.by(said.thread)
+        self._place = Place(self._name, said.millis, origin)
         if said.is_xa:
             raise MalformedEventError("XA transactions are not captured")
 
@@ -271,11 +277,12 @@ class Transactions:
     def _forget(self) -> None:
         self._undone.pop(self._copy, None)
         self._begun = self._place = None
-        self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
+        self._held = Held()
         self._savepoints.clear()
+        self._collation = 0
+        self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
-        self._tables.clear()
-        self.fragmented = False
+        self._tables.forget_numbers()
 
     def _end(self) -> Sequence[Item]:
         if self._begun is None or self._place is None:
@@ -294,20 +301,16 @@ class Transactions:
             offset=self._offset,
             gap_said=False,
         )
-        said = bool(self._held) or self.fragmented
-        events = tuple(self._held)
+        fragmented, events = bool(self._held.handed_on), self._held.hand_on()
         self._forget()
-        if not said:
+        if not events and not fragmented:
             return ()
         return (Commit(source=self._source, position=self._base.text(), events=events),)
 
     def _undo(self, first: int) -> None:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
-        keep = bisect_left(self._numbers, first)
-        self._held_bytes -= sum(map(_weight, self._held[keep:]))
-        del self._held[keep:], self._numbers[keep:]
-        if first >= self._handed_on:
+        if not self._held.undo(first):
             return
         known = self._undone.setdefault(self._copy, [])
         numbers = (first, self._place.ordinal)
@@ -320,61 +323,42 @@ class Transactions:
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
-        first_number = self._place.ordinal - len(events)
         undone = self._undone.get(self._copy, ())
-        for number, event in enumerate(events, first_number):
-            if not any(first <= number < until for first, until in undone):
-                self._held.append(event)
-                self._numbers.append(number)
-                self._held_bytes += _weight(event)
-        if self._held_bytes <= FRAGMENT_BYTES:
+        self._held.add(events, self._place.ordinal - len(events), undone=undone)
+        if not self._held.beyond(FRAGMENT_BYTES):
             return ()
-        held, self._handed_on = tuple(self._held), self._numbers[-1] + 1
-        self._held, self._numbers, self._held_bytes = [], [], 0
-        self.fragmented = True
-        return (Fragment(source=self._source, events=held),)
+        return (Fragment(source=self._source, events=self._held.hand_on()),)
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _changes(self, event: Event) -> Sequence[Item]:
-        which = refers_to(event.body)
-        mapped = self._tables.get(which)
-        if mapped is None and which in _NO_TABLE:
+    def _rows(self, event: Event, data: bytes) -> Sequence[Item]:
+        items = self._changes(event, data)
+        if self._place is not None and _ends_statement(event.body):
+            self._place.origin.ends()
+        return items
+
+    def _changes(self, event: Event, data: bytes) -> Sequence[Item]:
+        kind, body = event.type, event.body
+        if self._tables.is_of_none(body):
             return ()
         if self._place is None:
             raise MalformedEventError("rows outside a transaction")
-        if mapped is None:
-            raise MalformedEventError("rows of a table that was not described")
-        known = self._known.get(mapped)
-        if known is None:
-            if len(self._known) >= _TABLES_MAX:
-                self._known.clear()
-            of_mysql = self._base.flavour == "mysql"
-            table = parse_table(bytes(6) + mapped, of_mysql=of_mysql)
-            captured = (table.database, table.name) in self._base.scope
-            known = self._known[mapped] = self._compile(table) if captured else table
-        if not isinstance(known, CompiledTable):
+        table = self._tables.of(body)
+        if table is None:
             return ()
         if self._branch is not None:
             self._branch.keep(event)
             return ()
-        if event.type == EventType.PARTIAL_UPDATE_ROWS:
-            found = partial_changes(event.body, known, self._variant)
-        else:
-            found = changes(event.type, event.body, known)
+        self._place.origin.at(_offset(event, data))
         events: list[AnyEvent] = []
-        for change in found:
-            events += self._teller.change(change, known, self._place)
+        if kind == EventType.PARTIAL_UPDATE_ROWS:
+            rows = partial_changes(body, table, self._tables.variant)
+        else:
+            rows = changes(kind, body, table)
+        self._images.check(rows, table.table, self._tables.bodies)
+        for change in rows:
+            events += self._teller.change(change, table, self._place)
         return self._hold(events)
-
-    def _variant(self, table: Table) -> CompiledTable:
-        """How to read rows of a captured table that have changes in place of some values."""
-        known = self._variants.get(table)
-        if known is None:
-            if len(self._variants) >= _TABLES_MAX:
-                self._variants.clear()
-            known = self._variants[table] = self._compile(table)
-        return known
 
     # --- transactions within others --------------------------------------------------------------
 
@@ -385,16 +369,17 @@ class Transactions:
                 raise MalformedEventError(f"a compressed event of type {event.type}")
             yield from self.event(event, b"")
 
-    def _xa(self, text: str) -> Iterable[Item]:
+    def _xa(self, text: str, said: Query, offset: int | None) -> Iterable[Item]:
         """A statement about an XA transaction, whose name comes last, always written alike."""
         assert self._begun is not None
+        assert self._place is not None
         verb, _, xid = text[len("XA ") :].partition(" ")
         match verb.upper():
             case "START":
                 if self._in_files:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
-                self._branch = Branch(self._source, xid, self._name)
+                self._branch = Branch(self._source, xid, self._name, said)
                 return ()
             case "END":
                 return ()
@@ -402,7 +387,8 @@ class Transactions:
                 branch = self._branches.pop(xid, None)
                 if branch is None:
                     # It was prepared before we began to read.
-                    gap = self._gap(("", ""), "xa_prepared_before", {"statement": text})
+                    self._place.origin.at(offset)
+                    gap = self._tells.gap(("", ""), "xa_prepared_before", {"xid": xid}, self._place)
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
@@ -429,7 +415,10 @@ class Transactions:
 
     def _committed(self, branch: Branch) -> Iterator[Item]:
         """The rows of an XA transaction, in the place of its commit."""
-        self._tables.clear()
+        assert self._place is not None
+        self._tables.forget_numbers()
+        self._place.origin.by(branch.thread)
+        self._collation = branch.collation
         for event in branch.events():
             yield from self.event(event, b"")
         self._gtids.add(branch.gtid)
@@ -437,14 +426,25 @@ class Transactions:
 
     # --- statements ------------------------------------------------------------------------------
 
-    def _statement(self, event: Event) -> Iterable[Item]:
+    def _stated(self, event: Event) -> None:
+        """What follows is of a statement, whose text this is."""
+        if self._place is None:
+            return
+        # MySQL has a byte of the length first, which counts no further than 255.
+        text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
+        self._place.origin.stated(lambda: self._decoded(text)[0])
+
+    def _statement(self, event: Event, data: bytes) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
         if self._begun is None or self._place is None:
             raise MalformedEventError("a statement outside a transaction")
+        self._place.origin.by(said.thread)
+        self._collation = said.collation
         text = said.text.strip()
-        word = text.upper()
+        # A long one is none of these words, and no copy is made of it.
+        word = text[:_WORDS_MAX].upper()
         if word.startswith("XA "):
-            return self._xa(text)
+            return self._xa(text, said, _offset(event, data))
         if self._branch is not None:
             self._branch.keep(event)
             return ()
@@ -468,26 +468,28 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said)
+            items += self._effects(said, _offset(event, data))
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query) -> Sequence[Item]:
+    def _effects(self, said: Query, offset: int | None) -> Sequence[Item]:
+        assert self._place is not None
         text, known = self._text(said)
+        self._place.origin.stated(lambda: text)
+        self._place.origin.at(offset)
         events: list[AnyEvent] = []
         changed = False
         for effect in statements.effects(text, database=said.database, lowers=self._lowers):
             changed = True
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
-                events += self._told(statements.Unclear(), text)
+                events += self._tells.told(statements.Unclear(), text, self._place)
                 break
-            events += self._told(effect, text)
+            events += self._tells.told(effect, text, self._place)
+        self._place.origin.ends()
         if changed:
-            # What a table is may hang on more than its TABLE_MAP says.
-            self._known.clear()
-            self._variants.clear()
+            self._tables.forget_shapes()
         return self._hold(events)
 
     def _text(self, said: Query) -> tuple[str, bool]:
@@ -497,75 +499,13 @@ class Transactions:
         """
         if said.text.isascii():
             return said.text, True
-        data = said.text.encode(errors="surrogateescape")
-        charset = self._charset_of(said.collation)
-        codec = "utf-8" if charset in {"", "binary"} else CODECS.get(charset)
-        if codec == CODECS["latin1"]:
-            return latin1(data), True
-        return data.decode(codec or "utf-8", errors="replace"), codec is not None
+        return self._decoded(said.text.encode(errors="surrogateescape"))
 
-    def _told(self, effect: statements.Effect, text: str) -> Sequence[AnyEvent]:
-        """The events of one effect."""
-        scope, facts = self._base.scope, {"statement": text}
-        assert self._place is not None
-        if isinstance(effect, statements.RowsAsStatement):
-            raise MalformedEventError(
-                f"{effect.verb} as a statement: its session had another binlog_format than ROW"
-            )
-        if isinstance(effect, statements.Unclear):
-            return [self._gap(("", ""), "unclear_statement", facts)]
-        if isinstance(effect, statements.DatabaseDropped):
-            return [self._teller.schema("dropDatabase", (effect.database, ""), self._place, facts)]
-        if isinstance(effect, statements.Renamed):
-            return self._renamed(effect, facts)
-        if effect.table not in scope:
-            return ()
-        if isinstance(effect, statements.RowsChanged):
-            return [self._gap(effect.table, "unlogged_rows", {**facts, "how": effect.how})]
-        words = {
-            statements.Created: ("create",),
-            statements.Dropped: ("drop",),
-            statements.Emptied: ("drop", "create"),
-            statements.Altered: ("modify",),
-        }[type(effect)]
-        if isinstance(effect, statements.Emptied):
-            facts["truncated"] = "true"
-        return [self._teller.schema(word, effect.table, self._place, facts) for word in words]
-
-    def _renamed(self, effect: statements.Renamed, facts: dict[str, str]) -> Sequence[AnyEvent]:
-        scope = self._base.scope
-        assert self._place is not None
-        database, name = effect.to
-        if effect.table in scope:
-            return [
-                self._teller.schema(
-                    "rename",
-                    effect.table,
-                    self._place,
-                    {
-                        **facts,
-                        "to": {"db": database, "coll": name},
-                        "targetCaptured": effect.to in scope,
-                    },
-                )
-            ]
-        if effect.to in scope:
-            # Its rows were never told.
-            dropped = self._teller.schema("drop", effect.to, self._place, facts)
-            return [dropped, self._gap(effect.to, "renamed_into_scope", facts)]
-        return ()
-
-    def _gap(self, table: tuple[str, str], reason: str, facts: dict[str, str]) -> AnyEvent:
-        assert self._place is not None
-        position, ordinal = self._place.next()
-        return self._teller.system(
-            "gap",
-            f"{reason}:{self._place.gtid}:{ordinal}",
-            position=position,
-            seconds=self._place.seconds,
-            facts={"from": self._place.gtid, "to": self._place.gtid, "reason": reason, **facts},
-            table=table,
-        )
+    def _decoded(self, data: bytes) -> tuple[str, bool]:
+        """As `_text`. MariaDB does not say the character set of what changed rows."""
+        if data.isascii():
+            return data.decode(), True
+        return statement_text(data, self._charset_of(self._collation) if self._collation else "")
 
     def _undecodable(self, what: str) -> PenstockError:
         where = self._place
@@ -581,7 +521,18 @@ class Transactions:
         )
 
 
-def _weight(event: AnyEvent) -> int:
-    if not isinstance(event, ChangeEvent):
-        return 1000
-    return 400 + len(event.full_document or b"") + len(event.full_document_before_change or b"")
+_ENDS_STATEMENT: Final = 0x01
+
+
+def _ends_statement(body: bytes) -> bool:
+    """Whether the last of a statement's rows are in these."""
+    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
+
+
+def _offset(event: Event, data: bytes) -> int | None:
+    """Where in its file an event begins; None where it does not say.
+
+    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
+    its transaction in MySQL.
+    """
+    return event.end - len(data) if event.end else None

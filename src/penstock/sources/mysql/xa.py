@@ -16,7 +16,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Final
 
 from penstock.errors import SourceError
-from penstock.sources.mysql.binlog import Event, MalformedEventError
+from penstock.sources.mysql.binlog import Event, MalformedEventError, Query
 
 MEMORY_BYTES_MAX: Final = 4 << 20
 PREPARED_BYTES_MAX: Final = 4 << 30
@@ -28,9 +28,13 @@ _HEAD: Final = struct.Struct("<BII")
 class Branch:
     """The events of one XA transaction, in order."""
 
-    def __init__(self, source: str, xid: str, gtid: str) -> None:
+    def __init__(self, source: str, xid: str, gtid: str, start: Query) -> None:
         self.xid = xid
         self.gtid = gtid
+        self.thread = start.thread
+        """The session that wrote it, and"""
+        self.collation = start.collation
+        """of the character set that it writes in."""
         self._source = source
         self._bytes = 0
         self._file = SpooledTemporaryFile[bytes](max_size=MEMORY_BYTES_MAX)

@@ -10,7 +10,7 @@ come from Debian. MySQL comes from Debian's sid, where it can be had.
 
 from penstock.testing.servers.etcd import EtcdServer, EtcdTls
 from penstock.testing.servers.mariadb import MariaDbServer
-from penstock.testing.servers.mongodb import MongoReplicaSet, MongoVersion
+from penstock.testing.servers.mongodb import MongoReplicaSet, MongoStandalone, MongoVersion
 from penstock.testing.servers.mysql import MySqlServer
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
@@ -35,6 +35,7 @@ __all__ = [
     "EtcdTls",
     "MariaDbServer",
     "MongoReplicaSet",
+    "MongoStandalone",
     "MongoVersion",
     "MySqlServer",
     "PinnedWheel",
