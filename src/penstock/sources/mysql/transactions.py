@@ -12,14 +12,13 @@ writing when it was killed. What of that is held is dropped. What was handed on 
 be taken back: it is remembered, and reading begins again without it.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import structs
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
-from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment
+from penstock.event import AnyEvent, Commit, Fragment
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
 from penstock.sources.mysql.binlog import (
@@ -36,16 +35,15 @@ from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_state
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.images import Images
+from penstock.sources.mysql.mapped import Compile, MappedTables
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import (
     ROWS,
-    CompiledTable,
     UnreadableTableError,
     changes,
-    refers_to,
 )
 from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.tables import Table, parse_table, table_id
@@ -53,13 +51,8 @@ from penstock.sources.mysql.xa import Branch, Written, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
-_TABLES_MAX: Final = 4096
-"""Tables, as of one place, that are kept compiled."""
 _WORDS_MAX: Final = 400
 """More characters than those statements have that begin and end transactions."""
-_NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
-"""What rows refer to that only say that a statement ends; the first may be a table's, too."""
-
 _HARMLESS: Final = frozenset(
     {
         EventType.STOP,
@@ -119,7 +112,6 @@ class Transactions:
         self._base = position
         self._gtids = position.told()
         self._teller = teller
-        self._compile = compile_table
         self._charset_of = charset_of
         self._policy = policy
         self._effects_told: list[statements.Effect] = []
@@ -132,10 +124,10 @@ class Transactions:
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
-        self._tables: dict[int, bytes] = {}
-        self._known: dict[bytes, Table | CompiledTable] = {}
-        """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
-        self._variants: dict[Table, CompiledTable] = {}
+        self._tells = StatementTeller(teller, origins, position.scope)
+        self._tables = MappedTables(
+            compile_table, position.scope, of_mysql=position.flavour != "mariadb"
+        )
         self._file = position.file
         self._offset = 0
         self._until = 0
@@ -160,8 +152,6 @@ class Transactions:
         """Up to which number events were handed on, as fragments."""
         self._savepoints: dict[str, int] = {}
         """By name: the number of the first event after it."""
-        self.fragmented = False
-        """Whether fragments of the open transaction were handed on."""
 
     @property
     def open(self) -> bool:
@@ -229,7 +219,7 @@ class Transactions:
         if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
             return self._rows(event)
         if kind == EventType.TABLE_MAP:
-            self._tables[table_id(event.body)] = event.body[6:]
+            self._tables.map(event.body)
             if self._branch is not None:
                 self._branch.keep(event)
             return ()
@@ -251,7 +241,7 @@ class Transactions:
                 self._move(offset)
             else:
                 self._move(event.end)
-            self._tables.clear()
+            self._tables.forget_numbers()
             return ()
         if kind == EventType.PREVIOUS_GTIDS:
             self._move(event.end)
@@ -303,15 +293,14 @@ class Transactions:
     def _forget(self) -> None:
         self._undone.pop(self._copy, None)
         self._begun = self._place = None
-        self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
+        self._held = Held()
         self._savepoints.clear()
         self._shaped.clear()
         self._effects_told.clear()
         self._collation = 0
         self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
-        self._tables.clear()
-        self.fragmented = False
+        self._tables.forget_numbers()
 
     def _end(self) -> Sequence[Item]:
         if self._begun is None or self._place is None:
@@ -344,10 +333,9 @@ class Transactions:
             shapes=self.shapes.kept(),
             copying=copying,
         )
-        said = bool(self._held) or self.fragmented
-        events = tuple(self._held)
+        fragmented, events = bool(self._held.handed_on), self._held.hand_on()
         self._forget()
-        if not said:
+        if not events and not fragmented:
             return ()
         return (Commit(source=self._source, position=self._base.text(), events=events),)
 
@@ -371,19 +359,11 @@ class Transactions:
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
-        first_number = self._place.ordinal - len(events)
         undone = self._undone.get(self._copy, ())
-        for number, event in enumerate(events, first_number):
-            if not any(first <= number < until for first, until in undone):
-                self._held.append(event)
-                self._numbers.append(number)
-                self._held_bytes += _weight(event)
-        if self._held_bytes <= FRAGMENT_BYTES:
+        self._held.add(events, self._place.ordinal - len(events), undone=undone)
+        if not self._held.beyond(FRAGMENT_BYTES):
             return ()
-        held, self._handed_on = tuple(self._held), self._numbers[-1] + 1
-        self._held, self._numbers, self._held_bytes = [], [], 0
-        self.fragmented = True
-        return (Fragment(source=self._source, events=held),)
+        return (Fragment(source=self._source, events=self._held.hand_on()),)
 
     # --- rows ------------------------------------------------------------------------------------
 
@@ -433,15 +413,6 @@ class Transactions:
         for change in found:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
-
-    def _variant(self, table: Table) -> CompiledTable:
-        """How to read rows of a captured table that have changes in place of some values."""
-        known = self._variants.get(table)
-        if known is None:
-            if len(self._variants) >= _TABLES_MAX:
-                self._variants.clear()
-            known = self._variants[table] = self._compile(table)
-        return known
 
     # --- transactions within others --------------------------------------------------------------
 
@@ -599,9 +570,7 @@ class Transactions:
             self.shapes.alter(effect, dict([after] if after else []))
         self._place.origin.ends()
         if changed:
-            # What a table is may hang on more than its TABLE_MAP says.
-            self._known.clear()
-            self._variants.clear()
+            self._tables.forget_shapes()
         return self._hold(events)
 
     def _text(self, said: Query) -> tuple[str, bool]:
@@ -700,13 +669,6 @@ class Transactions:
             "names a table, leaving it out (`exclude`) lets the others go on; else please report "
             "it with the type named here.",
         )
-
-
-def _weight(event: AnyEvent) -> int:
-    weight = 400 + len(event.origin or b"")
-    if not isinstance(event, ChangeEvent):
-        return weight + len(event.description)
-    return weight + len(event.full_document or b"") + len(event.full_document_before_change or b"")
 
 
 _ENDS_STATEMENT: Final = 0x01
