@@ -23,8 +23,6 @@ class Beginning(NamedTuple):
     """Whether the next statement is all of it. MySQL says otherwise by a BEGIN."""
     alters_nothing: bool = False
     """Whether its ALTER only begins, or did not come about."""
-    thread: int = 0
-    """The session that wrote it; 0 where only its statements say it."""
     is_xa: bool = False
     """Whether MariaDB says that its rows wait for an XA COMMIT, or what became of such."""
     thread: int = 0
@@ -40,7 +38,6 @@ def beginning(event: Event, data: bytes) -> Beginning:
             event.timestamp * 1000,
             said.standalone,
             said.alters_nothing,
-            said.thread,
             said.xa_prepared or said.xa_completed,
             said.thread,
         )

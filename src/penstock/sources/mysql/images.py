@@ -12,7 +12,6 @@ Source: the MariaDB documentation, "Annotate_rows_log_event".
 from collections.abc import Iterable, Sequence
 
 from penstock.sources.mysql import statements
-from penstock.sources.mysql.binlog import Event, EventType
 from penstock.sources.mysql.rows import Change, UnreadableTableError
 from penstock.sources.mysql.tables import Table, named
 

@@ -34,19 +34,16 @@ from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_statement
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.held import Held, Numbers
 from penstock.sources.mysql.images import Images
-from penstock.sources.mysql.mapped import Compile, MappedTables
+from penstock.sources.mysql.mapped import NO_TABLE, Compile, MappedTables
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import MysqlPosition
-from penstock.sources.mysql.rows import (
-    ROWS,
-    UnreadableTableError,
-    changes,
-)
+from penstock.sources.mysql.rows import ROWS, CompiledTable, UnreadableTableError, changes
+from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
-from penstock.sources.mysql.tables import Table, parse_table, table_id
 from penstock.sources.mysql.xa import Branch, Written, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
@@ -78,8 +75,7 @@ _NEVER_PACKED: Final = BEGINS | {
 """Those that a compressed transaction cannot have."""
 
 _DEFAULT_ORIGINS: Final = OriginRules()
-Compile = Callable[[Table], CompiledTable]
-Undone = dict[str, list[tuple[int, int]]]
+Undone = dict[str, list[Numbers]]
 """By transaction and where it was read: the events, from one number up to another, that were not
 committed."""
 Item = Commit | Fragment
@@ -144,12 +140,7 @@ class Transactions:
         """The XA transaction whose rows come now."""
         self._branches: dict[str, Branch] = {}
         """By name: those that are prepared."""
-        self._held: list[AnyEvent] = []
-        self._held_bytes = 0
-        self._numbers: list[int] = []
-        """Of the events that are held."""
-        self._handed_on = 0
-        """Up to which number events were handed on, as fragments."""
+        self._held = Held()
         self._savepoints: dict[str, int] = {}
         """By name: the number of the first event after it."""
 
@@ -342,11 +333,8 @@ class Transactions:
     def _undo(self, first: int) -> None:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
-        keep = bisect_left(self._numbers, first)
-        self._held_bytes -= sum(map(_weight, self._held[keep:]))
-        del self._held[keep:], self._numbers[keep:]
         self._shaped = {table: number for table, number in self._shaped.items() if number < first}
-        if first >= self._handed_on:
+        if not self._held.undo(first):
             return
         known = self._undone.setdefault(self._copy, [])
         numbers = (first, self._place.ordinal)
@@ -376,43 +364,41 @@ class Transactions:
         return items
 
     def _changes(self, event: Event) -> Sequence[Item]:
-        which = refers_to(event.body)
-        mapped = self._tables.get(which)
-        if mapped is None and which in _NO_TABLE:
-            if self._branch is not None:
-                self._branch.keep(event)
-            return ()
+        nobody = self._tables.is_of_none(event.body)
         if self._place is None:
+            if nobody:
+                return ()
             raise MalformedEventError("rows outside a transaction")
-        if mapped is None:
-            raise MalformedEventError("rows of a table that was not described")
-        known = self._known.get(mapped)
-        if known is None:
-            if len(self._known) >= _TABLES_MAX:
-                self._known.clear()
-            of_mysql = self._base.flavour == "mysql"
-            table = parse_table(bytes(6) + mapped, of_mysql=of_mysql)
-            captured = (table.database, table.name) in self._base.scope
-            known = self._known[mapped] = self._compile(table) if captured else table
+        table = None if nobody else self._tables.of(event.body)
         if self._branch is not None:
-            if isinstance(known, CompiledTable):
+            if table is not None:
                 self._branch.keep(event)
             elif _ends_statement(event.body):
                 self._branch.keep(_of_no_table(event))
             return ()
-        if not isinstance(known, CompiledTable):
+        if table is None:
             return ()
-        self._tell_shape(known)
+        self._tell_shape(table)
         self._place.origin.at(event.begin)
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
-            found = partial_changes(event.body, known, self._variant)
+            found = partial_changes(event.body, table, self._tables.variant)
         else:
-            found = changes(event.type, event.body, known)
-            self._images.check(found, known.table, self._tables.values())
+            found = changes(event.type, event.body, table)
+            self._images.check(found, table.table, self._tables.bodies)
         events: list[AnyEvent] = []
         for change in found:
-            events += self._teller.change(change, known, self._place)
+            events += self._teller.change(change, table, self._place)
         return self._hold(events)
+
+    def _tell_shape(self, compiled: CompiledTable) -> None:
+        """Tell the columns of a table before its first row since it was created or altered."""
+        table = (compiled.table.database, compiled.table.name)
+        if table in self._shaped or not self.shapes.is_untold(table):
+            return
+        assert self._place is not None
+        event = self._teller.shape(compiled, self._place)
+        self._shaped[table] = self._place.ordinal
+        self._held.add([event], self._place.ordinal, undone=())
 
     # --- transactions within others --------------------------------------------------------------
 
@@ -442,7 +428,7 @@ class Transactions:
                 branch = self._branches.pop(xid, None)
                 if branch is None:
                     # It was prepared before we began to read.
-                    gap = self._gap(("", ""), "xa_prepared_before", self._facts(text))
+                    gap = self._tells.prepared_before(text, self._place)
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
@@ -470,25 +456,13 @@ class Transactions:
     def _committed(self, branch: Branch) -> Iterator[Item]:
         """The rows of an XA transaction, in the place of its commit."""
         assert self._place is not None
-        self._tables.clear()
+        self._tables.forget_numbers()
         file, offset, thread, self._collation = branch.written
         self._place.origin.elsewhere(file, offset, thread)
         for event in branch.events():
             yield from self.event(event, b"")
         self._gtids.add(branch.gtid)
         yield from self._end()
-
-    def _tell_shape(self, compiled: CompiledTable) -> None:
-        """Tell the columns of a table before its first row since it was created or altered."""
-        table = (compiled.table.database, compiled.table.name)
-        if table in self._shaped or not self.shapes.is_untold(table):
-            return
-        assert self._place is not None
-        event = self._teller.shape(compiled, self._place)
-        self._shaped[table] = self._place.ordinal
-        self._held.append(event)
-        self._numbers.append(self._place.ordinal)
-        self._held_bytes += _weight(event)
 
     # --- statements ------------------------------------------------------------------------------
 
@@ -562,11 +536,11 @@ class Transactions:
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
                 self._effects_told.append(statements.Unclear())
-                events += self._told(statements.Unclear(), text)
+                events += self._tells.told(statements.Unclear(), text, self._place)
                 self.shapes.alter(statements.Unclear(), {})
                 break
             self._effects_told.append(effect)
-            events += self._told(effect, text)
+            events += self._tells.told(effect, text, self._place)
             self.shapes.alter(effect, dict([after] if after else []))
         self._place.origin.ends()
         if changed:
@@ -588,75 +562,6 @@ class Transactions:
             return data.decode(), True
         return statement_text(data, self._charset_of(self._collation) if self._collation else "")
 
-    def _told(self, effect: statements.Effect, text: str) -> Sequence[AnyEvent]:
-        """The events of one effect."""
-        scope, facts = self._base.scope, self._facts(text)
-        assert self._place is not None
-        if isinstance(effect, statements.RowsAsStatement):
-            raise MalformedEventError(
-                f"{effect.verb} as a statement: its session had another binlog_format than ROW"
-            )
-        if isinstance(effect, statements.Unclear):
-            return [self._gap(("", ""), "unclear_statement", facts)]
-        if isinstance(effect, statements.DatabaseDropped):
-            return [self._teller.schema("dropDatabase", (effect.database, ""), self._place, facts)]
-        if isinstance(effect, statements.Renamed):
-            return self._renamed(effect, facts)
-        if effect.table not in scope:
-            return ()
-        if isinstance(effect, statements.RowsChanged):
-            return [self._gap(effect.table, "unlogged_rows", {**facts, "how": effect.how})]
-        words = {
-            statements.Created: ("create",),
-            statements.Dropped: ("drop",),
-            statements.Emptied: ("drop", "create"),
-            statements.Altered: ("modify",),
-        }[type(effect)]
-        if isinstance(effect, statements.Emptied):
-            facts["truncated"] = "true"
-        return [self._teller.schema(word, effect.table, self._place, facts) for word in words]
-
-    def _facts(self, text: str) -> dict[str, str]:
-        """What is told of a statement with what it did."""
-        shown = self._origins.shown(text)
-        return {} if shown is None else {"statement": shown}
-
-    def _renamed(self, effect: statements.Renamed, facts: dict[str, str]) -> Sequence[AnyEvent]:
-        scope = self._base.scope
-        assert self._place is not None
-        database, name = effect.to
-        if effect.table in scope:
-            return [
-                self._teller.schema(
-                    "rename",
-                    effect.table,
-                    self._place,
-                    {
-                        **facts,
-                        "to": {"db": database, "coll": name},
-                        "targetCaptured": effect.to in scope,
-                    },
-                )
-            ]
-        if effect.to in scope:
-            # Its rows were never told.
-            dropped = self._teller.schema("drop", effect.to, self._place, facts)
-            return [dropped, self._gap(effect.to, "renamed_into_scope", facts)]
-        return ()
-
-    def _gap(self, table: tuple[str, str], reason: str, facts: dict[str, str]) -> AnyEvent:
-        assert self._place is not None
-        position, ordinal = self._place.next()
-        return self._teller.system(
-            "gap",
-            f"{reason}:{self._place.gtid}:{ordinal}",
-            position=position,
-            seconds=self._place.seconds,
-            facts={"from": self._place.gtid, "to": self._place.gtid, "reason": reason, **facts},
-            table=table,
-            origin=self._place.origin.of(ordinal),
-        )
-
     def _undecodable(self, what: str) -> PenstockError:
         where = self._place
         position = f"{where.gtid}:{where.ordinal}" if where else f"after {self._base.gtids}"
@@ -672,7 +577,7 @@ class Transactions:
 
 
 _ENDS_STATEMENT: Final = 0x01
-_NOBODY: Final = max(_NO_TABLE).to_bytes(6, "little")
+_NOBODY: Final = max(NO_TABLE).to_bytes(6, "little")
 
 
 def _ends_statement(body: bytes) -> bool:

@@ -16,7 +16,7 @@ from tempfile import SpooledTemporaryFile
 from typing import Final, NamedTuple
 
 from penstock.errors import SourceError
-from penstock.sources.mysql.binlog import Event, MalformedEventError, Query
+from penstock.sources.mysql.binlog import Event, MalformedEventError
 
 MEMORY_BYTES_MAX: Final = 4 << 20
 PREPARED_BYTES_MAX: Final = 4 << 30
