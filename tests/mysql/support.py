@@ -91,8 +91,12 @@ class Story(Told):
         while self.items and isinstance(self.items[-1], Fragment):
             self.items.pop()
 
-    def rows(self) -> Rows:
-        """The changes applied, as a consumer would. Empty tables are left out."""
+    def rows(self, *, copies: bool = False) -> Rows:
+        """The changes applied, as a consumer would. Empty tables are left out.
+
+        Each must fit what is there, unless there are `copies`: a change may be of a row that is not
+        copied yet, or a row of one that came before.
+        """
         rows: Rows = {}
         for event in self.events:
             name = f"{event.database}.{event.collection}"
@@ -100,10 +104,10 @@ class Story(Told):
                 of_table = rows.setdefault(name, {})
                 key = bytes(event.key).decode()
                 if event.operation is Operation.DELETE:
-                    del of_table[key]
+                    assert of_table.pop(key, None) is not None or copies
                 else:
                     assert event.full_document is not None
-                    assert (key in of_table) == (event.operation is Operation.REPLACE)
+                    assert copies or (key in of_table) == (event.operation is Operation.REPLACE)
                     of_table[key] = msgspec.json.decode(event.full_document)
             elif event.operation == "drop":
                 rows.pop(name, None)
@@ -118,6 +122,12 @@ class Story(Told):
                 if moved is not None and said["targetCaptured"]:
                     rows[target] = moved
         return {table: found for table, found in rows.items() if found}
+
+
+def completed(story: Told) -> bool:
+    """Holds where it was said last that a copy is complete."""
+    said = story.items[-1].events if story.items else ()
+    return any(event.operation == "snapshot_completed" for event in said)
 
 
 def behind(gtids: str) -> Callable[[Story], bool]:

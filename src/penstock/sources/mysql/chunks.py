@@ -60,8 +60,6 @@ from penstock.sources.mysql.selecting import (
 CHUNK_BYTES_MAX: Final = 4 << 20
 """Of values in one chunk, as the server sends them; a single row may be larger."""
 _READ_SECONDS_MIN: Final = 60.0
-_LOCKED_SECONDS: Final = 0.5
-"""A table that is being altered is asked for again so much later, and never waited for."""
 _IDLE_SECONDS: Final = 30
 """The server ends a transaction of ours in which we do nothing for so long."""
 _WRITE_SECONDS: Final = 3600
@@ -72,10 +70,9 @@ _SETTINGS: Final = (
     f"SET SESSION lock_wait_timeout = 0, net_write_timeout = {_WRITE_SECONDS}",
     f"SET SESSION idle_transaction_timeout = {_IDLE_SECONDS}",
 )
-_LOCKED: Final = 1205
-_PASSING: Final = frozenset({_LOCKED, 1412, 1220, 1927})
-"""The table is locked, or newer than the snapshot; the binlog at the snapshot was purged; we were
-idle for too long."""
+_PASSING: Final = frozenset({1205, 1412, 1220, 1927})
+"""The table is locked (nobody waits for it), or newer than the snapshot; the binlog at the snapshot
+was purged; we were idle for too long."""
 _PRIMARY: Final = "PRIMARY"
 _FIRST_EVENT: Final = 4
 _WITH_SNAPSHOTS: Final = frozenset({"innodb"})
@@ -99,11 +96,6 @@ _HIDDEN: Final = {_START: "row_start", _END: "row_end"}
 
 class NotNowError(Exception):
     """What was to be read cannot be at this moment, and can be a little later."""
-
-    def __init__(self, seconds: float = 0.05) -> None:
-        super().__init__()
-        self.seconds = seconds
-        """When it is worth another try."""
 
 
 class Moment(NamedTuple):
@@ -323,7 +315,7 @@ class ChunkReader:
             self.discard()
         if code in GONE or code in _PASSING:
             self.close()
-            raise NotNowError(_LOCKED_SECONDS if code == _LOCKED else 0.05) from None
+            raise NotNowError from None
 
     def _connected(self) -> Connected:
         if self._connection is None:

@@ -42,6 +42,9 @@ from penstock.sources.mysql.selecting import Selection
 OPEN_SECONDS_MAX: Final = 1.0
 """How long a table that does not divide is kept open for the stream to get there."""
 _POLL_SECONDS: Final = 0.1
+_AGAIN_SECONDS: Final = 0.02
+_AGAIN_SECONDS_MAX: Final = 1.0
+"""How long until what could not be read is tried again: twice as long each time."""
 
 
 class Next(NamedTuple):
@@ -87,6 +90,7 @@ class Copier:
         self._reach = Reach()
         self._held: _Held | None = None
         self._again_at = 0.0
+        self._again_seconds = _AGAIN_SECONDS
         self._not_before: Moment | None = None
         """No table that does not divide is opened before the stream was read up to here."""
 
@@ -173,9 +177,10 @@ class Copier:
             return self._said("snapshot_completed", position, copying, None)
         try:
             return self._rows(position, copying)
-        except NotNowError as error:
+        except NotNowError:
             self._drop()
-            self._again_at = self._clock() + error.seconds
+            self._again_at = self._clock() + self._again_seconds
+            self._again_seconds = min(2 * self._again_seconds, _AGAIN_SECONDS_MAX)
             return None
         except (UnreadableTableError, UnicodeDecodeError, ValueError) as error:
             raise self._undecodable(copying, error) from error
@@ -220,8 +225,10 @@ class Copier:
             self._reader.close()
         held.due = all(is_told(gtid, told) for gtid in held.moment.gtids.values())
         if not held.due and self._reach.place is None and held.moment.behind is None:
-            # Nobody could tell when the stream is there.
-            raise NotNowError
+            # Nobody could tell when the stream is there. It has more to say, and then it is known.
+            self._drop()
+            return None
+        self._again_seconds = _AGAIN_SECONDS
         return held
 
     def _chunk(self, held: _Held, selection: Selection) -> None:
