@@ -23,7 +23,7 @@ from penstock.config import Bytes, Seconds
 from penstock.errors import PenstockError
 from penstock.serve.config import ServeConfig
 from penstock.serve.dynamodb.config import CapturedConfig
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TARGETS, PipelineConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
 HEAD = """# Configuration
@@ -68,7 +68,8 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
                     if inspect.isclass(nested) and issubclass(nested, BaseModel):
                         yield f'sources.NAME.{part}] type = "{type_}"', nested
         elif name == "pipelines":
-            yield "pipelines.NAME", PipelineConfig
+            for to, of_target in TARGETS.items():
+                yield f'pipelines.NAME] to = "{to}"', of_target
 
 
 def is_of(annotation: Any, primitive: Any) -> bool:

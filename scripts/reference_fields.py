@@ -45,6 +45,7 @@ def json_names() -> set[str]:
         timestamp=1,
         position="p",
         transaction="x",
+        origin=json,
         document_id="1",
         key=json,
         operation=Operation.UPDATE,

@@ -72,6 +72,9 @@ class Event(Struct, frozen=True, kw_only=True, rename="camel"):
     """The version of the collection's schema that the event was decoded with; 0 = not kept."""
     transaction: str | None = None
     """The source's own name of the transaction (GTID, lsid:txnNumber); None outside one."""
+    origin: Json | None = None
+    """An object: how the source wrote the event, as far as it says: file, offset, thread,
+    statement, actor, ...; docs/reference/fields.md has the names."""
 
 
 class ChangeEvent(Event, frozen=True, kw_only=True, rename="camel"):

@@ -77,6 +77,7 @@ def _common() -> dict[str, st.SearchStrategy[Any]]:
         "position": texts,
         "schema_version": st.one_of(st.just(0), st.integers(0, I64)),
         "transaction": st.one_of(st.none(), st.text("abc:", min_size=1, max_size=30)),
+        "origin": st.one_of(st.none(), documents),
     }
 
 

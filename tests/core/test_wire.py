@@ -290,6 +290,7 @@ def expected_row(block: Block, i: int, entry: Entry) -> dict[str, Any]:
         "unchanged": list(changed.unchanged) if changed else [],
         "ingested_at": entry.ingested_at,
         "disambiguated_paths": text(changed.disambiguated_paths) if changed else None,
+        "origin": text(event.origin),
     }
 
 

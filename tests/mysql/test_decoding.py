@@ -3,7 +3,8 @@
 import contextlib
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -61,7 +62,9 @@ def split(file: bytes) -> list[bytes]:
     return found
 
 
-def reading(undone: Undone) -> Transactions:
+def reading(
+    undone: Undone, *, charset_of: Callable[[int], str] = lambda _: "", **options: Any
+) -> Transactions:
     def compiled(table: Table) -> rows.CompiledTable:
         return compile_table(table, {**dict.fromkeys(range(1, 2048), "utf8mb4"), **CHARSETS})
 
@@ -71,8 +74,9 @@ def reading(undone: Undone) -> Transactions:
         *("db", position),
         teller=teller,
         compile_table=compiled,
-        charset_of=lambda _: "",
+        charset_of=charset_of,
         undone=undone,
+        **options,
     )
 
 

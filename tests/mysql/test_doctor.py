@@ -110,6 +110,24 @@ async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mariad
     assert story.rows() == {"d.a": {'{"id":1}': {"id": 1}}}
 
 
+async def test_whether_statements_will_come_is_told_and_stops_nobody(start_mariadb: Start) -> None:
+    """A26."""
+    server = start_mariadb()
+
+    async def said(**options: Any) -> dict[str, str]:
+        checks = await doctor("db", config_of(server, **options))
+        assert all(check.ok for check in checks)
+        return {check.detail: check.fix for check in checks if check.name == "statements"}
+
+    assert await said() == {"rows come with their statements": ""}
+    with server.connect() as db:
+        run(db, "SET GLOBAL binlog_annotate_row_events = OFF")
+    ((detail, fix),) = (await said()).items()
+    assert "without the text of their statements" in detail
+    assert "SET GLOBAL binlog_annotate_row_events = ON" in fix
+    assert await said(statements="off") == {}
+
+
 async def test_a_server_that_is_away_is_a_check_that_is_not_ok(start_mariadb: Start) -> None:
     server = start_mariadb()
     server.stop()

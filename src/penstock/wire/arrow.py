@@ -250,6 +250,7 @@ _COLUMNS: Final[dict[str, tuple[pa.DataType, Callable[[_Rows], Array]]]] = {
     "unchanged": (pa.list_(pa.string()), _unchanged),
     "ingested_at": (pa.int64(), lambda rows: _arrow.array(rows.ingested_at)),
     "disambiguated_paths": (pa.string(), _cell("disambiguated_paths")),
+    "origin": (pa.string(), _cell("origin")),
 }
 
 ARROW_SCHEMA: Final = pa.schema([(name, kind) for name, (kind, _) in _COLUMNS.items()])

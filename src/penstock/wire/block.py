@@ -413,7 +413,7 @@ def _streams(table: bytes) -> list[Stream]:
 
 def _unreadable(data: bytes, first_sequence: int) -> LogFormatError | LogCorruptError:
     """Why `data` is no block of this version."""
-    if data and data[0] > LAYOUT_VERSION:
+    if data and data[0] not in {0, LAYOUT_VERSION}:
         return LogFormatError(
             f"the block at {first_sequence} has layout {data[0]}; this Penstock reads "
             f"{LAYOUT_VERSION}. Nothing was changed; use the version that wrote it."

@@ -168,7 +168,7 @@ _DOLLAR = ord("$")
 # The order in which `encode` takes the fields of an event.
 _COMMON = (
     *("event_id", "source", "database", "tenant", "collection"),
-    *("cluster_time", "timestamp", "position", "schema_version", "transaction"),
+    *("cluster_time", "timestamp", "position", "schema_version", "transaction", "origin"),
 )
 _CHANGED = (
     *("document_id", "key", "operation", "full_document", "full_document_before_change"),
@@ -323,7 +323,7 @@ def encode(events: Sequence[AnyEvent]) -> Encoded:
     # fmt: off
     (
         ids, sources, databases, tenants, collections,
-        times, timestamps, positions, versions, transactions,
+        times, timestamps, positions, versions, transactions, origins,
         names, keys, operations, documents, documents_before, updates, paths, txn_numbers,
         snapshots, unchanged, as_of_event,
     ) = columns
@@ -343,6 +343,7 @@ def encode(events: Sequence[AnyEvent]) -> Encoded:
             [text.encode() for text in positions],
             [text.encode() if text else b"" for text in transactions],
             paths,
+            origins,
         )
     )
     missing = [[_names(fields) for fields in unchanged]] if any(unchanged) else []

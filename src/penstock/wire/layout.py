@@ -26,7 +26,7 @@ from penstock.event import Operation
 BLOCK_BYTES: Final = 64 << 10
 """A block is closed once its entries reach this; a single larger entry is a block of its own."""
 
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 
 HEADER = struct.Struct("<B3xIIIIQqQ")
 """Version; counts of entries and commits; bytes of streams and of payload; first commit; ingest
@@ -53,10 +53,11 @@ CELLS: Final = (
     "position",
     "transaction",
     "disambiguated_paths",
+    "origin",
 )
 """The variable fields that the index points at; the first is also the first in the message."""
 
-CELL_FIELDS: Final = (1, 4, 26, 6, 16, 7, 20, 27, 24)
+CELL_FIELDS: Final = (1, 4, 26, 6, 16, 7, 20, 27, 24, 32)
 """The field numbers of CELLS."""
 
 # `head` is the bytes of a message before its first cell; `unchanged` those of the fields of that

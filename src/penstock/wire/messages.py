@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import xxhash
@@ -23,6 +23,11 @@ from penstock.event import (
 from penstock.extjson import relaxed
 from penstock.wire.layout import text_field, varint
 
+_OF_THE_DOCUMENT: Final = (
+    *("full_document", "update_description", "unchanged", "disambiguated_paths", "origin"),
+)
+"""The fields that tell what a document is now; a statement does."""
+
 
 def heartbeat_message(progress: str) -> bytes:
     """An Event with nothing but progress."""
@@ -33,7 +38,7 @@ def as_delete(message: bytes) -> bytes:
     """Event bytes that say that the document is gone, for a reader whose it is no longer."""
     event = pb.Event.FromString(message)
     event.operation_type = Operation.DELETE
-    for field in ("full_document", "update_description", "unchanged", "disambiguated_paths"):
+    for field in _OF_THE_DOCUMENT:
         event.ClearField(field)
     return event.SerializeToString()
 
@@ -187,6 +192,7 @@ def event_of(event: pb.Event) -> AnyEvent:
         position=event.position,
         schema_version=event.schema_version,
         transaction=event.transaction or None,
+        origin=_raw(event.origin),
         operation=event.operation_type,
         description=Raw(event.full_document),
     )
@@ -204,6 +210,7 @@ def _change_of(event: pb.Event) -> ChangeEvent:
         position=event.position,
         schema_version=event.schema_version,
         transaction=event.transaction or None,
+        origin=_raw(event.origin),
         document_id=event.document_id,
         key=Raw(event.key),
         operation=Operation(event.operation_type),

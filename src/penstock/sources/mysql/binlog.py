@@ -160,6 +160,8 @@ class Begun(NamedTuple):
     domain: int
     flags: int
     more_flags: int = 0
+    thread: int = 0
+    """The session that wrote it; 0 where it does not say."""
 
     @property
     def alters_nothing(self) -> bool:
@@ -189,6 +191,8 @@ _GTID = Layout("<QIB")
 _GROUP_COMMIT = 0x02
 """The number of its group commit follows."""
 _XA = 0x40 | 0x80
+_MORE_ENGINES, _ENDS_ALTER, _THREAD = 0x01, 0x04 | 0x08, 0x10
+"""Of the flags that may follow: a byte, eight, and the four of the session follow them."""
 
 
 def begun(body: bytes) -> Begun:
@@ -200,7 +204,10 @@ def begun(body: bytes) -> Begun:
     at = _GTID.size + (8 if flags & _GROUP_COMMIT else 0)
     # The name of an XA transaction would come first. What is short is filled up with zeros.
     more = 0 if flags & _XA or at >= len(body) else body[at]
-    return Begun(sequence, domain, flags, more)
+    at += 1 + bool(more & _MORE_ENGINES) + 8 * bool(more & _ENDS_ALTER)
+    # A server that does not say it leaves it out, and zeros may fill its place.
+    thread = int.from_bytes(body[at : at + 4], "little") if more & _THREAD else 0
+    return Begun(sequence, domain, flags, more, thread)
 
 
 def gtid_of(event: Event, data: bytes) -> Gtid:

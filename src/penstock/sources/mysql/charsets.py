@@ -32,3 +32,14 @@ def latin1(data: bytes) -> str:
         return data.decode("cp1252")
     except UnicodeDecodeError:
         return "".join(LATIN1_TABLE[byte] for byte in data)
+
+
+def statement_text(data: bytes, charset: str) -> tuple[str, bool]:
+    """A statement, and whether its character set is known: utf8mb4 where none is said.
+
+    What is not of it, as a literal in another one, is replaced.
+    """
+    codec = "utf-8" if charset in {"", "binary"} else CODECS.get(charset)
+    if codec == CODECS["latin1"]:
+        return latin1(data), True
+    return data.decode(codec or "utf-8", errors="replace"), codec is not None

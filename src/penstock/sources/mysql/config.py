@@ -1,13 +1,16 @@
 """What a MySQL or MariaDB source can be told."""
 
+import re
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
 from penstock.capture.tenant import TenantRule
-from penstock.config import Config, Seconds
+from penstock.config import Bytes, Config, Seconds
 from penstock.sources.mysql.columns import ColumnRules, ColumnScope, check_of_salt
+from penstock.sources.mysql.origins import OriginRules, origin_rules
 from penstock.sources.mysql.patterns import checked
 from penstock.sources.mysql.scope import Scope
 
@@ -146,6 +149,19 @@ class MysqlSourceConfig(Config):
         "CASCADE, SET NULL), which the server writes to no binlog: stop, or capture the table "
         "without these changes, with a warning at each start.",
     )
+    statements: Literal["full", "redacted", "off"] = Field(
+        "full",
+        description="Tell the SQL text of what changed rows and tables, where the binlog has it: "
+        "as it is, with `?` for each of its values, or not at all.",
+    )
+    statement_bytes_max: Bytes = Field(
+        8 << 10, ge=16, le=1 << 20, description="Keep so much of each statement's text."
+    )
+    actor: str | None = Field(
+        None,
+        description="Who wrote a statement, as its comments say: a regular expression with one "
+        r"group, as `user:(\w+)`. Default: nobody is named.",
+    )
     on_partial_rows: Literal["halt", "decode"] = Field(
         "halt",
         description="When a session logs rows that lack columns (binlog_row_image is not FULL): "
@@ -174,6 +190,30 @@ class MysqlSourceConfig(Config):
             )
         return value
 
+    @field_validator("actor")
+    @classmethod
+    def _one_group(cls, actor: str | None) -> str | None:
+        if actor is None:
+            return None
+        try:
+            groups = re.compile(actor).groups
+        except re.error as error:
+            raise ValueError(f"{actor!r} is no regular expression: {error}") from error
+        if groups != 1:
+            raise ValueError(
+                f"{actor!r} has {groups} groups and must have one, around who it was; write "
+                f"(?:...) for what only belongs together"
+            )
+        return actor
+
+    @field_validator("include", "exclude")
+    @classmethod
+    def _patterns(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in patterns:
+            if not all(pattern.partition(".")[::2]):
+                raise ValueError(f"{pattern!r} is not `database.table`")
+        return patterns
+
     @model_validator(mode="after")
     def _files(self) -> "MysqlSourceConfig":
         if self.tls == "off" and (self.ca or self.certificate or self.key):
@@ -186,6 +226,16 @@ class MysqlSourceConfig(Config):
     def deadline_seconds(self) -> float:
         """How long to wait for any word (S15)."""
         return self.heartbeat_deadline_seconds or 2 * self.heartbeat_seconds
+
+    @cached_property
+    def origin_rules(self) -> OriginRules:
+        """What is told of statements."""
+        return origin_rules(
+            statements=self.statements,
+            bytes_max=self.statement_bytes_max,
+            actor=self.actor,
+            hides_columns=bool(self.columns.scope.patterns),
+        )
 
     @property
     def scope(self) -> Scope:

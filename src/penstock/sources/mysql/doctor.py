@@ -114,8 +114,26 @@ def _examine(
     checks += _columns(config, connection)
     if position is not None:
         checks.append(_position(position, found, before))
+    if config.origin_rules.wants_text:
+        checks.append(_statements(connection))
     checks.append(_privileges(name, config, found, oldest))
     return checks
+
+
+def _statements(connection: Connected) -> Check:
+    """Advice: whether the texts of statements will come."""
+    for variable in ("binlog_annotate_row_events", "binlog_rows_query_log_events"):
+        for _, value in ask(connection, "SHOW GLOBAL VARIABLES LIKE %s", variable):
+            if str(value).upper() in {"ON", "1"}:
+                return Check(name="statements", ok=True, detail="rows come with their statements")
+            return Check(
+                name="statements",
+                ok=True,
+                detail=f"rows will come without the text of their statements, and without who "
+                f"wrote it: {variable} is {value}",
+                fix=f"SET GLOBAL {variable} = ON, in the server's file too; or statements = 'off'",
+            )
+    return Check(name="statements", ok=True, detail="this server never says what rows are of")
 
 
 def _privileges(name: str, config: MysqlSourceConfig, found: Facts, oldest: str | None) -> Check:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 import xxhash
-from msgspec import Raw, json
+from msgspec import Raw, json, structs
 
 from penstock.capture.tenant import Tenant, TenantRule, control_tenant
 from penstock.event import (
@@ -16,6 +16,7 @@ from penstock.event import (
     SystemEvent,
     event_id,
 )
+from penstock.sources.mysql.origins import Origin, moved
 from penstock.sources.mysql.rows import Change, CompiledTable, Document
 
 ROW_KEY: Final = "_row"
@@ -27,9 +28,10 @@ _encoder = msgspec.json.Encoder()
 class Place:
     """Where events are: one transaction, and how many events of it there are so far."""
 
-    def __init__(self, gtid: str, seconds: int) -> None:
+    def __init__(self, gtid: str, seconds: int, origin: Origin) -> None:
         self.gtid = gtid
         self.seconds = seconds
+        self.origin = origin
         self.ordinal = 0
 
     def next(self) -> tuple[str, int]:
@@ -78,11 +80,15 @@ class Teller:
                 updated=_updated(after, sent or (), compiled.key) if absent else None,
             )
             return [event]
+        gone = self._event(Operation.DELETE, compiled, place, old, before=before, was=was)
+        come = self._event(
+            *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
+        )
+        assert gone.origin is not None
+        assert come.origin is not None
         return [
-            self._event(Operation.DELETE, compiled, place, old, before=before, was=was),
-            self._event(
-                *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
-            ),
+            structs.replace(gone, origin=moved(gone.origin, to=new[1])),
+            structs.replace(come, origin=moved(come.origin, source=old[1])),
         ]
 
     def _event(
@@ -116,6 +122,7 @@ class Teller:
             position=position,
             transaction=place.gtid,
             schema_version=compiled.version,
+            origin=place.origin.of(ordinal),
             document_id=key[0],
             key=key[1],
             operation=operation,
@@ -144,6 +151,7 @@ class Teller:
             timestamp=place.seconds * 1000,
             position=position,
             transaction=place.gtid,
+            origin=place.origin.of(ordinal),
             operation=operation,
             description=Raw(json.encode(said)),
         )
@@ -180,6 +188,7 @@ class Teller:
         seconds: int,
         facts: Mapping[str, object],
         table: tuple[str, str] = ("", ""),
+        origin: Raw | None = None,
     ) -> SystemEvent:
         """What Penstock says of the source, or of a table; `identity` makes its id."""
         database, name = table
@@ -195,6 +204,7 @@ class Teller:
             cluster_time=ClusterTime(seconds),
             timestamp=seconds * 1000,
             position=position,
+            origin=origin,
             operation=operation,
             description=Raw(json.encode(said)),
         )

@@ -151,6 +151,7 @@ class Session:
             charset_of=self._charset_of,
             lowers=found.lower_case_table_names,
             undone=self._undone,
+            origins=self._config.origin_rules,
             partial_rows=self._decodes_partial,
         )
         if error is None:
@@ -227,7 +228,7 @@ class Session:
             after=position.gtids,
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
-            annotated=self._decodes_partial,
+            statements=config.origin_rules.wants_text or self._decodes_partial,
         )
         self._stream.deadline(config.deadline_seconds)
 

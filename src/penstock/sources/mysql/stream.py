@@ -24,8 +24,8 @@ _KNOWS_GTIDS: Final = 4
 """What a replica says that knows all of MariaDB's events, GTIDs too."""
 _NON_BLOCKING: Final = 0x01
 """The server ends the stream where its binlog ends."""
-_ANNOTATED: Final = 0x02
-"""The server sends the text of statements with their rows."""
+_WITH_STATEMENTS: Final = 0x02
+"""MariaDB sends the statement before its rows, too: ANNOTATE_ROWS."""
 _BEGINNING: Final = 4
 """Where the first event of a binlog is."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
@@ -59,11 +59,11 @@ class BinlogStream:
         after: str,
         server_id: int,
         heartbeat_seconds: float,
-        annotated: bool = False,
+        statements: bool = False,
     ) -> None:
         """Ask for all transactions after those of `after`, which are the last of each domain.
 
-        `annotated`: with the text of the statements.
+        With `statements`, each statement's text comes before its rows, if it is in the binlog.
         """
         connection = self._connection
         ask(connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
@@ -73,7 +73,7 @@ class BinlogStream:
         ask(connection, "SET @slave_gtid_strict_mode = 1")
         ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
         self._register(server_id)
-        self._dump(server_id, file="", flags=_ANNOTATED if annotated else 0)
+        self._dump(server_id, file="", flags=_WITH_STATEMENTS if statements else 0)
 
     def begin_at(
         self, facts: Facts, *, file: str, server_id: int, offset: int = _BEGINNING

@@ -33,10 +33,11 @@ from penstock.sources.mysql.binlog import (
     query,
     rotation,
 )
-from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.images import Images
+from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
     ROWS,
@@ -52,6 +53,8 @@ FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _TABLES_MAX: Final = 4096
 """Tables, as of one place, that are kept compiled."""
+_WORDS_MAX: Final = 400
+"""More characters than those statements have that begin and end transactions."""
 _NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
 """What rows refer to that only say that a statement ends; the first may be a table's, too."""
 
@@ -63,13 +66,13 @@ _HARMLESS: Final = frozenset(
         EventType.USER_VAR,
         EventType.HEARTBEAT,
         EventType.IGNORABLE,
-        EventType.ROWS_QUERY,
         EventType.BINLOG_CHECKPOINT,
         EventType.GTID_LIST,
     }
 )
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
 
+_DEFAULT_ORIGINS: Final = OriginRules()
 Compile = Callable[[Table], CompiledTable]
 Undone = dict[str, list[tuple[int, int]]]
 """By transaction and where it was read: the events, from one number up to another, that were not
@@ -90,13 +93,14 @@ class Transactions:
         charset_of: Callable[[int], str],
         undone: Undone,
         lowers: bool = False,
+        origins: OriginRules = _DEFAULT_ORIGINS,
         partial_rows: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
-        `lowers`: the server keeps the names of tables in lower case. `partial_rows`: rows may lack
-        columns.
+        `lowers`: the server keeps the names of tables in lower case. `origins` says what is told of
+        statements. `partial_rows`: rows may lack columns.
         """
         self._source = source
         self._base = position
@@ -111,6 +115,7 @@ class Transactions:
         """The tables whose columns the open transaction tells: before which number."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
+        self._origins = origins
         self._tables: dict[int, bytes] = {}
         self._known: dict[bytes, Table | CompiledTable] = {}
         """By TABLE_MAP: what is made of it; a Table if nobody captures it."""
@@ -119,6 +124,8 @@ class Transactions:
         self._begun: Begun | None = None
         self._gtid: Gtid | None = None
         self._place: Place | None = None
+        self._collation = 0
+        """Of the character set that the transaction's session writes in; 0 if it does not say."""
         self._held: list[AnyEvent] = []
         self._held_bytes = 0
         self._numbers: list[int] = []
@@ -173,12 +180,9 @@ class Transactions:
     def _event(self, event: Event, data: bytes) -> Sequence[Item]:
         kind = event.type
         if kind in ROWS:
-            items = self._changes(kind, event.body)
+            items = self._rows(event, data)
             self._images.rows(event.body)
             return items
-        if kind == EventType.ANNOTATE_ROWS:
-            self._images.annotated(event.body)
-            return ()
         if kind == EventType.TABLE_MAP:
             self._tables[table_id(event.body)] = event.body[6:]
             return ()
@@ -188,7 +192,11 @@ class Transactions:
         if kind == EventType.XID:
             return self._end()
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
-            return self._statement(event)
+            return self._statement(event, data)
+        if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
+            self._images.annotated(event.body)
+            self._stated(event)
+            return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
             # A file ended: the server died within the transaction, which so never was one.
             self._abandon()
@@ -214,7 +222,9 @@ class Transactions:
         said = begun(event.body)
         self._gtid, self._begun = gtid_of(event, data), said
         self._offset = event.end - len(data)
-        self._place = Place(str(self._gtid), event.timestamp)
+        origin = Origin(self._origins, self._file, self._offset)
+        origin.by(said.thread)
+        self._place = Place(str(self._gtid), event.timestamp, origin)
         if said.xa_prepared or said.xa_completed:
             raise MalformedEventError("XA transactions are not captured")
 
@@ -230,6 +240,7 @@ class Transactions:
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
         self._shaped.clear()
+        self._collation = 0
         self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.clear()
@@ -295,7 +306,14 @@ class Transactions:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _changes(self, kind: int, body: bytes) -> Sequence[Item]:
+    def _rows(self, event: Event, data: bytes) -> Sequence[Item]:
+        items = self._changes(event, data)
+        if self._place is not None and _ends_statement(event.body):
+            self._place.origin.ends()
+        return items
+
+    def _changes(self, event: Event, data: bytes) -> Sequence[Item]:
+        kind, body = event.type, event.body
         which = refers_to(body)
         mapped = self._tables.get(which)
         if mapped is None and which in _NO_TABLE:
@@ -313,6 +331,7 @@ class Transactions:
             known = self._known[mapped] = self._compile(table) if captured else table
         if not isinstance(known, CompiledTable):
             return ()
+        self._place.origin.at(_offset(event, data))
         self._tell_shape(known)
         events: list[AnyEvent] = []
         rows = changes(kind, body, known)
@@ -335,12 +354,23 @@ class Transactions:
 
     # --- statements ------------------------------------------------------------------------------
 
-    def _statement(self, event: Event) -> Sequence[Item]:
+    def _stated(self, event: Event) -> None:
+        """What follows is of a statement, whose text this is."""
+        if self._place is None:
+            return
+        # MySQL has a byte of the length first, which counts no further than 255.
+        text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
+        self._place.origin.stated(lambda: self._decoded(text)[0])
+
+    def _statement(self, event: Event, data: bytes) -> Sequence[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
         if self._gtid is None or self._begun is None or self._place is None:
             raise MalformedEventError("a statement outside a transaction")
+        self._place.origin.by(said.thread)
+        self._collation = said.collation
         text = said.text.strip()
-        word = text.upper()
+        # A long one is none of these words, and no copy is made of it.
+        word = text[:_WORDS_MAX].upper()
         if word == "BEGIN":
             return ()
         if word == "COMMIT":
@@ -360,13 +390,16 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said)
+            items += self._effects(said, _offset(event, data))
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query) -> Sequence[Item]:
+    def _effects(self, said: Query, offset: int | None) -> Sequence[Item]:
+        assert self._place is not None
         text, known = self._text(said)
+        self._place.origin.stated(lambda: text)
+        self._place.origin.at(offset)
         events: list[AnyEvent] = []
         changed = False
         database, lowers, escapes = said.database, self._lowers, said.escapes
@@ -383,6 +416,7 @@ class Transactions:
                 break
             events += self._told(effect, text)
             self.shapes.alter(effect, dict([after] if after else []))
+        self._place.origin.ends()
         if changed:
             # What a table is may hang on more than its TABLE_MAP says.
             self._known.clear()
@@ -395,16 +429,19 @@ class Transactions:
         """
         if said.text.isascii():
             return said.text, True
-        data = said.text.encode(errors="surrogateescape")
-        charset = self._charset_of(said.collation)
-        codec = "utf-8" if charset in {"", "binary"} else CODECS.get(charset)
-        if codec == CODECS["latin1"]:
-            return latin1(data), True
-        return data.decode(codec or "utf-8", errors="replace"), codec is not None
+        return self._decoded(said.text.encode(errors="surrogateescape"))
+
+    def _decoded(self, data: bytes) -> tuple[str, bool]:
+        """As `_text`. MariaDB does not say the character set of what changed rows."""
+        if data.isascii():
+            return data.decode(), True
+        return statement_text(data, self._charset_of(self._collation) if self._collation else "")
 
     def _told(self, effect: statements.Effect, text: str) -> Sequence[AnyEvent]:
         """The events of one effect."""
-        scope, facts = self._base.scope, {"statement": text}
+        scope = self._base.scope
+        shown = self._origins.shown(text)
+        facts = {} if shown is None else {"statement": shown}
         assert self._place is not None
         if isinstance(effect, statements.RowsAsStatement):
             raise MalformedEventError(
@@ -463,6 +500,7 @@ class Transactions:
             seconds=self._place.seconds,
             facts={"from": self._place.gtid, "to": self._place.gtid, "reason": reason, **facts},
             table=table,
+            origin=self._place.origin.of(ordinal),
         )
 
     def _undecodable(self, what: str) -> PenstockError:
@@ -480,6 +518,24 @@ class Transactions:
 
 
 def _weight(event: AnyEvent) -> int:
+    weight = 400 + len(event.origin or b"")
     if not isinstance(event, ChangeEvent):
-        return 1000
-    return 400 + len(event.full_document or b"") + len(event.full_document_before_change or b"")
+        return weight + len(event.description)
+    return weight + len(event.full_document or b"") + len(event.full_document_before_change or b"")
+
+
+_ENDS_STATEMENT: Final = 0x01
+
+
+def _ends_statement(body: bytes) -> bool:
+    """Whether the last of a statement's rows are in these."""
+    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
+
+
+def _offset(event: Event, data: bytes) -> int | None:
+    """Where in its file an event begins; None where it does not say.
+
+    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
+    its transaction in MySQL.
+    """
+    return event.end - len(data) if event.end else None

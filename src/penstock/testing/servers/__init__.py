@@ -10,7 +10,7 @@ come from Debian.
 
 from penstock.testing.servers.etcd import EtcdServer, EtcdTls
 from penstock.testing.servers.mariadb import MariaDbServer
-from penstock.testing.servers.mongodb import MongoReplicaSet, MongoVersion
+from penstock.testing.servers.mongodb import MongoReplicaSet, MongoStandalone, MongoVersion
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
     PinnedWheel,
@@ -28,6 +28,7 @@ __all__ = [
     "EtcdTls",
     "MariaDbServer",
     "MongoReplicaSet",
+    "MongoStandalone",
     "MongoVersion",
     "PinnedWheel",
     "ServerPackage",

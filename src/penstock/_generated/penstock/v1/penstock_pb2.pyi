@@ -55,7 +55,7 @@ class SnapshotRequest(_message.Message):
     def __init__(self, consumer_id: _Optional[str] = ..., shard_by: _Optional[_Iterable[str]] = ..., shard_count: _Optional[int] = ..., shard_ids: _Optional[_Iterable[int]] = ..., collections: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Event(_message.Message):
-    __slots__ = ("id", "tenant", "collection", "document_id", "operation_type", "full_document", "update_description", "cluster_time", "timestamp", "progress", "txn_number", "source", "commit", "ordinal", "commit_rows", "full_document_before_change", "schema_version", "snapshot", "unchanged", "position", "ingested_at", "kind", "full_document_as_of_event", "disambiguated_paths", "database", "key", "transaction", "commit_digest", "ends_commit", "sequence", "coalesced")
+    __slots__ = ("id", "tenant", "collection", "document_id", "operation_type", "full_document", "update_description", "cluster_time", "timestamp", "progress", "txn_number", "source", "commit", "ordinal", "commit_rows", "full_document_before_change", "schema_version", "snapshot", "unchanged", "position", "ingested_at", "kind", "full_document_as_of_event", "disambiguated_paths", "database", "key", "transaction", "commit_digest", "ends_commit", "sequence", "coalesced", "origin")
     ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     COLLECTION_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +87,7 @@ class Event(_message.Message):
     ENDS_COMMIT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     COALESCED_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
     id: str
     tenant: str
     collection: str
@@ -118,7 +119,8 @@ class Event(_message.Message):
     ends_commit: bool
     sequence: int
     coalesced: int
-    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., collection: _Optional[str] = ..., document_id: _Optional[str] = ..., operation_type: _Optional[str] = ..., full_document: _Optional[bytes] = ..., update_description: _Optional[bytes] = ..., cluster_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., timestamp: _Optional[int] = ..., progress: _Optional[str] = ..., txn_number: _Optional[int] = ..., source: _Optional[str] = ..., commit: _Optional[int] = ..., ordinal: _Optional[int] = ..., commit_rows: _Optional[int] = ..., full_document_before_change: _Optional[bytes] = ..., schema_version: _Optional[int] = ..., snapshot: _Optional[bool] = ..., unchanged: _Optional[_Iterable[str]] = ..., position: _Optional[str] = ..., ingested_at: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., full_document_as_of_event: _Optional[bool] = ..., disambiguated_paths: _Optional[bytes] = ..., database: _Optional[str] = ..., key: _Optional[bytes] = ..., transaction: _Optional[str] = ..., commit_digest: _Optional[int] = ..., ends_commit: _Optional[bool] = ..., sequence: _Optional[int] = ..., coalesced: _Optional[int] = ...) -> None: ...
+    origin: bytes
+    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., collection: _Optional[str] = ..., document_id: _Optional[str] = ..., operation_type: _Optional[str] = ..., full_document: _Optional[bytes] = ..., update_description: _Optional[bytes] = ..., cluster_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., timestamp: _Optional[int] = ..., progress: _Optional[str] = ..., txn_number: _Optional[int] = ..., source: _Optional[str] = ..., commit: _Optional[int] = ..., ordinal: _Optional[int] = ..., commit_rows: _Optional[int] = ..., full_document_before_change: _Optional[bytes] = ..., schema_version: _Optional[int] = ..., snapshot: _Optional[bool] = ..., unchanged: _Optional[_Iterable[str]] = ..., position: _Optional[str] = ..., ingested_at: _Optional[int] = ..., kind: _Optional[_Union[Kind, str]] = ..., full_document_as_of_event: _Optional[bool] = ..., disambiguated_paths: _Optional[bytes] = ..., database: _Optional[str] = ..., key: _Optional[bytes] = ..., transaction: _Optional[str] = ..., commit_digest: _Optional[int] = ..., ends_commit: _Optional[bool] = ..., sequence: _Optional[int] = ..., coalesced: _Optional[int] = ..., origin: _Optional[bytes] = ...) -> None: ...
 
 class ClusterTime(_message.Message):
     __slots__ = ("t", "i")
