@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from pymysql.connections import Connection
 
-from penstock.event import ChangeEvent, Fragment, Operation, SchemaEvent
+from penstock.event import AnyEvent, ChangeEvent, Fragment, Operation, SchemaEvent
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, facts
 from penstock.sources.mysql.file_places import FilePlace
@@ -68,12 +68,17 @@ class Story(Told):
     @property
     def said(self) -> list[tuple[str, str]]:
         """As `Told.said`, without the columns of tables (`shapes`)."""
-        shapes = {id(event) for event in self.shapes}
         return [
             (event.operation, event.collection)
-            for event in self.events
-            if not isinstance(event, ChangeEvent) and id(event) not in shapes
+            for event in self.effects
+            if not isinstance(event, ChangeEvent)
         ]
+
+    @property
+    def effects(self) -> list[AnyEvent]:
+        """All that was said but the columns of tables (`shapes`)."""
+        shapes = {event.event_id for event in self.shapes}
+        return [event for event in self.events if event.event_id not in shapes]
 
     @property
     def shapes(self) -> list[SchemaEvent]:

@@ -76,7 +76,7 @@ def test_the_source_fulfils_its_ports(mariadb: MariaDbServer) -> None:
 async def test_a_copy_comes_between_its_announcements_and_goes_on_after_a_crash(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:
-    """A29: with tables of all sizes, none, and one without a key, whose rows are all one reading."""
+    """A29: tables of all sizes, none, and one without a key, whose rows are all one reading."""
     with mariadb.connect(database=mariadb_database) as db:
         run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_7")
         run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO b SELECT seq FROM seq_1_to_3")

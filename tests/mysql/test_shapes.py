@@ -111,6 +111,8 @@ async def test_the_columns_are_told_before_the_first_row_that_has_them(
         ],
         "key": ["id"],
     }
+    places = [json.loads(bytes(event.origin or b"")) for event in story.shapes]
+    assert all(place.keys() >= {"file", "offset"} for place in places)
     versions = [event.schema_version for event in story.changes]
     assert len(set(versions)) == len(TOLD)
     assert [one["schemaVersion"] for one in shapes] == versions

@@ -211,6 +211,7 @@ class Teller:
             position=f"{place.gtid}:{place.ordinal}",
             schema_version=compiled.version,
             transaction=place.gtid,
+            origin=place.origin.here(),
             operation="modify",
             description=Raw(json.encode(said)),
         )

@@ -151,6 +151,10 @@ class Origin:
         rest = self._rest
         return self._first(number) if rest is None else rest
 
+    def here(self) -> Raw:
+        """The place alone, for what is told beside the rows that are read."""
+        return Raw(self._head + b"}")
+
     def _first(self, number: int) -> Raw:
         assert self._statement is not None
         text, self._statement = self._statement(), None

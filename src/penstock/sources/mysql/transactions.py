@@ -378,8 +378,8 @@ class Transactions:
             return ()
         if table is None:
             return ()
-        self._tell_shape(table)
         self._place.origin.at(event.begin)
+        self._tell_shape(table)
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
             found = partial_changes(event.body, table, self._tables.variant)
         else:
