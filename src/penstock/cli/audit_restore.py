@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from penstock.sources.mysql.restoring.server import Target
 
 _SHOWN: Final = 10
-_PLACE: Final = "a time (2026-01-31T12:00:00Z), a transaction, at:N, beginning, or head"
+_PLACE: Final = (
+    "A day of the trail's time zone (2026-01-31), a moment (2026-01-31T12:00:00Z), a transaction, "
+    "at:N, beginning, or head"
+)
 
 
 class Mode(StrEnum):
@@ -44,7 +47,10 @@ def register(app: typer.Typer) -> None:
 def command(
     name: Annotated[str, typer.Argument(help="The pipeline that keeps the trail.")],
     until: Annotated[
-        str, typer.Option("--until", "--end-date", help=f"The place to restore: {_PLACE}.")
+        str,
+        typer.Option(
+            "--until", "--end-date", help=f"Behind which the tables are wanted. {_PLACE}."
+        ),
     ],
     since: Annotated[
         str, typer.Option("--from", "--start-date", help=f"Of --mode replay: from where. {_PLACE}.")
@@ -116,7 +122,7 @@ def command(
             until_place = job.place(until)
             if mode is Mode.REPLAY:
                 job.replay(
-                    job.place(since),
+                    job.place(since, before=True),
                     until_place,
                     to_file,
                     execute=execute,
@@ -248,11 +254,9 @@ class _Job:
                 ) from None
             raise refused(self._trail.source, error) from None
 
-    def place(self, text: str) -> Place:
-        """The place that `text` names, told to whoever runs the command."""
-        if text == "beginning":
-            return Place(at=0)
-        place = place_of(self._trail, text, head=self._head)
+    def place(self, text: str, *, before: bool = False) -> Place:
+        """The place that `text` names; what is odd about it is told to whoever runs the command."""
+        place = place_of(self._trail, text, head=self._head, before=before)
         if place.late:
             output.stderr().print(
                 f"{place.late} records behind {text} say an earlier time, by a clock that went "
