@@ -244,6 +244,13 @@ async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_
     restore(audited, *wanted, str(tmp_path / "new.sql"), "--into", "elsewhere")
     by_client(tmp_path / "new.sql")
     assert differing(db, "elsewhere", "ref1") == []
+    blind = (*wanted[:2], "--no-target", "--output", str(tmp_path / "blind.sql"))
+    refused = restore(audited, *blind, "--db", "d", fails=True)
+    assert "d.types has columns that the server computes" in str(refused.exception)
+    restore(audited, *blind, *("--table", "d.pairs", "--table", "d.keyless"))
+    run(db, "DELETE FROM d.pairs", "INSERT INTO d.keyless VALUES ('x', 1, 1, NULL)")
+    by_client(tmp_path / "blind.sql")
+    assert differing(db, "d", "ref1") == []
 
 
 # --- places ---------------------------------------------------------------------------------------
