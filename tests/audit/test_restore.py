@@ -696,3 +696,22 @@ async def test_an_update_that_cascades_now_does_not_cascade_while_restoring(
     assert run(db, "SELECT @@foreign_key_checks") == [(1,)]
     restore(audited, "--until", place, "--db", "d", "--execute")
     assert run(db, "SELECT * FROM p") == [(1,)]
+
+
+async def test_a_table_that_another_took_the_place_of_is_no_model(
+    audited: Audited, db: Connected
+) -> None:
+    """What is called `t` now was called otherwise then, and may have other columns."""
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, d DOUBLE)")
+    await audited.begin()
+    run(db, "TRUNCATE TABLE t", "INSERT INTO t VALUES (1, 0.1)")
+    place = f"at:{await audited.catch_up()}"
+    run(
+        db,
+        "CREATE TABLE x (id INT PRIMARY KEY, d FLOAT)",
+        "RENAME TABLE t TO swapped, x TO t",
+    )
+    await audited.catch_up()
+    wanted = ("--until", place, "--table", "d.t", "--into", "then", "--execute")
+    refused = restore(audited, *wanted, fails=True)
+    assert "how it was made is not known" in str(refused.exception)

@@ -168,14 +168,13 @@ class Restorer:
     def _model(self, table: Table) -> ServerTable | None:
         """The table that is there, if it is what it was at the place."""
         db, tbl = table.name
+        # Another table takes its name only once a statement has taken it from this one.
         altered = self._trail.records.find_one(
             {
                 "op": "ddl",
                 "at": {"$gt": self._place.at},
-                "$or": [
-                    {"meta.db": db, "meta.tbl": {"$in": [tbl, ""]}},
-                    {"said.to.db": db, "said.to.coll": tbl},
-                ],
+                "meta.db": db,
+                "meta.tbl": {"$in": [tbl, ""]},
             },
             {"at": 1},
         )
