@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from penstock.audit.trail import Trail
-from penstock.cli.restoring import DOUBTS
+from penstock.cli.restore_asked import DOUBTS
 from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import MariaDbServer
 from tests.audit.restoring import Audited, restore
 from tests.mysql.support import run
 
-SECTION = Path("docs/how-to/audit.md").read_text().partition("## Go back in time\n")[2]
-SECTION = SECTION.partition("\n## ")[0]
+PAGE = Path("docs/how-to/audit.md").read_text()
+SECTION = PAGE.partition("## Go back in time\n")[2].partition("\n## ")[0]
 
 
 def test_the_page_names_every_doubt() -> None:

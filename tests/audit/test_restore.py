@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pymysql
 import pytest
 from deltalake import DeltaTable
@@ -715,3 +716,26 @@ async def test_a_table_that_another_took_the_place_of_is_no_model(
     wanted = ("--until", place, "--table", "d.t", "--into", "then", "--execute")
     refused = restore(audited, *wanted, fails=True)
     assert "how it was made is not known" in str(refused.exception)
+
+
+async def test_a_dry_run_tells_which_rows_differ(audited: Audited, db: Connected) -> None:
+    """For people with some of their keys, and for programs as one line of JSON."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT, m INT)")
+    run(db, "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)")
+    place = f"at:{await audited.catch_up()}"
+    run(db, "UPDATE t SET m = 9 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    run(db, "INSERT INTO t VALUES (4, 4, 4)")
+    await audited.catch_up()
+    wanted = ("--until", place, "--db", "d")
+    for mode in ("state", "undo"):
+        said = restore(audited, *wanted, "--mode", mode).output
+        assert "1 missing, 1 changed, 1 too many" in said
+        assert "~ id = 1: m" in said
+        assert "+ id = 2" in said
+        assert "- id = 4" in said
+    told = msgspec.json.decode(restore(audited, *wanted, "--json").output)
+    (table,) = told["tables"]
+    assert (table["table"], table["rows"], table["same"]) == ("d.t", 3, 1)
+    assert told["transaction"] is not None
+    assert run(db, "SELECT COUNT(*) FROM t") == [(3,)]

@@ -11,7 +11,8 @@ from typing import Final, TextIO, TypeVar
 from penstock.audit.fold import Name, Table, names_before, whole_rows
 from penstock.audit.points import Place, absent, records, renames
 from penstock.audit.trail import Document, Trail
-from penstock.cli.restoring import Asked, Tick, refuse_doubts
+from penstock.cli.restore_asked import Asked
+from penstock.cli.restoring import Tick, refuse_doubts
 from penstock.errors import AuditError, ConfigError
 from penstock.sources.mysql.restoring import sql
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted

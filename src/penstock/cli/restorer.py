@@ -11,8 +11,9 @@ from penstock.audit.fold import Name, Table, decoded
 from penstock.audit.points import Place
 from penstock.audit.trail import Trail
 from penstock.audit.undoing import Undoing
+from penstock.cli.restore_asked import DOUBTS, Asked, Written
 from penstock.cli.restore_sql import all_fitting, created, filling, fitting
-from penstock.cli.restoring import DOUBTS, Asked, Written, rows_known
+from penstock.cli.restoring import rows_known
 from penstock.errors import AuditError
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted
 from penstock.sources.mysql.restoring.differences import (
