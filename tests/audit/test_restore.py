@@ -739,3 +739,22 @@ async def test_a_dry_run_tells_which_rows_differ(audited: Audited, db: Connected
     assert (table["table"], table["rows"], table["same"]) == ("d.t", 3, 1)
     assert told["transaction"] is not None
     assert run(db, "SELECT COUNT(*) FROM t") == [(3,)]
+
+
+@pytest.mark.slow
+async def test_values_that_lie_beside_the_trail_come_back(audited: Audited, db: Connected) -> None:
+    """A8: a row that no record of MongoDB has room for."""
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT, b LONGBLOB)"),
+        f"INSERT INTO t VALUES (1, REPEAT('x\\n', {5 << 20}), REPEAT(x'00ff', {1 << 20}))",
+        f"UPDATE t SET v = REPEAT('y', {9 << 20})",
+    )
+    await audited.catch_up()
+    assert audited.trail.records.count_documents({"spilled": {"$exists": True}}) == 2
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
+    restore(audited, *replayed)
+    assert differing(db, "again", "d") == []
+    restore(audited, "--until", "at:2", "--db", "d", "--into", "then", "--execute")
+    assert run(db, "SELECT LENGTH(v), LENGTH(b) FROM then.t") == [(10 << 20, 2 << 20)]
