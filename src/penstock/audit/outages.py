@@ -152,6 +152,10 @@ class Patience:
                 ) from None
             raise refused(self._trail, error) from None
 
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises StoppedError once we are to stop."""
+        self._wait(seconds)
+
     def _say(self, before: Circuit, error: str, failures: int) -> None:
         if before is Circuit.CLOSED and self._breaker.circuit is Circuit.OPEN:
             logger.warning(

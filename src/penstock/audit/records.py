@@ -5,7 +5,8 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     _id       the event's own id: of source, transaction and place in it (A1)
     at        int64: its place in the trail, from 1; whoever appends gives it
     ts        when it was committed, with milliseconds
-    op        "i", "u", "d"; "ddl", and "gap" for what was lost
+    op        "i", "u", "d"; "ddl", and "gap" for what was lost; "sys" for what was done to the
+              trail itself (penstock.audit.own)
     meta      {db, tbl, pk*, pk_text*, moved_to*, moved_from*}: the key as an ordered object and as
               text; where a key changed, the delete and the insert name the other's
     seq       int64: the number in the source's transaction, from 0
@@ -90,7 +91,7 @@ def record_of(row: Row, *, tz: str) -> Record | None:
         "src": _origin(row, origin),
         **({"schema": Int64(row["schema_version"])} if row["schema_version"] else {}),
         **({"flags": flags} if flags else {}),
-        **_local(row["timestamp"], tz),
+        **local_of(row["timestamp"], tz),
         **({"said": record["said"]} if "said" in record else {}),
     }
 
@@ -208,7 +209,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @lru_cache(maxsize=1024)
-def _local(timestamp: int, tz: str) -> Record:
+def local_of(timestamp: int, tz: str) -> Record:
     """A moment as people at the trail's place read it."""
     try:
         there = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(ZoneInfo(tz))
@@ -246,7 +247,7 @@ def parts_of(record: Mapping[str, Any]) -> Parts:
     head: Record = {}
     content: Record = {}
     for name, value in record.items():
-        if name in _NEITHER:
+        if name in _NEITHER or (name == "done" and record["op"] == "sys"):
             continue
         if name in _CONTENT:
             content[name] = value

@@ -20,7 +20,9 @@ from penstock.audit.config import TrailConfig
 from penstock.errors import AuditError, ConfigError
 
 Document = dict[str, Any]
-RAW: Final = CodecOptions(document_class=RawBSONDocument)
+RAW: Final = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
 """Documents as the bytes that they are: for whatever is hashed."""
 TOLERANT: Final[CodecOptions[Document]] = CodecOptions(
     tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
@@ -155,6 +157,8 @@ def head_of(found: Document) -> Head:
                 f"Penstock writes {VERSION}. Nothing was changed; use the version that wrote it."
             )
         staged = found.get("staged")
+        if not isinstance(found["sealed"], bool):
+            raise TypeError
         return Head(
             source=found["_id"],
             pipeline=found["pipeline"],

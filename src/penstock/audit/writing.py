@@ -182,8 +182,10 @@ class Writer:
             self._stage(entries)
             self._end_parts(progress)
             return
-        self._spill(entries)
         entries = list(entries)
+        if any(entry.spilled is not None for entry in entries):
+            entries = self._unknown(entries)  # of an erased record nothing comes back
+        self._spill(entries)
         while entries:
             batch = self._batch(self._head, entries, progress)
             outcome = self._patience.call(partial(self._attempt, batch))
@@ -207,7 +209,7 @@ class Writer:
 
     def _store_progress(self) -> None:
         moved = {"progress": self._progress, "updatedAt": DatetimeMS(self._now_ms())}
-        while not self._trail.heads.update_one(_unmoved(self._head), {"$set": moved}).matched_count:
+        while not self._trail.heads.update_one(unmoved(self._head), {"$set": moved}).matched_count:
             self._adopt()
         self._head = structs.replace(self._head, progress=self._progress)
         self._saved_at = time.monotonic()
@@ -250,6 +252,13 @@ class Writer:
             session.start_transaction(
                 read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority", j=True)
             )
+            # First: where an erasure took the batch's places, its records are no duplicates.
+            replaced = trail.heads.replace_one(
+                unmoved(self._head), self._stored(batch.after, batch.told), session=session
+            )
+            if replaced.matched_count == 0:
+                session.abort_transaction()
+                return Outcome.MOVED
             try:
                 trail.raw_records.insert_many(batch.records, session=session)
                 trail.batches.insert_one(batch.document, session=session)
@@ -258,12 +267,6 @@ class Writer:
                     raise
                 session.abort_transaction()
                 return Outcome.KNOWN
-            replaced = trail.heads.replace_one(
-                _unmoved(self._head), self._stored(batch.after, batch.told), session=session
-            )
-            if replaced.matched_count == 0:
-                session.abort_transaction()
-                return Outcome.MOVED
             session.commit_transaction()
         return Outcome.DONE
 
@@ -382,7 +385,7 @@ class Writer:
         if head is not None and head.staged == staged:
             return True
         said = self._stored(structs.replace(self._head, staged=staged), {})["staged"]
-        moved = self._trail.heads.update_one(_unmoved(self._head), {"$set": {"staged": said}})
+        moved = self._trail.heads.update_one(unmoved(self._head), {"$set": {"staged": said}})
         return moved.matched_count == 1
 
     def _bring_in(self, staged: Staged) -> None:
@@ -493,7 +496,7 @@ def _refuse_others(head: Head, wanted: Head) -> None:
         )
 
 
-def _unmoved(head: Head) -> Document:
+def unmoved(head: Head) -> Document:
     """Finds the stored head if it is still `head`, and nothing is staged."""
     return {
         "_id": head.source,

@@ -1,0 +1,57 @@
+"""Proving trails in tests, and altering them by hand."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+
+from penstock.audit.archives import Archives
+from penstock.audit.findings import Report
+from penstock.audit.outages import Patience
+from penstock.audit.trail import Trail
+from penstock.audit.verify import Proof
+from tests.audit.support import commit_of, row
+
+
+def patience(trail: Trail) -> Patience:
+    return Patience(trail.source, trail.config, stopping=threading.Event())
+
+
+def verify(trail: Trail, *, archives: tuple[Path, ...] = (), **options: Any) -> Report:
+    """The report of a proof."""
+    named = Archives.at(archives, source=trail.source) if archives else None
+    return Proof(trail, patience(trail), archives=named, **options).run()
+
+
+def history() -> list[dict[str, Any]]:
+    """Twenty changes of every kind, of which each says all that it can."""
+    origin = '{"file":"bin.1","offset":4,"thread":7,"statement":"insert into t","actor":"ann"}'
+    moved = '{"movedTo":{"id":9},"statementAt":0}'
+    return [
+        row(1, after={"id": 1, "name": None}, origin=origin, schema_version=3),
+        row(2, before={"id": 1, "name": None}, after={"id": 1, "name": ""}, snapshot=True),
+        row(3, before={"id": 1, "name": ""}, origin=moved),
+        row(4, after={"id": 4, "deep": {"a": [1, {"b": None}]}, "n": 1.5}),
+        row(5, kind=3, operation_type="alter", full_document='{"sql":"alter table t"}'),
+        *commit_of(6, 15),
+    ]
+
+
+def record_at(trail: Trail, at: int) -> RawBSONDocument:
+    found = trail.raw_records.find_one({"at": Int64(at)})
+    assert found is not None
+    return found
+
+
+def put_back(trail: Trail, record: RawBSONDocument) -> None:
+    """A record as it was, whatever became of it; found by its place or its id."""
+    trail.records.delete_many({"$or": [{"_id": record["_id"]}, {"at": record["at"]}]})
+    trail.raw_records.insert_one(record)
+
+
+def sound(report: Report) -> bool:
+    """Whether nothing was found; shows what was."""
+    assert report.findings == []
+    return report.sound
