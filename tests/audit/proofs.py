@@ -1,18 +1,24 @@
 """Proving trails in tests, and altering them by hand."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from penstock.audit.archives import Archives
+from penstock.audit.archiving import Table
+from penstock.audit.erase import Eraser, Erasure
 from penstock.audit.findings import Report
 from penstock.audit.outages import Patience
+from penstock.audit.searching import key_of
 from penstock.audit.trail import Trail
 from penstock.audit.verify import Proof
 from tests.audit.support import commit_of, row
+
+T = TypeVar("T")
 
 
 def patience(trail: Trail) -> Patience:
@@ -55,3 +61,48 @@ def sound(report: Report) -> bool:
     """Whether nothing was found; shows what was."""
     assert report.findings == []
     return report.sound
+
+
+class Killed(BaseException):
+    """As if the process had been killed."""
+
+
+class Dying(Patience):
+    """Lets so many calls through, and ends the process at the next: before it, or behind it."""
+
+    def __init__(self, trail: Trail, calls: int, *, behind: bool) -> None:
+        super().__init__(trail.source, trail.config, stopping=threading.Event())
+        self.calls = calls
+        self.behind = behind
+
+    def call(self, act: Callable[[], T]) -> T:
+        self.calls -= 1
+        if self.calls < 0 and not self.behind:
+            raise Killed
+        found = super().call(act)
+        if self.calls < 0:
+            raise Killed
+        return found
+
+
+def erase(
+    trail: Trail,
+    key: str,
+    *,
+    archives: tuple[Path, ...] = (),
+    patience: Patience | None = None,
+    **options: Any,
+) -> Erasure:
+    """Erase a key of the table of the tests."""
+    named = Archives.at(archives, source=trail.source) if archives else Archives(())
+    patient = patience or Patience(trail.source, trail.config, stopping=threading.Event())
+    take_over = not trail.has_transactions()
+    eraser = Eraser(trail, patient, named, take_over=take_over)
+    said = {"reason": "request 17", "by": "ann"} | options
+    return eraser.erase(Table("db", "orders"), key_of(key), **said)
+
+
+def everything(trail: Trail) -> str:
+    """All that the trail's collections hold, as text."""
+    names = trail.database.list_collection_names()
+    return "\n".join(repr(one) for name in names for one in trail.database[name].find())

@@ -111,6 +111,7 @@ class ArchivedRow(NamedTuple):
     record: RawBSONDocument
     salt: bytes
     spilled: bytes | None
+    batch: int
     file: str
 
 
@@ -165,10 +166,16 @@ class Archive:
     def rows_of(self, file: File, first: int, last: int) -> Iterator[ArchivedRow]:
         """The records of one of its files. Raises as `rows`."""
         path = self.folder / file.name
-        for row in read_rows(path, ("at", "record", "salt", "spilled")):
+        for row in read_rows(path, ("at", "record", "salt", "spilled", "batch")):
             if first <= row["at"] <= last:
-                record = RawBSONDocument(row["record"], RAW)
-                yield ArchivedRow(row["at"], record, row["salt"], row["spilled"], str(path))
+                yield ArchivedRow(
+                    at=row["at"],
+                    record=RawBSONDocument(row["record"], RAW),
+                    salt=row["salt"],
+                    spilled=row["spilled"],
+                    batch=row["batch"],
+                    file=str(path),
+                )
 
     def chain(self) -> Iterator[dict[str, Any]]:
         """The batches over its records, by number: columns of BATCH_SCHEMA."""

@@ -1,8 +1,8 @@
 """Take content out of a trail: from records, salts, spilled values, staged copies and archives.
 
-What an erasure's record names is taken, however often and wherever it broke off: every step may be
-repeated. A record goes last, so that what lies beside it is found through it; then its salt. What is
-left of it is its head, and the hash of its content, which without the salt says nothing.
+What an erasure's record names is taken, wherever it broke off before: every step may be repeated.
+A record goes last, so that what lies beside it is found through it; then its salt. What is left of
+it is its head, and the hash of its content, which without the salt says nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import bson
 from bson.binary import Binary
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
@@ -20,6 +21,7 @@ from penstock.audit.chain import ERASED_SALT, SALT_BYTES
 from penstock.audit.own import Deed
 from penstock.audit.reading import Reader
 from penstock.audit.records import Record, without_content
+from penstock.audit.trail import RAW
 
 _TOGETHER: Final = 200
 
@@ -33,10 +35,12 @@ def carry_out(reader: Reader, deed: Deed, *, last: int) -> int:
     places = deed.places()
     while chunk := list(islice(places, _TOGETHER)):
         taken += _carry_out(reader, deed, dict(chunk), last=last)
-    reader.call(
-        lambda: reader.trail.records.update_one({"_id": deed.id}, {"$set": {"done": True}})
-    )
     return taken
+
+
+def say_done(reader: Reader, deed: Deed) -> None:
+    """Spare the next erasure to look at this one again."""
+    reader.call(lambda: reader.trail.records.update_one({"_id": deed.id}, {"$set": {"done": True}}))
 
 
 def _carry_out(reader: Reader, deed: Deed, places: dict[int, bytes | None], *, last: int) -> int:
@@ -140,10 +144,12 @@ def _is_of(row: ArchivedRow, deed: Deed) -> bool:
 def _erased_rows(
     rows: Iterable[ArchivedRow], deed: Deed, counted: list[int]
 ) -> Iterator[ArchivedRow]:
+    digests = dict(deed.places())
     for row in rows:
         if _is_of(row, deed):
             counted.append(row.at)
-            left = erased(row.record, deed, deed.digest_at(row.at))
-            yield row._replace(record=left, salt=ERASED_SALT, spilled=None)
+            left = bson.encode(erased(row.record, deed, digests[row.at]))
+            record = RawBSONDocument(left, RAW)
+            yield row._replace(record=record, salt=ERASED_SALT, spilled=None)
         else:
             yield row

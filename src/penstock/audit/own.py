@@ -59,6 +59,8 @@ class Deed(Struct, frozen=True, kw_only=True):
     packed: bytes
     digests: bytes = b""
     archived: bool = True
+    done: bool = False
+    """Whether it says to be carried out; nothing proves that."""
 
     def places(self) -> Iterator[tuple[int, bytes | None]]:
         """Its places, ascending, with the digest of each where it keeps them."""
@@ -102,6 +104,7 @@ def deed_of(record: RawBSONDocument) -> Deed:
             packed=bytes(said["places"]),
             digests=bytes(said["digests"]) if "digests" in said else b"",
             archived=bool(said["archived"]) if "archived" in said else True,
+            done=bool(record.get("done")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError("not a record of our own") from error
@@ -191,13 +194,9 @@ def add_own(
                     raise TrailBusyError(trail=trail.source)
                 patience.pause(_STAGED_PAUSE)
     elif take_over:
-        head = require_head(trail, patience)
-        writer = Writer(
-            trail, head.pipeline, patience=patience, collections=head.collections, now_ms=now_ms
-        )
-        head = writer.open()
+        writer = _taken_over(trail, patience)
         for entry in entries:
-            writer.append([entry], progress=head.progress)
+            writer.append([entry], progress=writer.head.progress)
     else:
         raise AuditError(
             f"trail of {trail.source}: this MongoDB has no transactions, so nothing can be added "
@@ -209,6 +208,24 @@ def add_own(
         lambda: list(trail.records.find({"_id": {"$in": names}}, {"at": 1}).sort("at", 1))
     )
     return [int(record["at"]) for record in found]
+
+
+def _taken_over(trail: Trail, patience: Patience) -> Writer:
+    head = require_head(trail, patience)
+    writer = Writer(trail, head.pipeline, patience=patience, collections=head.collections)
+    writer.open()
+    return writer
+
+
+def settled(trail: Trail, patience: Patience, *, take_over: bool) -> Head:
+    """The head, behind what a crash left on its way where nobody else is to bring it in.
+
+    Raises as `require_head`.
+    """
+    head = require_head(trail, patience)
+    if head.staged is None or not take_over or patience.call(trail.has_transactions):
+        return head
+    return _taken_over(trail, patience).head
 
 
 def require_head(trail: Trail, patience: Patience) -> Head:

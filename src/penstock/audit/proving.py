@@ -41,6 +41,7 @@ class Looked(NamedTuple):
     """A place, judged."""
 
     verdict: Verdict
+    record: RawBSONDocument | None = None
     archived: bool = False
     """Whether an archive has it, proved."""
     archive_told: bool = False
@@ -129,7 +130,7 @@ class Places:
             self._tell(place, record, verdict, batch, findings)
         archived = [self._archived(place, kept, row, covers, findings) for row in rows]
         told = any(one.deed.archived for one in covers if one.deed.act == "retire")
-        return Looked(verdict, any(archived), told)
+        return Looked(verdict, record, any(archived), told)
 
     def _best(
         self,

@@ -101,6 +101,7 @@ class Trail:
         self.staging = self._collection("_staging")
         self.batches = self._collection("_batches")
         self.spilled = self._collection("_spilled")
+        self.retired = self._collection("_retired")
         self.heads: Collection[Document] = self.database[config.offsets]
 
     def _collection(self, ending: str) -> Collection[Document]:

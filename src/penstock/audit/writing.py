@@ -75,6 +75,8 @@ class Writer:
         self._progress = ""
         """Up to where all is written; the stored head's may be behind."""
         self._transactions = False
+        self._retires = False
+        """Whether records have gone from the trail by retention."""
         self._unsure = False
         """Whether the outcome of the last attempt is not known."""
         self._parts: Head | None = None
@@ -113,7 +115,12 @@ class Writer:
         if head.staged is not None:
             self._bring_in(head.staged)
         call(self._drop_pending)
+        self._retires = call(self._has_retired)
         return self._head
+
+    def _has_retired(self) -> bool:
+        wanted = {"op": "sys", "sys.act": "retire"}
+        return self._trail.records.find_one(wanted, {"_id": 1}) is not None
 
     def _opened(self) -> Head:
         trail = self._trail
@@ -259,6 +266,12 @@ class Writer:
             if replaced.matched_count == 0:
                 session.abort_transaction()
                 return Outcome.MOVED
+            if self._retires:
+                # As of the moment in which they would be inserted: each id is there or here.
+                names = {"_id": {"$in": [str(record["_id"]) for record in batch.records]}}
+                if trail.retired.find_one(names, session=session) is not None:
+                    session.abort_transaction()
+                    return Outcome.KNOWN
             try:
                 trail.raw_records.insert_many(batch.records, session=session)
                 trail.batches.insert_one(batch.document, session=session)
@@ -280,6 +293,7 @@ class Writer:
         if head is None or head.staged is not None or head.epoch != self._head.epoch:
             raise self._overtaken()
         self._head = head
+        self._retires = self._has_retired()
 
     def _overtaken(self) -> TrailTakenError:
         return TrailTakenError(
@@ -299,15 +313,20 @@ class Writer:
             found = self._trail.raw_records.find({"_id": {"$in": list(wanted)}})
             return {str(record["_id"]): record for record in found}
 
+        def find_retired() -> set[str]:
+            found = self._trail.retired.find({"_id": {"$in": list(wanted)}}, {"_id": 1})
+            return {str(one["_id"]) for one in found}
+
         stored = self._patience.call(find)
+        retired = self._patience.call(find_retired) - set(stored)
         for name, record in stored.items():
             known = int(record["at"]) <= self._head.at
             if not known or not says_the_same(RawBSONDocument(wanted[name].record or b""), record):
                 raise TrailConflictError(trail=self._trail.source, record=name)
-        if self._transactions and not stored:
+        if self._transactions and not stored and not retired:
             raise TrailConflictError(trail=self._trail.source, record=f"at {self._head.at + 1}")
-        self.known += len(stored)
-        return [entry for entry in entries if entry.id not in stored]
+        self.known += len(stored) + len(retired)
+        return [entry for entry in entries if entry.id not in stored and entry.id not in retired]
 
     def _spill(self, entries: Iterable[Entry]) -> None:
         """Values that a record has no room for: where they lie is in the record (A8)."""
