@@ -1,12 +1,12 @@
 """Archives and retention: what leaves MongoDB is proved where it goes, and its place stays so."""
 
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import bson
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.parquet
 import pytest
 
 from penstock.audit.archives import Archives
@@ -17,6 +17,9 @@ from penstock.errors import AuditError
 from tests.audit.proofs import Dying, Killed, erase, everything, history, patience, sound, verify
 from tests.audit.support import commit_of, marker, row, steps, stored, write, writer_of
 
+# The stubs of both leave element types open.
+pq: Any = pyarrow.parquet
+bson: Any = import_module("bson")
 pytestmark = pytest.mark.server
 
 ORDERS = Table("db", "orders")
@@ -48,7 +51,7 @@ def retire(
     named = Archives.at(archives, source=trail.source) if archives else Archives(())
     take_over = not trail.has_transactions()
     retirer = Retirer(trail, who or patience(trail), named, take_over=take_over)
-    said = {"before_ms": LATER, "reason": "90 days", "by": "ann"} | said
+    said = {"before_ms": LATER, "reason": "90 days", "by": "ann", **said}
     return retirer.retire(table, **said)
 
 

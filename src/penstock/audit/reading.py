@@ -56,6 +56,10 @@ class Reader:
         """The record of a place."""
         return self.patience.call(lambda: self.trail.raw_records.find_one({"at": Int64(at)}))
 
+    def record(self, name: str) -> RawBSONDocument | None:
+        """A record by its id."""
+        return self.patience.call(lambda: self.trail.raw_records.find_one({"_id": name}))
+
     def batch(self, number: int) -> RawBSONDocument | None:
         """A batch by its number."""
         return self.patience.call(lambda: self._raw_batches.find_one({"_id": Int64(number)}))

@@ -6,8 +6,8 @@ archives. Then they go, with their spilled values and staged copies. Their batch
 leaves: some 100 bytes for each record prove that it was there, and what an archive says of it.
 
 Rows are retired (`i`, `u`, `d`), by when they came into the trail; schema changes, gaps and what
-was done to the trail are few, and stay. The ids of what went are kept beside the trail (`_retired`), so
-that a log which is read again adds none of it twice.
+was done to the trail are few, and stay. The ids of what went are kept beside the trail, in
+`_retired`, so that a log which is read again adds none of it twice.
 """
 
 import time
@@ -212,4 +212,4 @@ class Retirer:
                 drop_pieces(self._reader, str(one["_id"]))
         drop_staged(self._reader, batches_of(self._reader, places, last=batch_last))
         mine = wanted | {"_id": {"$in": [one["_id"] for one in ids]}}
-        return call(lambda: trail.records.delete_many(mine)).deleted_count
+        return int(call(lambda: trail.records.delete_many(mine)).deleted_count)
