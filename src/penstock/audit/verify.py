@@ -140,10 +140,11 @@ class Proof:
         stands = {"batch": link.number, "at": link.last, "hash": link.hash}
         wrong = [name for name, value in stands.items() if getattr(head, name) != value]
         if wrong:
-            self._findings.add(
-                "head", "altered", "it is not what stands at the end of the batches",
-                part=", ".join(wrong), at=head.at,
-            )  # fmt: skip
+            says = (
+                f"it is not what stands at the end of the batches: batch {link.number}, place "
+                f"{link.last}, hash {link.hash.hex()}"
+            )
+            self._findings.add("head", "altered", says, part=", ".join(wrong), at=head.at)
 
     # --- the walk --------------------------------------------------------------------------------
 

@@ -331,10 +331,10 @@ class Writer:
                 raise TrailConflictError(trail=self._trail.source, record=name)
         if self._transactions and not stored and not retired:
             raise TrailConflictError(trail=self._trail.source, record=f"at {self._head.at + 1}")
-        known = {*stored, *retired}
-        self.known += len(known)
-        AUDIT_KNOWN.labels(self._trail.source).inc(len(known))
-        return [entry for entry in entries if entry.id not in known]
+        there = {*stored, *retired}
+        self.known += len(there)
+        AUDIT_KNOWN.labels(self._trail.source).inc(len(there))
+        return [entry for entry in entries if entry.id not in there]
 
     def _spill(self, entries: Iterable[Entry]) -> None:
         """Values that a record has no room for: where they lie is in the record (A8)."""
