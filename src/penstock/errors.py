@@ -38,6 +38,7 @@
     │   └── BatchTooLargeError       a batch is more than the driver may hold
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
+    │   ├── TrailHeadError           the head of a trail is not what Penstock writes
     │   ├── TrailBusyError           transient: a large commit is on its way
     │   ├── TrailMovedError          transient: an erasure got ahead of a large commit
     │   ├── TrailTakenError          another writer, or another source, has the trail
@@ -482,6 +483,12 @@ class TrailUnavailableError(AuditError):
 
     code = "audit.unavailable"
     transient = True
+
+
+class TrailHeadError(AuditError):
+    """The head of a trail is not what this Penstock writes; nothing can be told from it."""
+
+    code = "audit.head"
 
 
 class TrailBusyError(AuditError):

@@ -1,5 +1,7 @@
 """`penstock audit verify`, `repair`, `erase`, `archive` and `retain`, as people run them."""
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ to = "audit"
 source = "shop"
 uri = "{uri}"
 database = "{database}"
-answer_seconds = 5
+answer_seconds = 2
 retry_attempts = 1
 """
 
@@ -142,3 +144,29 @@ def test_what_is_no_trail_and_who_does_not_answer_are_told(tmp_path: Path) -> No
         run("verify", "trial")
     with pytest.raises(TrailUnavailableError, match="run this again when it answers"):
         run("verify", "trail")
+
+
+PAGE = Path("docs/how-to/audit.md")
+OURS = {"verify", "repair", "erase", "archive", "retain"}
+
+
+def test_the_commands_of_the_page_run_as_they_stand(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archives = str(tmp_path / "archives")
+    blocks = re.findall(r"```console\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+    ran = 0
+    for line in lines:
+        words = shlex.split(line.removeprefix("$ penstock audit ").replace("2026", "2999"))
+        if words[0] in OURS:
+            code, said = run(*(word.replace("/archives", archives) for word in words))
+            assert code == 0, (line, said)
+            ran += 1
+    assert ran == 8
+    run("archive", "trail", "--before", "2999-01-01", "--to", archives)
+    (example,) = re.findall(
+        r"```python\n(import bson.*?|from pathlib.*?)```", PAGE.read_text(), re.DOTALL
+    )
+    exec(example.replace("/archives", archives), {})
+    assert capsys.readouterr().out.startswith("7 {'id': {'t': 7}")

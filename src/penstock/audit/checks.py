@@ -57,13 +57,14 @@ class Seen(NamedTuple):
 def seen(record: RawBSONDocument) -> Seen:
     """What is to be proved of a record as it is stored."""
     try:
-        if not _written_once(record):
+        found: dict[str, Any] = dict(record.items())
+        if not _written_once(record, found):
             return Seen(State.UNREADABLE, None)
-        parts = parts_of(record)
-        if "erased" not in record:
+        parts = parts_of(found)
+        if "erased" not in found:
             return Seen(State.WHOLE, parts)
-        said: Any = record["erased"]
-        fields: dict[str, Any] = dict(said)
+        said = found["erased"]
+        fields: dict[str, Any] = dict(said.items())
         erased = Erased(fields["at"], bytes(fields["digest"]), fields["by"])
         fits = (
             type(fields["at"]) is Int64
@@ -78,16 +79,17 @@ def seen(record: RawBSONDocument) -> Seen:
     return Seen(State.ERASED, parts, erased) if fits else Seen(State.UNREADABLE, None)
 
 
-def _written_once(record: RawBSONDocument) -> bool:
+def _written_once(record: RawBSONDocument, fields: dict[str, Any]) -> bool:
     """Whether no field is there twice, or of a type that reads as another one.
 
     Only where a record is taken apart for its leaf; all else goes into it byte by byte.
     """
-    if bson.encode(dict(record)) != record.raw:
+    if bson.encode(fields) != record.raw:
         return False
-    inner: list[Any] = [record[name] for name in ("meta", "src") if name in record]
+    inner: list[Any] = [fields[name] for name in ("meta", "src") if name in fields]
     return all(
-        isinstance(one, RawBSONDocument) and bson.encode(dict(one)) == one.raw for one in inner
+        isinstance(one, RawBSONDocument) and bson.encode(dict(one.items())) == one.raw
+        for one in inner
     )
 
 

@@ -10,7 +10,7 @@ from penstock.audit.chain import HASH_BYTES, SALT_BYTES, cut
 from penstock.audit.checks import leaf_seen, seen
 from penstock.audit.own import Deed, deed_of
 from penstock.audit.reading import Reader
-from penstock.errors import AuditError
+from penstock.errors import TrailHeadError
 
 
 class Deeds:
@@ -38,7 +38,7 @@ class Deeds:
         """Read those up to where the head is now."""
         try:
             head = self._reader.call(self._reader.trail.head)
-        except AuditError:
+        except TrailHeadError:
             return  # who walks the trail has said it
         if head is not None and head.at > self._read:
             self.load(last=head.at, batch_last=head.batch)

@@ -17,7 +17,7 @@ from pymongo.write_concern import WriteConcern
 
 from penstock.audit.chain import NO_BATCH
 from penstock.audit.config import TrailConfig
-from penstock.errors import AuditError, ConfigError
+from penstock.errors import ConfigError, TrailHeadError
 
 Document = dict[str, Any]
 RAW: Final = CodecOptions(
@@ -117,7 +117,7 @@ class Trail:
         self.client.close()
 
     def head(self) -> Head | None:
-        """The head as it is; None for a trail without one. Raises PyMongoError, AuditError."""
+        """The head as it is; None for a trail without one. Raises PyMongoError, TrailHeadError."""
         found = self.heads.find_one({"_id": self.source})
         return None if found is None else head_of(found)
 
@@ -150,10 +150,10 @@ RECORD_INDEXES: Final[tuple[dict[str, int], ...]] = (
 
 
 def head_of(found: Document) -> Head:
-    """The head that a document says. Raises AuditError for one that this version did not write."""
+    """The head that a document says. Raises TrailHeadError for one that is not ours."""
     try:
         if found["version"] != VERSION:
-            raise AuditError(
+            raise TrailHeadError(
                 f"the audit trail of {found['_id']} is of version {found['version']}; this "
                 f"Penstock writes {VERSION}. Nothing was changed; use the version that wrote it."
             )
@@ -182,7 +182,7 @@ def head_of(found: Document) -> Head:
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise AuditError(
+        raise TrailHeadError(
             f"the audit trail's head of {found.get('_id')!r} is not what Penstock writes "
             f"({type(error).__name__}). Nothing was changed. If another program keeps its "
             f"offsets in this collection, give `offsets` another name."

@@ -25,7 +25,7 @@ from penstock.audit.outages import Patience
 from penstock.audit.proving import Looked, Places
 from penstock.audit.reading import Reader
 from penstock.audit.trail import Document, Head, Trail
-from penstock.errors import AuditError
+from penstock.errors import AuditError, TrailHeadError
 
 _RAN_ON: Final = 5
 """So often a walk goes on to where the head is now."""
@@ -102,7 +102,7 @@ class Proof:
         head: Head | None = None
         try:
             head = self._call(trail.head)
-        except AuditError as error:
+        except TrailHeadError as error:
             self._findings.add("head", "altered", str(error))
         if head is not None:
             self._chained = not head.sealed or self._key is not None
@@ -247,7 +247,7 @@ class Proof:
         batches = self._strays(trail.batches, "_id", number)
         if not records and not batches:
             return
-        with suppress(AuditError):  # of a head that cannot be read, which is told already
+        with suppress(TrailHeadError):  # of a head that cannot be read, which is told already
             head = self._call(trail.head)
             if head is not None:
                 at = max(at, head.at, head.staged.at if head.staged else 0)
