@@ -14,7 +14,7 @@ from penstock.audit.erase import Eraser, Erasure
 from penstock.audit.findings import Report
 from penstock.audit.outages import Patience
 from penstock.audit.searching import key_of
-from penstock.audit.trail import Trail
+from penstock.audit.trail import RAW, Trail
 from penstock.audit.verify import Proof
 from tests.audit.support import commit_of, row
 
@@ -98,7 +98,7 @@ def erase(
     patient = patience or Patience(trail.source, trail.config, stopping=threading.Event())
     take_over = not trail.has_transactions()
     eraser = Eraser(trail, patient, named, take_over=take_over)
-    said = {"reason": "request 17", "by": "ann"} | options
+    said: dict[str, Any] = {"reason": "request 17", "by": "ann", **options}
     return eraser.erase(Table("db", "orders"), key_of(key), **said)
 
 
@@ -106,3 +106,19 @@ def everything(trail: Trail) -> str:
     """All that the trail's collections hold, as text."""
     names = trail.database.list_collection_names()
     return "\n".join(repr(one) for name in names for one in trail.database[name].find())
+
+
+def copied(trail: Trail) -> dict[str, list[RawBSONDocument]]:
+    """All that the trail's collections hold, to put it back."""
+    names = trail.database.list_collection_names()
+    return {
+        name: list(trail.database[name].with_options(codec_options=RAW).find()) for name in names
+    }
+
+
+def put_all_back(trail: Trail, kept: dict[str, list[RawBSONDocument]]) -> None:
+    """The trail as it was when it was copied."""
+    for name in trail.database.list_collection_names():
+        trail.database[name].delete_many({})
+        if kept.get(name):
+            trail.database[name].with_options(codec_options=RAW).insert_many(kept[name])

@@ -14,7 +14,18 @@ from penstock.audit.archiving import Archived, Table, archive, table_of
 from penstock.audit.retire import Retired, Retirer
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError
-from tests.audit.proofs import Dying, Killed, erase, everything, history, patience, sound, verify
+from tests.audit.proofs import (
+    Dying,
+    Killed,
+    copied,
+    erase,
+    everything,
+    history,
+    patience,
+    put_all_back,
+    sound,
+    verify,
+)
 from tests.audit.support import commit_of, marker, row, steps, stored, write, writer_of
 
 # The stubs of both leave element types open.
@@ -205,12 +216,12 @@ def test_a_driver_that_runs_meanwhile_adds_nothing_twice(trail: Trail, tmp_path:
 def test_killed_at_any_step_a_retirement_converges(
     any_trail: Trail, tmp_path: Path, behind: bool
 ) -> None:
-    calls = 0
+    calls, folder = 0, tmp_path
+    write(any_trail, rows(), events_max=6)
+    keep(any_trail, folder)
+    kept = copied(any_trail)
     for calls in range(200):
-        any_trail.client.drop_database(any_trail.config.database)
-        write(any_trail, rows(), events_max=6)
-        folder = tmp_path / str(calls)
-        keep(any_trail, folder)
+        put_all_back(any_trail, kept)
         try:
             retire(any_trail, folder, who=Dying(any_trail, calls, behind=behind))
         except Killed:

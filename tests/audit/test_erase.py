@@ -11,7 +11,18 @@ from penstock.audit.erase import Eraser
 from penstock.audit.searching import key_of
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError, TrailBusyError
-from tests.audit.proofs import Dying, Killed, erase, everything, patience, record_at, sound, verify
+from tests.audit.proofs import (
+    Dying,
+    Killed,
+    copied,
+    erase,
+    everything,
+    patience,
+    put_all_back,
+    record_at,
+    sound,
+    verify,
+)
 from tests.audit.support import commit_of, marker, row, steps, stored, write, writer_of
 
 pytestmark = pytest.mark.server
@@ -142,9 +153,10 @@ def test_killed_at_any_step_it_converges(any_trail: Trail, behind: bool) -> None
     """Before the erasure stands in the chain nothing is gone; from then on a proof tells it."""
     seen: set[bool] = set()
     calls = 0
+    write(any_trail, rows(), events_max=5)
+    kept = copied(any_trail)
     for calls in range(200):
-        any_trail.client.drop_database(any_trail.config.database)
-        write(any_trail, rows(), events_max=5)
+        put_all_back(any_trail, kept)
         try:
             erase(any_trail, '{"id": 77}', patience=Dying(any_trail, calls, behind=behind))
         except Killed:

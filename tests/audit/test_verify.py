@@ -96,7 +96,7 @@ def test_every_field_of_every_record_is_proved(filled: Trail) -> None:
     assert sound(verify(filled))
 
 
-def test_a_field_more_or_twice_or_in_another_order_is_found(filled: Trail) -> None:
+def test_a_field_more_or_in_another_order_is_found(filled: Trail) -> None:
     kept = record_at(filled, 4)
     record = dict(kept)
     for change in (
@@ -114,6 +114,26 @@ def test_a_field_more_or_twice_or_in_another_order_is_found(filled: Trail) -> No
     turned = dict(reversed(list(dict(kept["chg"]).items())))
     filled.records.update_one({"_id": record["_id"]}, {"$set": {"chg": turned}})
     assert verify(filled).broken == 1
+
+
+def test_a_field_twice_or_of_a_type_that_reads_alike_is_found(filled: Trail) -> None:
+    """Bytes that our reading would take for what was written."""
+    kept = record_at(filled, 4)
+    meta = bytes(kept["meta"].raw)
+    twice = b"\x02op\0\x02\0\0\0d\0" + kept.raw[4:]
+    symbol = kept.raw[4:].replace(b"\x02op\0", b"\x0eop\0")
+    inner = (meta[:-1] + b"\x02db\0\x03\0\0\0db\0\0")[4:]
+    inner = (len(inner) + 4).to_bytes(4, "little") + inner
+    for forged in (twice, symbol, kept.raw[4:].replace(meta, inner)):
+        assert forged != kept.raw[4:]
+        filled.records.delete_one({"at": 4})
+        whole = (len(forged) + 4).to_bytes(4, "little") + forged
+        filled.raw_records.insert_one(RawBSONDocument(whole, RAW))
+        report = verify(filled)
+        assert report.first_broken is not None, forged
+        assert report.first_broken.at == 4
+    put_back(filled, kept)
+    assert sound(verify(filled))
 
 
 def test_a_deleted_record_is_missing_by_its_place(filled: Trail) -> None:
