@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from bson.binary import Binary
 from bson.int64 import Int64
+from msgspec import structs
 
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import archive
@@ -18,6 +19,7 @@ from penstock.audit.repair import Repaired, Repairer
 from penstock.audit.trail import Trail
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.errors import AuditError
+from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
 from tests.audit.proofs import erase, patience, record_at, sound, verify
 from tests.audit.support import marker, stored, writer_of
@@ -27,12 +29,22 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def endpoint() -> Iterator[str]:
-    """A service whose log has twenty changes and a gap; of another source as well."""
+def commits() -> list[list[AnyEvent]]:
+    """Twenty changes and a gap; of another source as well."""
+    return [
+        *([insert(n)] for n in range(8)),
+        [insert(n, source="other") for n in range(3)],
+        [gap()],
+        [insert(n) for n in range(20, 31)],
+        [insert(9, document={"v": "x" * 3000})],
+    ]
+
+
+@pytest.fixture
+def endpoint(commits: list[list[AnyEvent]]) -> Iterator[str]:
+    """A service whose log has them."""
     log = BlockLog()
-    log.append([[insert(n)] for n in range(8)])
-    log.append([[insert(n, source="other") for n in range(3)], [gap()]])
-    log.append([[insert(n) for n in range(20, 31)], [insert(9, document={"v": "x" * 3000})]])
+    log.append(commits)
     server = FlightServer(log)
     server.start()
     yield server.address
@@ -119,10 +131,13 @@ def test_what_nobody_has_is_said_and_not_written(filled: Trail) -> None:
     assert {one.at for one in verify(filled).findings} == set(broken) - {12, 13}
 
 
-def test_a_log_that_says_something_else_is_not_believed(filled: Trail) -> None:
+def test_a_log_that_says_something_else_is_not_believed(
+    filled: Trail, commits: list[list[AnyEvent]]
+) -> None:
     """Only what gives the stored leaf with the stored salt is written."""
     log = BlockLog()
-    log.append([[insert(n, document={"_id": n, "total": "forged"})] for n in range(8)])
+    forged = structs.replace(commits[2][0], timestamp=commits[2][0].timestamp + 1)
+    log.append([*commits[:2], [forged], *commits[3:]])
     server = FlightServer(log)
     server.start()
     filled.records.delete_one({"at": 3})
