@@ -11,6 +11,7 @@ import pytest
 
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import Archived, Table, archive, table_of
+from penstock.audit.erase import Eraser
 from penstock.audit.retire import Retired, Retirer
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError
@@ -255,6 +256,25 @@ def test_an_erasure_reaches_into_archives(any_trail: Trail, tmp_path: Path) -> N
     report = verify(any_trail, archives=(tmp_path,))
     assert sound(report)
     assert (report.retired, report.archived) == (3, 3)
+
+
+def test_a_file_that_an_erasure_left_behind_is_told_and_removed(
+    any_trail: Trail, tmp_path: Path
+) -> None:
+    """As if it had been killed between the new manifest and the removal of the old file."""
+    write(any_trail, [row(1, after={"id": 77, "mail": "w"}), row(2, after={"id": 2})])
+    keep(any_trail, tmp_path)
+    (old,) = tmp_path.rglob("records-*.parquet")
+    data = old.read_bytes()
+    erase(any_trail, "77", archives=(tmp_path,))
+    assert not old.exists()
+    old.write_bytes(data)
+    report = verify(any_trail, archives=(tmp_path,))
+    assert (report.broken, report.unfinished, report.findings[0].file) == (0, 1, str(old))
+    named = Archives.at([tmp_path], source="shop")
+    Eraser(any_trail, patience(any_trail), named).resume(everything=True)
+    assert not old.exists()
+    assert sound(verify(any_trail, archives=(tmp_path,)))
 
 
 def test_an_archive_that_an_erasure_did_not_reach_is_told(any_trail: Trail, tmp_path: Path) -> None:

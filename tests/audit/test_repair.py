@@ -31,8 +31,9 @@ pytestmark = pytest.mark.server
 @pytest.fixture
 def commits() -> list[list[AnyEvent]]:
     """Twenty changes and a gap; of another source as well."""
+    single: list[list[AnyEvent]] = [[insert(n)] for n in range(8)]
     return [
-        *([insert(n)] for n in range(8)),
+        *single,
         [insert(n, source="other") for n in range(3)],
         [gap()],
         [insert(n) for n in range(20, 31)],

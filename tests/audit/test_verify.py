@@ -119,13 +119,13 @@ def test_a_field_more_or_in_another_order_is_found(filled: Trail) -> None:
 def test_a_field_twice_or_of_a_type_that_reads_alike_is_found(filled: Trail) -> None:
     """Bytes that our reading would take for what was written."""
     kept = record_at(filled, 4)
-    meta = bytes(kept["meta"].raw)
-    twice = b"\x02op\0\x02\0\0\0d\0" + kept.raw[4:]
-    symbol = kept.raw[4:].replace(b"\x02op\0", b"\x0eop\0")
+    meta, raw = bytes(kept["meta"].raw), bytes(kept.raw)
+    twice = b"\x02op\0\x02\0\0\0d\0" + raw[4:]
+    symbol = raw[4:].replace(b"\x02op\0", b"\x0eop\0")
     inner = (meta[:-1] + b"\x02db\0\x03\0\0\0db\0\0")[4:]
     inner = (len(inner) + 4).to_bytes(4, "little") + inner
-    for forged in (twice, symbol, kept.raw[4:].replace(meta, inner)):
-        assert forged != kept.raw[4:]
+    for forged in (twice, symbol, raw[4:].replace(meta, inner)):
+        assert forged != raw[4:]
         filled.records.delete_one({"at": 4})
         whole = (len(forged) + 4).to_bytes(4, "little") + forged
         filled.raw_records.insert_one(RawBSONDocument(whole, RAW))
@@ -391,6 +391,15 @@ def test_what_is_on_its_way_is_no_forgery(standalone: Any, mongo_database: str) 
     assert sound(verify(with_parts))
     with_parts.client.drop_database(mongo_database)
     with_parts.close()
+
+
+def test_a_trail_of_which_all_records_are_gone_is_still_looked_through(trail: Trail) -> None:
+    write(trail, [row(n, after={"id": n}) for n in range(1, 1202)])
+    trail.records.delete_many({})
+    trail.records.insert_many([{"_id": n, "at": 5000 + n} for n in range(1001)])
+    report = verify(trail)
+    assert (report.broken, len(report.findings)) == (1201 + 1000, 100)
+    assert any("what else lies beyond" in one for one in report.unchecked)
 
 
 def test_findings_are_listed_up_to_a_limit_and_all_counted(filled: Trail) -> None:

@@ -147,6 +147,11 @@ class Archive:
         }
         return [str(paths[name]) for name in sorted(self._damaged)]
 
+    def leftovers(self) -> list[Path]:
+        """Files of records that do not belong to it: a rewriting that died left them."""
+        known = {one.name for one in self.files}
+        return [one for one in self.folder.glob("records-*.parquet") if one.name not in known]
+
     @property
     def files(self) -> tuple[File, ...]:
         """All that belong to it."""
@@ -207,6 +212,10 @@ class Archives:
     def damaged(self) -> list[str]:
         """As `Archive.damaged`, of all."""
         return [path for one in self.all for path in one.damaged()]
+
+    def leftovers(self) -> list[str]:
+        """As `Archive.leftovers`, of all."""
+        return [str(path) for one in self.all for path in one.leftovers()]
 
     def rows(self, first: int, last: int) -> Iterator[ArchivedRow]:
         """Their records from place `first` to `last`, by place; one in several comes so often."""

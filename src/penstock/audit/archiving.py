@@ -155,7 +155,8 @@ def _begins(to: Path, trail: Trail, table: Table | None) -> int:
     mine = [
         one.manifest.last
         for one in Archives.at([to], source=trail.source).all
-        if one.manifest.records == trail.config.records
+        if (one.manifest.database, one.manifest.records)
+        == (trail.config.database, trail.config.records)
         and one.manifest.table == (None if table is None else str(table))
     ]
     return max(mine, default=0) + 1
@@ -357,9 +358,11 @@ def rewrite(archive_: Archive, file: File, rows: Iterable[ArchivedRow]) -> None:
             os.fsync(drafted.fileno())
         draft.replace(folder / MANIFEST)
         sync_folder(folder)
-        # What an attempt that died left is of no use, and may hold what is erased.
-        known = {one.name for one in archive_.files}
-        for left in folder.glob("records-*.parquet"):
-            if left.name not in known:
-                left.unlink()
-        sync_folder(folder)
+    sweep(archive_)
+
+
+def sweep(archive_: Archive) -> None:
+    """Remove what a rewriting left: it is of no use, and may hold what is erased."""
+    for left in archive_.leftovers():
+        left.unlink()
+    sync_folder(archive_.folder)

@@ -16,7 +16,7 @@ from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from penstock.audit.archives import ArchivedRow, Archives
-from penstock.audit.archiving import rewrite
+from penstock.audit.archiving import rewrite, sweep
 from penstock.audit.chain import ERASED_SALT, SALT_BYTES
 from penstock.audit.own import Deed
 from penstock.audit.reading import Reader
@@ -125,6 +125,7 @@ def carry_out_archived(archives: Archives, deed: Deed) -> int:
     """Take what an erasure names out of archives. Returns how many records had content there."""
     taken = 0
     for archive in archives.all:
+        sweep(archive)
         for file in archive.manifest.files:
             if file.last < deed.first or file.first > deed.last:
                 continue

@@ -27,6 +27,7 @@ from penstock.audit.own import Deed
 from penstock.audit.reading import Reader
 
 T = TypeVar("T")
+_LOOKS: Final = 500
 _SPILLED: Final = "its values, which lie beside it, are not what was written"
 
 
@@ -60,6 +61,8 @@ class Places:
         self._records = Peek(reader.records(first, last))
         self._covers = Peek(one for one in deeds.in_order() if one[0] >= first)
         self._rows = Peek(archives.rows(first, last))
+        self._confirmed = 0
+        """Problems in a row that another look did not end."""
         self.moved = False
         """Whether something was told by a deed beyond the end of this walk."""
 
@@ -118,8 +121,9 @@ class Places:
         records, covers, rows = self._take(place, findings)
         salt = batch.salts[offset] if batch.salts else None
         record, verdict = self._best(records, kept, salt, covers)
-        if verdict.problem is not None:
+        if verdict.problem is not None and self._is_worth_another_look():
             record, verdict, covers = self._again(number, offset, place, kept, covers)
+            self._confirmed = 0 if verdict.problem is None else self._confirmed
         if len(records) > 1:
             for other in records:
                 if record is None or other.raw != record.raw:
@@ -131,6 +135,11 @@ class Places:
         archived = [self._archived(place, kept, row, covers, findings) for row in rows]
         told = any(one.deed.archived for one in covers if one.deed.act == "retire")
         return Looked(verdict, record, any(archived), told)
+
+    def _is_worth_another_look(self) -> bool:
+        """Whether something may have been done since; where all is broken, now and then."""
+        self._confirmed += 1
+        return self._confirmed <= _LOOKS or self._confirmed % _LOOKS == 0
 
     def _best(
         self,

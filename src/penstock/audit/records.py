@@ -19,7 +19,12 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     flags     of copied, keyless, partial: those that hold
     ts_local  ISO 8601 in the trail's time zone, which is `tz`
     ts_ist    "YYYY-MM-DD HH:MM:SS", while the time zone is Asia/Kolkata
-    said*     of a ddl or gap: what the source said
+    said*     of a ddl or gap: what the source said; of a sys: what people said
+    sys       of a sys: what was done, and at which places
+    spilled*  {bytes, sha256}: instead of chg and said, where they are too large
+    erased    {at, digest, by}: the content (*) is gone, by the record at `at` with the id `by`; the
+              digest stands for it in the leaf
+    done      of a sys: whether all of it was carried out; nothing proves that
 
 `copied`: of a copy, not a change that was seen. `keyless`: the table has no key, and the row's
 digest stands for one (A11). `partial`: the row before the change was not sent, so `chg` has no `f`.

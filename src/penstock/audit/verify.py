@@ -27,6 +27,7 @@ from penstock.audit.reading import Reader
 from penstock.audit.trail import Document, Head, Trail
 from penstock.errors import AuditError, TrailHeadError
 
+_STRAYS: Final = 10 * FINDINGS_MAX
 _RAN_ON: Final = 5
 """So often a walk goes on to where the head is now."""
 
@@ -69,6 +70,11 @@ class Proof:
         for path in self._archives.damaged():
             says = "the file is gone, or not what its manifest says"
             self._findings.add("archive", "altered", says, file=path)
+        for path in self._archives.leftovers():
+            says = "an erasure left it, and it may hold what is erased: run `penstock audit erase"
+            self._findings.add(
+                "archive", "unfinished", f"{says} --unfinished` with this --archive", file=path
+            )
         link = self._start(number)
         begun = link.last + 1
         self._expecting(link.hash, f"what lies before batch {link.number + 1}")
@@ -262,8 +268,12 @@ class Proof:
                 self._findings.add("record", "beyond", says, at=_whole(one.get("at")), **facts)
 
     def _strays(self, collection: Any, field: str, end: int) -> list[Document]:
+        """The first of what lies elsewhere; of the others it is said that they do."""
         wanted = {field: {"$not": {"$gte": Int64(1), "$lte": Int64(end)}}}
-        return self._call(lambda: list(collection.find(wanted).limit(10 * FINDINGS_MAX)))
+        found = self._call(lambda: list(collection.find(wanted).limit(_STRAYS)))
+        if len(found) == _STRAYS:
+            self._unchecked.append(f"what else lies beyond the head in {collection.name}")
+        return found
 
     def _look_for_pieces(self) -> None:
         """Nothing lies beside a record that is erased."""
