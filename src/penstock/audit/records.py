@@ -27,7 +27,8 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     done      of a sys: whether all of it was carried out; nothing proves that
 
 `copied`: of a copy, not a change that was seen. `keyless`: the table has no key, and the row's
-digest stands for one (A11). `partial`: the row before the change was not sent, so `chg` has no `f`.
+digest stands for one (A11). `partial`: the row before the change was not sent, so
+`chg` has no `f`; or an insert lacks columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -114,6 +115,7 @@ def _change(row: Row) -> Record:
     partial = False
     if operation == "i":
         chg = _from_to(None, after)
+        partial = bool(row["unchanged"])
     elif operation == "d":
         chg = _from_to(before, None)
         partial = before is None
