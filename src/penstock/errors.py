@@ -38,6 +38,8 @@
     │   └── BatchTooLargeError       a batch is more than the driver may hold
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
+    │   ├── TrailSlowError           a query took longer than it may
+    │   ├── TrailMissingError        nothing was written to it yet
     │   ├── TrailMovedError          transient: an erasure got ahead of a large commit
     │   ├── TrailTakenError          another writer, or another source, has the trail
     │   └── TrailConflictError       another record has the id of one that is to be written
@@ -481,6 +483,18 @@ class TrailUnavailableError(AuditError):
 
     code = "audit.unavailable"
     transient = True
+
+
+class TrailSlowError(AuditError):
+    """A query of a trail took longer than it may, and was given up."""
+
+    code = "audit.slow"
+
+
+class TrailMissingError(AuditError):
+    """A trail that is to be read was not begun yet."""
+
+    code = "audit.missing"
 
 
 class TrailMovedError(AuditError):
