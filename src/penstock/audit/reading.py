@@ -23,7 +23,7 @@ from pymongo.errors import ExecutionTimeout, NetworkTimeout, PyMongoError
 from penstock.audit.cursors import Cursor
 from penstock.audit.filters import Conditions, Filters, Order, conditions
 from penstock.audit.outages import passes
-from penstock.audit.plans import Part, Times, by_time, parts_of
+from penstock.audit.plans import Index, Part, Times, by_time, parts_of
 from penstock.audit.records import Record
 from penstock.audit.trail import TOLERANT, Document, Head, Trail, head_of
 from penstock.audit.writing import SPILL_BYTES
@@ -48,7 +48,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 def decoded(record: RawBSONDocument) -> Record:
     """A record for people and programs; values that were spilled are not loaded."""
-    return _decoded(record.raw)
+    return _decoded(bytes(record.raw))
 
 
 def _decoded(data: bytes) -> Record:
@@ -76,25 +76,35 @@ class Reader:
         except PyMongoError as error:
             if error.timeout or passes(error):
                 raise self._unavailable(error) from None
-            raise self._refusal(error) from None
+            raise self._refusal(error, seconds) from None
 
     def head(self) -> Head:
         """How far the trail has come. Raises AuditError if there is none."""
         with self._asking() as session:
             return self._head(session)
 
-    def page(self, filters: Filters, *, order: Order, limit: int, after: int | None = None) -> Page:
-        """The next records behind the place `after` in `order`, at most `limit`; from the start of
-        that order without it.
+    def page(
+        self,
+        filters: Filters,
+        *,
+        order: Order,
+        limit: int,
+        after: int | None = None,
+        behind: int = 0,
+    ) -> Page:
+        """The next records that follow the place `after` in `order`, at most `limit`; from the
+        start of that order without it. The places up to `behind` are not looked at.
 
         At least one record, or done. Nothing beyond the head of this moment. Raises TrailSlowError
         when MongoDB takes too long, TrailUnavailableError when it does not answer.
         """
         with self._asking() as session:
             head = self._head(session)
-            first, last = 1, head.at
-            if after is not None:
-                first, last = (after + 1, last) if order == "asc" else (first, min(last, after - 1))
+            first, last = behind + 1, head.at
+            if after is not None and order == "asc":
+                first = max(first, after + 1)
+            elif after is not None:
+                last = min(last, after - 1)
             times = self._times(filters, session)
             asked = conditions(filters)
             for part in parts_of(filters, first=first, last=last, order=order, times=times):
@@ -102,7 +112,7 @@ class Reader:
                 if found:
                     place = int(found[-1]["at"])
                     return Page(records=found, after=place, done=False, head=head)
-        end = (max(head.at, after or 0)) if order == "asc" else 0
+        end = max(head.at, after or 0, behind) if order == "asc" else behind
         return Page(records=(), after=end, done=True, head=head)
 
     def records(
@@ -114,8 +124,10 @@ class Reader:
         limit: int | None = None,
         page: int = BULK_PAGE,
         until: int | None = None,
+        behind: int = 0,
     ) -> Iterator[RawBSONDocument]:
-        """Every record, page by page, or `limit` of them; none above the place `until`.
+        """Every record, page by page, or `limit` of them; none above the place `until`, and only
+        those behind the place `behind`.
 
         In ascending order without `until`, it ends when it has met the head.
         """
@@ -124,7 +136,11 @@ class Reader:
         left = limit
         while left is None or left > 0:
             found = self.page(
-                filters, order=order, after=after, limit=page if left is None else min(page, left)
+                filters,
+                order=order,
+                after=after,
+                limit=page if left is None else min(page, left),
+                behind=behind,
             )
             for record in found.records:
                 if until is not None and record["at"] > until:
@@ -161,6 +177,25 @@ class Reader:
                 f"trail of {self.source}: the cursor is of another trail, or of this one before it "
                 f"was begun anew. Nothing was read. Begin without --cursor."
             )
+
+    def at(self, place: int) -> Record:
+        """The record at a place, whole. Raises AuditError if it is not there."""
+        with self._asking() as session:
+            found = self._records.find_one({"at": Int64(place)}, session=session)
+        if found is None:
+            raise AuditError(
+                f"trail of {self.source}: there is no record at place {place}. Run "
+                f"`penstock audit verify`."
+            )
+        return self.whole(found)
+
+    def aggregate(
+        self, pipeline: list[Document], *, index: Index | None, seconds: float
+    ) -> list[Document]:
+        """What MongoDB makes of the records; all of it, so it must be little. Raises AuditError."""
+        hint: Document = {} if index is None else {"hint": dict(index)}
+        with self._asking(seconds) as session:
+            return list(self._trail.records.aggregate(pipeline, session=session, **hint))
 
     def whole(self, record: RawBSONDocument) -> Record:
         """A record with all of its values, those that were spilled too, decoded.
@@ -201,19 +236,20 @@ class Reader:
     # --- one page --------------------------------------------------------------------------------
 
     @contextmanager
-    def _asking(self) -> Generator[ClientSession]:
+    def _asking(self, seconds: float | None = None) -> Generator[ClientSession]:
         """A session in which what is asked for follows what was answered, within our time."""
+        seconds = self._seconds if seconds is None else seconds
         try:
-            with pymongo.timeout(self._seconds), self._trail.client.start_session() as session:
+            with pymongo.timeout(seconds), self._trail.client.start_session() as session:
                 yield session
         except PyMongoError as error:
-            raise self._refusal(error) from None
+            raise self._refusal(error, seconds) from None
 
-    def _refusal(self, error: PyMongoError) -> AuditError:
+    def _refusal(self, error: PyMongoError, seconds: float) -> AuditError:
         kind, trail = type(error).__name__, f"trail of {self.source}"
         if isinstance(error, ExecutionTimeout | NetworkTimeout):
             return TrailSlowError(
-                f"{trail}: MongoDB did not answer within {self._seconds:g} s, and the query was "
+                f"{trail}: MongoDB did not answer within {seconds:g} s, and the query was "
                 f"given up. Nothing was changed. Ask for less: a table, a key, a day."
             )
         if passes(error):

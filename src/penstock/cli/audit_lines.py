@@ -82,6 +82,8 @@ class Lines:
                 line.append(" " * _GAP)
             line.append_text(column)
         line.rstrip()
+        if self._width is not None:
+            line.truncate(self._width, overflow="ellipsis")
         return line
 
 
@@ -96,6 +98,6 @@ def fitted(widths: list[int], width: int) -> list[int]:
         others = [n for n in range(len(given)) if n not in (*_FIXED, _CHANGES)]
         widest = max(others, key=lambda n: given[n])
         if left >= wanted or given[widest] <= _WIDTH_MIN:
-            given[_CHANGES] = max(wanted if left < 1 else 1, min(left, 10_000))
+            given[_CHANGES] = max(1, left)
             return given
         given[widest] -= 1

@@ -1,9 +1,7 @@
 """`penstock audit query`: records of a trail, page by page, for people and for programs."""
 
-import csv
 import sys
 from collections.abc import Iterator
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -89,6 +87,7 @@ def command(
     with open_trail(config, name) as trail:
         from penstock.audit.cursors import cursor_of
         from penstock.audit.reading import Reader
+        from penstock.cli.audit_writing import write_csv, write_jsonl
 
         filters = options.filters(
             trail.config.tz,
@@ -110,12 +109,17 @@ def command(
             after = went.after
         asked = _Asked(reader, filters, which, after, limit, trail.config.tz)
         if form == "csv":
-            _write_csv(asked)
+            # Twice over the same records: the first line has the columns of all of them.
+            last = reader.head().at
+            write_csv(
+                sys.stdout.buffer, reader, lambda: asked.records(until=last), tz=trail.config.tz
+            )
         elif form == "jsonl":
-            _write_jsonl(asked, canonical=canonical)
+            write_jsonl(sys.stdout.buffer, reader, asked.records(), canonical=canonical)
         else:
             asked.limit = limit or _SHOWN
             _write_table(asked, wide=wide)
+        sys.stdout.flush()
         _say_next(asked.next(), as_json=as_json)
 
 
@@ -202,33 +206,6 @@ def _write_table(asked: _Asked, *, wide: bool) -> None:
         console.print(lines.line(record), soft_wrap=True)
     for record in found:
         console.print(lines.line(decoded(record)), soft_wrap=True)
-
-
-def _write_jsonl(asked: _Asked, *, canonical: bool) -> None:
-    from penstock.audit.shown import json_text
-
-    for record in asked.records():
-        whole = asked.reader.whole(record)
-        sys.stdout.buffer.write(json_text(whole, canonical=canonical).encode() + b"\n")
-    sys.stdout.flush()
-
-
-def _write_csv(asked: _Asked) -> None:
-    from penstock.audit.csv import COLUMNS_MAX, header_of, rows_of
-
-    # Twice over the same records: the first line has the columns of all of them.
-    until = asked.reader.head().at
-    columns, said = asked.reader.columns(asked.records(until=until), most=COLUMNS_MAX)
-    stream = TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="", write_through=True)
-    try:
-        lines = csv.writer(stream)
-        lines.writerow(header_of(columns, tz=asked.tz, said=said))
-        whole = (asked.reader.whole(record) for record in asked.records(until=until))
-        for row in rows_of(whole, columns=sorted(columns), tz=asked.tz, said=said):
-            lines.writerow(row)
-    finally:
-        stream.detach()
-    sys.stdout.flush()
 
 
 def _say_next(cursor: "Cursor | None", *, as_json: bool) -> None:

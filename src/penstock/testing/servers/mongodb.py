@@ -155,7 +155,13 @@ class MongoReplicaSet:
             *self._replication,
             *("--dbpath", str(data)),
             *("--bind_ip", "127.0.0.1", "--port", str(self._ports[index]), "--nounixsocket"),
-            *("--wiredTigerCacheSizeGB", f"{self._cache_gb:g}", "--oplogSize", str(self._oplog_mb), "--quiet"),
+            *(
+                "--wiredTigerCacheSizeGB",
+                f"{self._cache_gb:g}",
+                "--oplogSize",
+                str(self._oplog_mb),
+                "--quiet",
+            ),
         ]
         for name, value in self._parameters.items():
             command += ["--setParameter", f"{name}={value}"]
