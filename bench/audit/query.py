@@ -25,7 +25,7 @@ from penstock.audit.batches import batch_of
 from penstock.audit.config import TrailConfig
 from penstock.audit.entries import entry_of
 from penstock.audit.filters import Filters, Order, filters_of
-from penstock.audit.reading import Reader
+from penstock.audit.querying import Querier
 from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Head, Trail, document_of_head
 from penstock.event import event_id
@@ -173,16 +173,16 @@ def main() -> None:
         begun = time.perf_counter()
         fill(trail)
         print(f"{RECORDS:,} records in {time.perf_counter() - begun:.0f} s")
-        reader = Reader(trail)
+        querier = Querier(trail)
         for one in targets():
 
             def read(one: Target = one) -> int:
                 return sum(
-                    1 for _ in reader.records(one.filters, order=one.order, limit=one.records)
+                    1 for _ in querier.records(one.filters, order=one.order, limit=one.records)
                 )
 
             def decode(one: Target = one) -> int:
-                found = reader.records(one.filters, order=one.order, limit=one.records)
+                found = querier.records(one.filters, order=one.order, limit=one.records)
                 return sum(1 for record in found if bson.decode(record.raw))
 
             took, count = milliseconds(read)

@@ -14,8 +14,8 @@ from bson import json_util
 from penstock.audit.trail import Trail
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, row, text, write
-from tests.audit.test_reading import erase
-from tests.cli.service import Done, penstock
+from tests.audit.test_querying import erase
+from tests.cli.service import COMMAND, Done, penstock
 
 pytestmark = pytest.mark.server
 
@@ -61,6 +61,18 @@ def test_a_table_shows_who_changed_what(
     assert "DROP TABLE" in lines[3]
 
 
+def test_a_key_of_another_type_is_not_found_and_it_is_said_why(
+    capsys: pytest.CaptureFixture[str], config: str, trail: Trail
+) -> None:
+    """A12."""
+    write(trail, [row(1, after={"id": "123"})])
+    done = query(capsys, config, "--pk", "123")
+    assert (done.code, done.out) == (0, "")
+    assert """--pk '"123"'""" in done.err
+    assert query(capsys, config, "--pk", "5x").err == "no record matches\n"
+    assert "id:→" in query(capsys, config, "--pk", '"123"').out
+
+
 def test_null_and_what_is_not_there_are_shown_apart(
     capsys: pytest.CaptureFixture[str], config: str, trail: Trail
 ) -> None:
@@ -88,18 +100,14 @@ def test_jsonl_is_the_record_whole_and_canonical_keeps_every_type(
     assert relaxed["ts"] == {"$date": "2023-11-14T22:13:20.001Z"}
 
 
-def test_csv_has_the_columns_of_all_records_in_its_first_line(
-    capfdbinary: pytest.CaptureFixture[bytes], config: str, trail: Trail
-) -> None:
+def test_csv_has_the_columns_of_all_records_in_its_first_line(config: str, trail: Trail) -> None:
     write(
         trail,
         [row(1, after={"id": 1, "a": 'say "x",\r\nthen'}), row(2, after={"id": 2, "b": "=cmd()"})],
     )
-    done = penstock(
-        capfdbinary,  # type: ignore[arg-type]
-        *("audit", "query", "trail", "--config", config, "--format", "csv", "--order", "asc"),
-    )
-    written = done.out.decode()  # type: ignore[attr-defined]
+    command = (*COMMAND, "audit", "query", "trail", "--config", config, "--format", "csv")
+    done = subprocess.run((*command, "--order", "asc"), capture_output=True, check=True)
+    written = done.stdout.decode()
     assert "\r\n" in written
     lines = list(csv.reader(StringIO(written, newline=""), strict=True))
     assert lines[0][6:] == [
@@ -179,10 +187,8 @@ def test_a_pipeline_without_a_trail_is_said_to_have_none(
 
 def test_whoever_reads_no_further_ends_it_quietly(config: str, trail: Trail) -> None:
     write(trail, commit_of(1, 5_000), events_max=5_000)
-    command = [sys.executable, "-m", "penstock.cli", "audit", "query", "trail", "--json"]
-    with subprocess.Popen(
-        [*command, "--config", config], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    command = (*COMMAND, "audit", "query", "trail", "--json", "--config", config)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().startswith(b"{")

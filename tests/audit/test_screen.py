@@ -26,8 +26,11 @@ def now_ms() -> int:
 def test_the_screen_shows_the_newest_records_the_totals_and_the_activity(
     tmp_path: Path, trail: Trail
 ) -> None:
-    now = {"timestamp": now_ms()}
-    write(trail, [*commit_of(1, 40, **now), row(41, before={"id": 1, "v": 0}, **now)])
+    now = now_ms()
+    write(
+        trail,
+        [*commit_of(1, 40, timestamp=now), row(41, before={"id": 1, "v": 0}, timestamp=now)],
+    )
     options = ("audit", "view", "trail", "--full", "--config", configured(tmp_path, trail))
     with terminal(*options) as screen:
         screen.shows("41 records", "30 minutes: 41 records  i 40  d 1", "TS(IST)")

@@ -44,11 +44,11 @@ class Watching:
     def _run(self) -> None:
         try:
             with self._follower as follower:
-                for record in follower.history(self._history):
-                    self.seen.put(record["at"])
-                for record in follower.records():
+                for old in follower.history(self._history):
+                    self.seen.put(old["at"])
+                for new in follower.records():
                     self.streams = follower.streams
-                    self.seen.put(None if record is None else record["at"])
+                    self.seen.put(None if new is None else new["at"])
         except BaseException as error:
             self.seen.put(error)
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from penstock.audit.filters import Filters, conditions
 from penstock.audit.plans import BY_PLACE, by_time
-from penstock.audit.reading import Reader
+from penstock.audit.querying import Querier
 from penstock.errors import TrailSlowError
 
 COUNT_SECONDS: Final = 5.0
@@ -16,7 +16,7 @@ Counts = dict[int, dict[str, int]]
 
 
 def counts_of(
-    reader: Reader, filters: Filters, *, since_ms: int, after: int, until: int
+    querier: Querier, filters: Filters, *, since_ms: int, after: int, until: int
 ) -> Counts | None:
     """By the minute since 1970 and by operation, the records at `after` < place <= `until` that
     are not older than `since_ms`; None if that cannot be counted in COUNT_SECONDS.
@@ -39,7 +39,7 @@ def counts_of(
     if index is not None and after:
         index = BY_PLACE
     try:
-        found = reader.aggregate(pipeline, index=index, seconds=COUNT_SECONDS)
+        found = querier.aggregate(pipeline, index=index, seconds=COUNT_SECONDS)
     except TrailSlowError:
         return None
     counts: Counts = {}

@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from penstock.audit.records import INDIA
-from penstock.audit.shown import binary, json_text, local, local_iso, plain_text, utc
+from penstock.audit.shown import binary, json_text, local, local_iso, plain_text, source_of, utc
 from penstock.errors import AuditError
 
 _FIRST: Final = ("Event_ID", "Timestamp_UTC")
@@ -127,7 +127,7 @@ def rows_of(
 
 def _head(record: Mapping[str, Any], tz: str) -> list[str]:
     meta: Mapping[str, Any] = record["meta"]
-    binlog: Mapping[str, Any] = record["src"].get("binlog") or {}
+    binlog: Mapping[str, Any] = source_of(record).get("binlog") or {}
     key = meta.get("pk_text")
     ts = record["ts"]
     return [

@@ -18,7 +18,7 @@ from pymongo.errors import PyMongoError
 
 from penstock.audit.filters import Filters
 from penstock.audit.outages import passes
-from penstock.audit.reading import PAGE, Reader
+from penstock.audit.querying import PAGE, Querier
 from penstock.audit.trail import Document, Head, Trail
 from penstock.errors import AuditError, TrailMissingError, TrailUnavailableError
 
@@ -89,7 +89,7 @@ class Follower:
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         """`on_outage` is told True when MongoDB does not answer, and False when it does again."""
-        self._reader = Reader(trail)
+        self._querier = Querier(trail)
         self._filters = filters
         self._stopping = stopping
         self._on_outage = on_outage
@@ -120,11 +120,11 @@ class Follower:
         A trail that was not begun yet has none. Raises AuditError.
         """
         try:
-            head = self._reader.head()
+            head = self._querier.head()
         except TrailMissingError:
             return []
         found = list(
-            self._reader.records(
+            self._querier.records(
                 self._filters, order="desc", until=head.at, limit=count, page=min(count, PAGE) or 1
             )
         )
@@ -139,7 +139,7 @@ class Follower:
         """
         while not self._stopping.is_set():
             try:
-                self._reader.require_answer(ANSWER_SECONDS)
+                self._querier.require_answer(ANSWER_SECONDS)
                 yield from self._new()
             except TrailUnavailableError:
                 self._tell(away=True)
@@ -155,7 +155,7 @@ class Follower:
     def _new(self) -> Iterator[RawBSONDocument]:
         done = False
         while not done and not self._stopping.is_set():
-            page = self._reader.page(self._filters, order="asc", limit=PAGE, after=self.last)
+            page = self._querier.page(self._filters, order="asc", limit=PAGE, after=self.last)
             self._require_grown(page.head)
             for record in page.records:
                 # Before it is handed out: should the reading of the next one fail, this one was.
@@ -166,7 +166,7 @@ class Follower:
     def _require_grown(self, head: Head) -> None:
         if head.at < self.last:
             raise AuditError(
-                f"trail of {self._reader.source}: it ends at {head.at}, and was at {self.last} "
+                f"trail of {self._querier.source}: it ends at {head.at}, and was at {self.last} "
                 f"before: it was begun anew, or restored from an older backup. What was shown is "
                 f"as it was. Begin again to see what is there now."
             )
@@ -174,7 +174,7 @@ class Follower:
     def _require_one(self) -> None:
         if self.last:
             raise AuditError(
-                f"trail of {self._reader.source}: its head is gone, and it was at {self.last}. "
+                f"trail of {self._querier.source}: its head is gone, and it was at {self.last}. "
                 f"Somebody removed it. What was shown is as it was."
             )
 

@@ -156,11 +156,16 @@ def said_text(said: Mapping[str, Any]) -> str:
     return json_text(said)
 
 
+def source_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Where a record comes from; of what was done to the trail itself there may be nothing."""
+    return record.get("src") or {}
+
+
 def gtid_text(record: Mapping[str, Any]) -> str:
-    return harmless(str(record["src"].get("gtid") or ""))
+    return harmless(str(source_of(record).get("gtid") or ""))
 
 
 def place_text(record: Mapping[str, Any]) -> str:
     """Where in which binlog, as FILE:POS; empty for other sources."""
-    binlog = record["src"].get("binlog")
+    binlog = source_of(record).get("binlog")
     return harmless(f"{binlog['file']}:{binlog['pos']}") if binlog else ""

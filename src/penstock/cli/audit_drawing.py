@@ -178,7 +178,7 @@ def _detail(state: State) -> Iterator[Text]:
 
 def facts(record: Record, tz: str) -> Iterator[tuple[str, str]]:
     """What is known of a record, but for its columns."""
-    meta, src, txn = record["meta"], record["src"], record["txn"]
+    meta, src, txn = record["meta"], shown.source_of(record), record["txn"]
     yield "place", str(record["at"])
     yield "event", str(record["_id"])
     yield "operation", str(record["op"])

@@ -14,6 +14,7 @@ STYLES: Final = {
     "d": "red",
     "ddl": "magenta",
     "gap": "bold white on red",
+    "sys": "cyan",
 }
 _CHANGES: Final = 5
 _CHANGES_MIN: Final = 24

@@ -47,7 +47,7 @@ OpOption = Annotated[
     typer.Option(
         "--op",
         metavar="OPS",
-        help="Of these operations: i, u, d, ddl, gap, with commas between them.",
+        help="Of these operations: i, u, d, ddl, gap, sys, with commas between them.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -13,7 +13,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.audit.cursors import Cursor
     from penstock.audit.filters import Filters, Order
-    from penstock.audit.reading import Reader
+    from penstock.audit.querying import Querier
 
 FORMATS: Final = ("table", "jsonl", "csv")
 _SHOWN: Final = 100
@@ -86,7 +86,7 @@ def command(
     which = _order(order)
     with open_trail(config, name) as trail:
         from penstock.audit.cursors import cursor_of
-        from penstock.audit.reading import Reader
+        from penstock.audit.querying import Querier
         from penstock.cli.audit_writing import write_csv, write_jsonl
 
         filters = options.filters(
@@ -101,21 +101,21 @@ def command(
             transaction=transaction,
             actor=actor,
         )
-        reader = Reader(trail)
+        querier = Querier(trail)
         after = None
         if cursor is not None:
             went = cursor_of(cursor, filters=filters, order=which)
-            reader.require(went)
+            querier.require(went)
             after = went.after
-        asked = _Asked(reader, filters, which, after, limit, trail.config.tz)
+        asked = _Asked(querier, filters, which, after, limit, trail.config.tz)
         if form == "csv":
             # Twice over the same records: the first line has the columns of all of them.
-            last = reader.head().at
+            last = querier.head().at
             write_csv(
-                sys.stdout.buffer, reader, lambda: asked.records(until=last), tz=trail.config.tz
+                sys.stdout.buffer, querier, lambda: asked.records(until=last), tz=trail.config.tz
             )
         elif form == "jsonl":
-            write_jsonl(sys.stdout.buffer, reader, asked.records(), canonical=canonical)
+            write_jsonl(sys.stdout.buffer, querier, asked.records(), canonical=canonical)
         else:
             asked.limit = limit or _SHOWN
             _write_table(asked, wide=wide)
@@ -149,14 +149,14 @@ class _Asked:
 
     def __init__(
         self,
-        reader: "Reader",
+        querier: "Querier",
         filters: "Filters",
         order: "Order",
         after: int | None,
         limit: int | None,
         tz: str,
     ) -> None:
-        self.reader = reader
+        self.querier = querier
         self.filters = filters
         self.order: Order = order
         self.after = after
@@ -169,7 +169,7 @@ class _Asked:
     def records(self, *, until: int | None = None) -> Iterator[Any]:
         """The records, as bytes, up to the limit."""
         wanted = None if self.limit is None else self.limit + 1
-        found = self.reader.records(
+        found = self.querier.records(
             self.filters, order=self.order, after=self.after, limit=wanted, until=until, page=_PAGE
         )
         for count, record in enumerate(found):
@@ -181,18 +181,18 @@ class _Asked:
 
     def next(self) -> "Cursor | None":
         """Where the next page begins; None if there can be none."""
-        head = self.reader.head()
+        head = self.querier.head()
         if self._more and self._shown is not None:
             after = self._shown
         elif self.order == "asc":
             after = max(self._shown or 0, self.after or 0)
         else:
             return None
-        return self.reader.cursor(self.filters, order=self.order, after=after, head=head)
+        return self.querier.cursor(self.filters, order=self.order, after=after, head=head)
 
 
 def _write_table(asked: _Asked, *, wide: bool) -> None:
-    from penstock.audit.reading import decoded
+    from penstock.audit.querying import decoded
     from penstock.cli.audit_lines import Lines
 
     console = output.stdout()
@@ -202,10 +202,23 @@ def _write_table(asked: _Asked, *, wide: bool) -> None:
     lines = Lines(first, tz=asked.tz, width=console.width if clipped else None)
     if first:
         console.print(lines.header(), soft_wrap=True)
+    else:
+        output.stderr().print(_nothing(asked.filters), markup=False, style="dim")
     for record in first:
         console.print(lines.line(record), soft_wrap=True)
     for record in found:
         console.print(lines.line(decoded(record)), soft_wrap=True)
+
+
+def _nothing(filters: "Filters") -> str:
+    """What is said where no record is found; a key may have been taken for another type."""
+    key = filters.key
+    if key is None or not key.bare or isinstance(key.typed, str):
+        return "no record matches"
+    return (
+        f"no record matches; the key was looked for as a value of JSON, which is no text: write "
+        f"--pk '\"{key.texts[0]}\"' for that, or --pk-text for both"
+    )
 
 
 def _say_next(cursor: "Cursor | None", *, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from rich.live import Live
 
 from penstock.audit.activity import Counts, counts_of
 from penstock.audit.filters import Filters, filters_of
-from penstock.audit.reading import Reader, decoded
+from penstock.audit.querying import Querier, decoded
 from penstock.audit.trail import Trail
 from penstock.cli import output
 from penstock.cli.audit_drawing import draw
@@ -40,7 +40,7 @@ def run_screen(name: str, trail: Trail, written: dict[str, str]) -> None:
     _Screen(name, trail, written).run()
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: the reader stopped an export
+class _Stopped(Exception):  # noqa: N818 - no error: somebody stopped an export
     pass
 
 
@@ -83,7 +83,7 @@ class _Screen:
         self._tz = trail.config.tz
         self._state = State(name=name, tz=self._tz, written=written)
         self._filters = self._parsed(written)
-        self._reader = Reader(trail, query_seconds=_QUERY_SECONDS)
+        self._querier = Querier(trail, query_seconds=_QUERY_SECONDS)
         self._worker = _Worker()
         self._stop_export = threading.Event()
         self._due = 0.0
@@ -171,7 +171,7 @@ class _Screen:
             self._state.say("")
 
     def _read_all(self, filters: Filters) -> Callable[[], None]:
-        head = self._reader.head().at
+        head = self._querier.head().at
         rows = self._newest(filters, after=0, until=head)
         counts = self._counts(filters, after=0, until=head)
 
@@ -183,7 +183,7 @@ class _Screen:
         return done
 
     def _read_new(self, filters: Filters, after: int) -> Callable[[], None]:
-        head = self._reader.head().at
+        head = self._querier.head().at
         rows = self._newest(filters, after=after, until=head) if head > after else []
         counts = self._counts(filters, after=after, until=head) if head > after else {}
 
@@ -199,14 +199,14 @@ class _Screen:
         return done
 
     def _newest(self, filters: Filters, *, after: int, until: int) -> list[dict[str, Any]]:
-        found = self._reader.records(
+        found = self._querier.records(
             filters, order="desc", until=until, limit=ROWS_MAX, page=ROWS_MAX, behind=after
         )
         return [decoded(record) for record in found]
 
     def _counts(self, filters: Filters, *, after: int, until: int) -> Counts | None:
         since_ms = (int(time.time() // 60) - _WINDOW_MINUTES + 1) * 60_000
-        return counts_of(self._reader, filters, since_ms=since_ms, after=after, until=until)
+        return counts_of(self._querier, filters, since_ms=since_ms, after=after, until=until)
 
     # --- what keys ask for -----------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class _Screen:
             return
 
         def read() -> Callable[[], None]:
-            whole = self._reader.at(chosen["at"])
+            whole = self._querier.at(chosen["at"])
 
             def done() -> None:
                 if self._state.mode is Mode.DETAIL:
@@ -259,12 +259,12 @@ class _Screen:
         beside = path.with_name(f"{path.name}.part")
         count = 0
         try:
-            until = self._reader.head().at
+            until = self._querier.head().at
 
             def again() -> Iterator[RawBSONDocument]:
                 nonlocal count
                 count = 0
-                for record in self._reader.records(filters, order="asc", until=until):
+                for record in self._querier.records(filters, order="asc", until=until):
                     if self._stop_export.is_set():
                         raise _Stopped
                     count += 1
@@ -272,9 +272,9 @@ class _Screen:
 
             with beside.open("xb") as out:
                 if path.suffix == ".csv":
-                    write_csv(out, self._reader, again, tz=self._tz)
+                    write_csv(out, self._querier, again, tz=self._tz)
                 else:
-                    write_jsonl(out, self._reader, again())
+                    write_jsonl(out, self._querier, again())
             beside.rename(path)
             said, wrong = f"{count:,} records are in {path}", False
         except _Stopped:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bson.raw_bson import RawBSONDocument
 
     from penstock.audit.filters import Filters
-    from penstock.audit.reading import Reader
+    from penstock.audit.querying import Querier
     from penstock.audit.trail import Trail
     from penstock.cli.audit_lines import Lines
 
@@ -93,9 +93,9 @@ def _follow(
     wide: bool,
 ) -> None:
     from penstock.audit.following import Follower
-    from penstock.audit.reading import Reader
+    from penstock.audit.querying import Querier
 
-    write = _Json(Reader(trail)) if as_json else _Lines(trail.config.tz, wide=wide)
+    write = _Json(Querier(trail)) if as_json else _Lines(trail.config.tz, wide=wide)
     left = limit
     with Follower(trail, filters, stopping=threading.Event(), on_outage=_say) as follower:
         shown = follower.history(history if left is None else min(history, left))
@@ -121,8 +121,8 @@ def _say(away: bool) -> None:
 class _Json:
     """Records as relaxed Extended JSON, each on a line."""
 
-    def __init__(self, reader: "Reader") -> None:
-        self._reader = reader
+    def __init__(self, querier: "Querier") -> None:
+        self._querier = querier
 
     def history(self, records: "list[RawBSONDocument]") -> None:
         for record in records:
@@ -132,7 +132,7 @@ class _Json:
     def one(self, record: "RawBSONDocument") -> None:
         from penstock.audit.shown import json_text
 
-        sys.stdout.buffer.write(json_text(self._reader.whole(record)).encode() + b"\n")
+        sys.stdout.buffer.write(json_text(self._querier.whole(record)).encode() + b"\n")
 
     def flush(self) -> None:
         sys.stdout.flush()
@@ -155,7 +155,7 @@ class _Lines:
             self.one(record)
 
     def _begin(self, records: "list[RawBSONDocument]") -> "Lines":
-        from penstock.audit.reading import decoded
+        from penstock.audit.querying import decoded
         from penstock.cli.audit_lines import Lines
 
         lines = Lines([decoded(one) for one in records], tz=self._tz, width=self._width)
@@ -164,7 +164,7 @@ class _Lines:
         return lines
 
     def one(self, record: "RawBSONDocument") -> None:
-        from penstock.audit.reading import decoded
+        from penstock.audit.querying import decoded
 
         lines = self._lines or self._begin([record])
         self._console.print(lines.line(decoded(record)), soft_wrap=True)

@@ -3,7 +3,6 @@
 import random
 from typing import Any
 
-import bson
 import pytest
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from penstock.audit.cursors import cursor_of
 from penstock.audit.filters import Filters, Order, filters_of
 from penstock.audit.plans import BY_PLACE, BY_TIME, Times, parts_of
-from penstock.audit.reading import Reader
+from penstock.audit.querying import Querier, decoded
 from penstock.audit.records import without_content
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError, ConfigError, TrailMissingError, TrailSlowError
@@ -28,12 +27,12 @@ def asked(**said: str) -> Filters:
 
 
 def places(trail: Trail, filters: Filters, order: Order = "asc", *, page: int = 3) -> list[int]:
-    return [record["at"] for record in Reader(trail).records(filters, order=order, page=page)]
+    return [record["at"] for record in Querier(trail).records(filters, order=order, page=page)]
 
 
 def keys(trail: Trail, **said: str) -> list[Any]:
-    found = Reader(trail).records(asked(**said), order="asc")
-    return [bson.decode(record["meta"]["pk"].raw) for record in found]
+    found = Querier(trail).records(asked(**said), order="asc")
+    return [decoded(record)["meta"]["pk"] for record in found]
 
 
 # --- the head ---------------------------------------------------------------------------------
@@ -41,7 +40,7 @@ def keys(trail: Trail, **said: str) -> list[Any]:
 
 def test_a_trail_that_nobody_wrote_is_said_to_be_none(trail: Trail) -> None:
     with pytest.raises(TrailMissingError, match="no audit trail of shop"):
-        Reader(trail).head()
+        Querier(trail).head()
 
 
 def test_nothing_beyond_the_head_is_shown(any_trail: Trail) -> None:
@@ -101,12 +100,12 @@ def test_a_changed_key_is_found_under_both(trail: Trail) -> None:
             ),
         ],
     )  # fmt: skip
-    old = list(Reader(trail).records(asked(pk="1"), order="asc"))
-    new = list(Reader(trail).records(asked(pk="2"), order="asc"))
+    old = list(Querier(trail).records(asked(pk="1"), order="asc"))
+    new = list(Querier(trail).records(asked(pk="2"), order="asc"))
     assert [record["op"] for record in old] == ["i", "d"]
-    assert bson.decode(old[1]["meta"]["moved_to"].raw) == {"id": 2}
+    assert decoded(old[1])["meta"]["moved_to"] == {"id": 2}
     assert [record["op"] for record in new] == ["i"]
-    assert bson.decode(new[0]["meta"]["moved_from"].raw) == {"id": 1}
+    assert decoded(new[0])["meta"]["moved_from"] == {"id": 1}
 
 
 def test_records_are_found_by_table_operation_actor_and_whole_transaction(trail: Trail) -> None:
@@ -234,19 +233,20 @@ def test_queries_by_time_find_every_record_though_clocks_go_back(trail: Trail, s
 def test_pages_neither_repeat_nor_skip_while_records_are_added(
     any_trail: Trail, order: Order, said: dict[str, str]
 ) -> None:
-    """A24: each page by a reader of its own, as a command is."""
+    """A24: each page by a querier of its own, as a command is."""
     write(any_trail, commit_of(1, 10))
-    filters, cursor, seen = asked(**said), None, list[int]()
+    filters, seen = asked(**said), list[int]()
+    cursor: str | None = None
     for number in range(11, 40, 3):
-        reader = Reader(any_trail)
+        querier = Querier(any_trail)
         after = None
         if cursor is not None:
             went = cursor_of(cursor, filters=filters, order=order)
-            reader.require(went)
+            querier.require(went)
             after = went.after
-        page = reader.page(filters, order=order, limit=4, after=after)
+        page = querier.page(filters, order=order, limit=4, after=after)
         seen += [record["at"] for record in page.records]
-        cursor = str(reader.cursor(filters, order=order, after=page.after, head=page.head))
+        cursor = str(querier.cursor(filters, order=order, after=page.after, head=page.head))
         write(any_trail, commit_of(number, 3))
     expected = range(1, 38) if order == "asc" else range(10, 0, -1)
     assert seen == list(expected)
@@ -254,9 +254,9 @@ def test_pages_neither_repeat_nor_skip_while_records_are_added(
 
 def test_a_cursor_of_another_query_or_trail_is_refused(trail: Trail) -> None:
     write(trail, commit_of(1, 5))
-    reader = Reader(trail)
-    page = reader.page(EVERYTHING, order="asc", limit=2)
-    said = str(reader.cursor(EVERYTHING, order="asc", after=page.after, head=page.head))
+    querier = Querier(trail)
+    page = querier.page(EVERYTHING, order="asc", limit=2)
+    said = str(querier.cursor(EVERYTHING, order="asc", after=page.after, head=page.head))
     with pytest.raises(ConfigError, match="other filters, or another order"):
         cursor_of(said, filters=asked(op="i"), order="asc")
     with pytest.raises(ConfigError, match="other filters, or another order"):
@@ -268,14 +268,14 @@ def test_a_cursor_of_another_query_or_trail_is_refused(trail: Trail) -> None:
         collection.drop()
     write(trail, commit_of(1, 5))
     with pytest.raises(AuditError, match="of another trail"):
-        reader.require(cursor_of(said, filters=EVERYTHING, order="asc"))
+        querier.require(cursor_of(said, filters=EVERYTHING, order="asc"))
 
 
 def test_a_page_holds_no_more_than_one_answer_of_mongodb(trail: Trail) -> None:
     """A24: memory is bounded by bytes too, and what did not fit comes next."""
     write(trail, [row(n, after={"id": n, "v": "x" * (6 << 20)}) for n in range(1, 6)])
-    reader = Reader(trail)
-    page = reader.page(EVERYTHING, order="asc", limit=100)
+    querier = Querier(trail)
+    page = querier.page(EVERYTHING, order="asc", limit=100)
     assert len(page.records) < 5
     assert places(trail, EVERYTHING, page=100) == [1, 2, 3, 4, 5]
 
@@ -287,7 +287,7 @@ def test_no_cursor_is_left_open_on_the_server(trail: Trail) -> None:
 
     write(trail, commit_of(1, 300))
     before = open_cursors()
-    next(Reader(trail).records(EVERYTHING, order="asc", page=100))
+    next(Querier(trail).records(EVERYTHING, order="asc", page=100))
     assert open_cursors() == before
 
 
@@ -298,25 +298,25 @@ def test_spilled_values_are_loaded_when_they_are_asked_for_and_checked(any_trail
     """A8."""
     before, after = {"id": 1, "v": "x" * (9 << 20)}, {"id": 1, "v": "y" * (9 << 20)}
     write(any_trail, [row(1, before=before, after=after)])
-    reader = Reader(any_trail)
-    (record,) = reader.records(EVERYTHING, order="asc")
+    querier = Querier(any_trail)
+    (record,) = querier.records(EVERYTHING, order="asc")
     assert "chg" not in record
-    assert reader.whole(record)["chg"] == {"v": {"f": before["v"], "t": after["v"]}}
-    assert reader.columns([record], most=1) == ({"v"}, False)
+    assert querier.whole(record)["chg"] == {"v": {"f": before["v"], "t": after["v"]}}
+    assert querier.columns([record], most=1) == ({"v"}, False)
     one = any_trail.spilled.find_one({"_id": f"{record['_id']}:1"})
     assert one is not None
     any_trail.spilled.update_one({"_id": one["_id"]}, {"$set": {"data": one["data"][:-1] + b"!"}})
     with pytest.raises(AuditError, match="not those that were written"):
-        reader.whole(record)
+        querier.whole(record)
     any_trail.spilled.delete_one({"_id": one["_id"]})
     with pytest.raises(AuditError, match="not those that were written"):
-        reader.whole(record)
+        querier.whole(record)
 
 
 def test_a_query_that_takes_too_long_ends_with_a_sentence(trail: Trail) -> None:
     write(trail, commit_of(1, 200))
     with pytest.raises(TrailSlowError, match=r"within 1e-06 s.*Ask for less"):
-        Reader(trail, query_seconds=0.000_001).page(EVERYTHING, order="asc", limit=100)
+        Querier(trail, query_seconds=0.000_001).page(EVERYTHING, order="asc", limit=100)
 
 
 def erase(trail: Trail, at: int) -> None:
@@ -337,7 +337,7 @@ def test_a_writer_may_go_on_while_a_reader_walks(trail: Trail) -> None:
     writer = writer_of(trail)
     writer.write(steps(commit_of(1, 30)), marker=marker)
     found: list[int] = []
-    for record in Reader(trail).records(EVERYTHING, order="asc", page=7):
+    for record in Querier(trail).records(EVERYTHING, order="asc", page=7):
         found.append(record["at"])
         if record["at"] == 10:
             writer.write(steps(commit_of(31, 10)), marker=marker)

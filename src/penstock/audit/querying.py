@@ -3,7 +3,7 @@
 A page is one command and one answer of MongoDB, of at most 16 MiB: no cursor is left open there,
 whoever reads may take as long as he likes, and memory is bounded. Pages follow each other by `at`,
 which is dense and never changes, so records that are added meanwhile are neither repeated nor make
-others be skipped (A24). Head and records are read in one session, so that a reader of secondaries
+others be skipped (A24). Head and records are read in one session, so that whoever reads secondaries
 never finds the head on one and misses the records on another.
 """
 
@@ -55,7 +55,7 @@ def _decoded(data: bytes) -> Record:
     return bson.decode(data, codec_options=TOLERANT)  # pyright: ignore[reportUnknownMemberType]
 
 
-class Reader:
+class Querier:
     """Reads one trail. Blocks; raises AuditError."""
 
     def __init__(self, trail: Trail, *, query_seconds: float = QUERY_SECONDS) -> None:
@@ -184,8 +184,8 @@ class Reader:
             found = self._records.find_one({"at": Int64(place)}, session=session)
         if found is None:
             raise AuditError(
-                f"trail of {self.source}: there is no record at place {place}. Run "
-                f"`penstock audit verify`."
+                f"trail of {self.source}: there is no record at place {place} any more. If it was "
+                f"not retired, run `penstock audit verify`."
             )
         return self.whole(found)
 
