@@ -70,6 +70,19 @@ async def test_what_is_not_right_is_named_with_what_mends_it(start_mariadb: Star
     assert fewer.keys() == wrong.keys() - {"keys", "foreign keys"}
 
 
+async def test_rows_that_lack_columns_are_advised_against_where_they_are_decoded(
+    start_mariadb: Start,
+) -> None:
+    server = start_mariadb()
+    with server.connect() as db:
+        run(db, "SET GLOBAL binlog_row_image = 'MINIMAL'")
+    assert (await checked(server)).keys() == {"binlog"}
+    wrong = await checked(server, on_partial_rows="decode")
+    assert wrong.keys() == {"row image"}
+    assert "SET GLOBAL binlog_row_image = 'FULL'" in wrong["row image"].fix
+    await caught_up(server, source_of(server, on_partial_rows="decode"))
+
+
 async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mariadb: Start) -> None:
     server = start_mariadb()
     with server.connect() as db:

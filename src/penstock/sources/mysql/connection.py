@@ -134,8 +134,11 @@ def facts(connection: Connected) -> Facts:
     )
 
 
-def obstacles(found: Facts) -> list[tuple[str, str]]:
-    """What keeps a server from being captured, each with what mends it."""
+def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, str]]:
+    """What keeps a server from being captured, each with what mends it.
+
+    With `partial_rows`, its rows may lack columns.
+    """
     if not found.is_mariadb:
         return [(f"the server is {found.version}, no MariaDB", "MySQL itself is not captured yet")]
     if not found.log_bin:
@@ -154,7 +157,7 @@ def obstacles(found: Facts) -> list[tuple[str, str]]:
             ),
         )
         for name, value, needed in wanted
-        if value != needed
+        if value != needed and not (partial_rows and name == "binlog_row_image" and value)
     ]
 
 

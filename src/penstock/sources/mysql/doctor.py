@@ -23,6 +23,7 @@ from penstock.sources.mysql.connection import (
     tables,
     translated,
 )
+from penstock.sources.mysql.described import described, forbidden, idle
 from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
@@ -58,7 +59,7 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         connection = connect(name, config, read_seconds=config.connect_timeout)
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
-        checks += _settings(found)
+        checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
         if found.is_mariadb and found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
@@ -72,11 +73,21 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
     return checks
 
 
-def _settings(found: Facts) -> list[Check]:
-    unfit = obstacles(found)
+def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
+    unfit = obstacles(found, partial_rows=partial_rows)
     checks = [Check(name="binlog", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
     if not unfit:
-        checks.append(Check(name="binlog", ok=True, detail="whole rows, with names and types"))
+        checks.append(Check(name="binlog", ok=True, detail="rows, with names and types"))
+    if partial_rows and found.binlog_row_image != "FULL":
+        checks.append(
+            Check(
+                name="row image",
+                ok=False,
+                detail=f"binlog_row_image is {found.binlog_row_image}: rows lack what did not "
+                f"change, no image before a change is told, and a REPLACE stops capture",
+                fix="SET GLOBAL binlog_row_image = 'FULL', in the server's file too",
+            )
+        )
     if found.is_mariadb and not found.gtid_strict_mode:
         checks.append(
             Check(
@@ -100,6 +111,7 @@ def _examine(
     oldest = oldest_binlog(connection)
     before = "" if oldest is None else gtids_before(connection, oldest)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
+    checks += _columns(config, connection)
     if position is not None:
         checks.append(_position(position, found, before))
     if config.origin_rules.wants_text:
@@ -203,6 +215,37 @@ def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
         f"{', '.join(found[:10])}",
         fix="have the application change these rows (ON DELETE RESTRICT), or exclude the tables",
     )
+
+
+def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
+    patterns = config.scope.columns.patterns
+    if not patterns:
+        return []
+    there, rules = described(connection, config.scope), config.columns.rules
+    wrong, without = forbidden(there, rules), idle(there, rules)
+    checks: list[Check] = []
+    if wrong:
+        checks.append(
+            Check(
+                name="columns",
+                ok=False,
+                detail="; ".join(wrong[:10]),
+                fix="correct the source's columns",
+            )
+        )
+    if without:
+        checks.append(
+            Check(
+                name="column patterns",
+                ok=False,
+                detail=f"these are of no column that is captured now: {', '.join(without[:10])}",
+                fix="look for a slip in the names; a column by another name is captured as it is",
+            )
+        )
+    if not checks:
+        detail = f"{len(patterns)} patterns of columns, each of one that is there"
+        checks.append(Check(name="columns", ok=True, detail=detail))
+    return checks
 
 
 def _position(text: str, found: Facts, before: str) -> Check:

@@ -1,6 +1,6 @@
 """Rows and statements of a server as events. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -54,28 +54,36 @@ class Teller:
 
         Raises ValueError for what has no exact form, or a tenant that cannot be told.
         """
-        before, after = change
-        was = None if before is None else Raw(_encoder.encode(before))
+        before, after, sent, absent, before_lacks = change
+        # An image that lacks columns is none of the row before.
+        was = None if before is None or before_lacks else Raw(_encoder.encode(before))
         full = None if after is None else Raw(_encoder.encode(after))
         if before is None:
             assert after is not None
             key = _key(compiled, after, full)
-            return [self._event(Operation.INSERT, compiled, place, key, after=after, full=full)]
+            event = self._event(
+                *(Operation.INSERT, compiled, place, key), after=after, full=full, absent=absent
+            )
+            return [event]
         old = _key(compiled, before, was)
         if after is None:
             return [self._event(Operation.DELETE, compiled, place, old, before=before, was=was)]
         new = _key(compiled, after, full)
         if new[1] == old[1]:
             event = self._event(
-                *(Operation.REPLACE, compiled, place, new),
+                *(Operation.UPDATE if absent else Operation.REPLACE, compiled, place, new),
                 before=before,
                 was=was,
                 after=after,
                 full=full,
+                absent=absent,
+                updated=_updated(after, sent or (), compiled.key) if absent else None,
             )
             return [event]
         gone = self._event(Operation.DELETE, compiled, place, old, before=before, was=was)
-        come = self._event(Operation.INSERT, compiled, place, new, after=after, full=full)
+        come = self._event(
+            *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
+        )
         assert gone.origin is not None
         assert come.origin is not None
         return [
@@ -94,6 +102,8 @@ class Teller:
         was: Raw | None = None,
         after: Document | None = None,
         full: Raw | None = None,
+        absent: tuple[str, ...] = (),
+        updated: Document | None = None,
     ) -> ChangeEvent:
         table = compiled.table
         position, ordinal = place.next()
@@ -118,6 +128,9 @@ class Teller:
             full_document=full,
             full_document_before_change=was,
             full_document_as_of_event=full is not None,
+            unchanged=absent,
+            update_description=None if updated is None else Raw(_encoder.encode(_update(updated))),
+            disambiguated_paths=None if updated is None else _paths(updated),
         )
 
     def schema(
@@ -171,6 +184,21 @@ class Teller:
             operation=operation,
             description=Raw(json.encode(said)),
         )
+
+
+def _updated(after: Document, sent: Sequence[str], key: Sequence[str]) -> Document:
+    """What of a row was sent with an update; its key is as it was."""
+    return {name: after[name] for name in sent if name not in key}
+
+
+def _update(fields: Document) -> dict[str, object]:
+    return {"updatedFields": fields, "removedFields": [], "truncatedArrays": []}
+
+
+def _paths(fields: Document) -> Raw | None:
+    """The fields whose names read like paths, each with its one step; None without any."""
+    found = {name: [name] for name in fields if "." in name or name.isdecimal()}
+    return Raw(_encoder.encode(found)) if found else None
 
 
 def _key(compiled: CompiledTable, row: Document, encoded: Raw | None) -> tuple[str, Raw, Any]:

@@ -45,6 +45,7 @@ from penstock.sources.mysql.connection import (
     translated,
     virtual_columns,
 )
+from penstock.sources.mysql.described import described, forbidden, keyed_anew
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
 from penstock.sources.mysql.positions import (
@@ -98,6 +99,7 @@ class Session:
         self._warns = warns
         self._undone = undone
         self._teller = Teller(source, tenant=config.tenant)
+        self._rules = config.columns.rules
         self._checksums = Checksums()
         self._asking: Connected | None = None
         self._streaming: Connected | None = None
@@ -124,6 +126,7 @@ class Session:
         found = facts(asking)
         self._require(found)
         self._require_logged(asking)
+        self._require_columns(asking)
         server = Server(found.server_id, found.server_uid)
         events: list[AnyEvent] = []
         error: PenstockError | None = None
@@ -146,13 +149,14 @@ class Session:
             lowers=found.lower_case_table_names,
             undone=self._undone,
             origins=self._config.origin_rules,
+            partial_rows=self._decodes_partial,
         )
         if error is None:
             self._open(found, position)
         return Step([self._say(events)], error)
 
     def _require(self, found: Facts) -> None:
-        unfit = obstacles(found)
+        unfit = obstacles(found, partial_rows=self._decodes_partial)
         if unfit:
             why, remedy = unfit[0]
             raise ConfigError(
@@ -181,6 +185,21 @@ class Session:
             tables=cascades,
         )
 
+    @property
+    def _decodes_partial(self) -> bool:
+        return self._config.on_partial_rows == "decode"
+
+    def _require_columns(self, asking: Connected) -> None:
+        """Have rules of columns that the tables which are there can have."""
+        if not self._config.scope.columns.patterns:
+            return
+        wrong = forbidden(described(asking, self._config.scope), self._rules)
+        if wrong:
+            raise ConfigError(
+                f"{self._source}: {'; '.join(wrong[:10])}. Nothing was captured by these rules, "
+                f"and nothing was skipped. Correct `columns` of this source."
+            )
+
     def _start(self, asking: Connected, found: Facts) -> str:
         if self._config.start == "now":
             return found.gtid_binlog_pos
@@ -200,7 +219,7 @@ class Session:
             after=position.gtids,
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
-            statements=config.origin_rules.wants_text,
+            statements=config.origin_rules.wants_text or self._decodes_partial,
         )
         self._stream.deadline(config.deadline_seconds)
 
@@ -295,6 +314,17 @@ class Session:
         for table in removed:
             gap: dict[str, object] = {"from": position.gtids, "to": None, "reason": "scope"}
             events.append(tell("gap", f"scope:{identity}", facts=gap, table=table))
+        if before.columns != after.columns:
+            anew = keyed_anew(self._again(lambda by: described(by, after)), before, after)
+            for table in anew:
+                # Their rows are known by other keys from here on, and the old ones are never ended.
+                gap = {"from": position.gtids, "to": None, "reason": "columns"}
+                events.append(tell("gap", f"columns:{identity}", facts=gap, table=table))
+            logger.warning(
+                "columns are captured by other rules from here on; what was told stays as it was",
+                source=self._source,
+                keyed_anew=[".".join(one) for one in anew],
+            )
         if added:
             logger.warning(
                 "tables are captured that were not; what they held before is not copied",
@@ -383,7 +413,7 @@ class Session:
     def _compiled(self, table: Table) -> CompiledTable:
         self._learn({column.collation for column in table.columns})
         virtual = self._again(lambda by: virtual_columns(by, table.database, table.name))
-        return compile_table(table, self._charsets, without=virtual)
+        return compile_table(table, self._charsets, without=virtual, rules=self._rules)
 
     def _charset_of(self, collation: int) -> str:
         self._learn({collation})

@@ -136,6 +136,30 @@ def effects(statement: str, *, database: str, lowers: bool = False) -> list[Effe
         return [Unclear()]
 
 
+def writes_in_place(statement: str, table: Name) -> bool:
+    """Whether it is an UPDATE or INSERT in which `table` is named as one of its tables may be.
+
+    Then its rows of that table are what it set; a REPLACE resets what it does not name. False where
+    that is not certain, as for what is in double quotes, which is a name in some sessions only.
+    """
+    words = [
+        (match.lastgroup == "quoted", match["quoted"] or match[0])
+        for match in _TOKEN.finditer(statement)
+        if match.lastgroup in {"quoted", "word", "sign"}
+    ]
+    verbs = [word.upper() for quoted, word in words if not quoted]
+    if verbs[:2] == ["SET", "STATEMENT"] and "FOR" in verbs:
+        verbs = verbs[verbs.index("FOR") + 1 :]
+    if not verbs or verbs[0] not in {"UPDATE", "INSERT"}:
+        return False
+    names = [word.replace("``", "`") for _, word in words]
+    database, name = table
+    return any(
+        word == name and (not at or names[at - 1] != "." or names[at - 2 : at - 1] == [database])
+        for at, word in enumerate(names)
+    )
+
+
 def _tokens(statement: str) -> list[_Token]:
     found: list[_Token] = []
     for match in _TOKEN.finditer(statement):

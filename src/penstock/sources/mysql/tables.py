@@ -162,6 +162,12 @@ def table_id(body: bytes) -> int:
     return int.from_bytes(body[:6], "little")
 
 
+def named(body: bytes) -> tuple[str, str]:
+    """The database and the table of a TABLE_MAP. Raises MalformedEventError."""
+    database, at = _name(body, 8)
+    return database, _name(body, at)[0]
+
+
 def parse_table(body: bytes) -> Table:
     """What a TABLE_MAP event says. Raises MalformedEventError."""
     try:

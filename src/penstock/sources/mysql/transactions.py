@@ -35,6 +35,7 @@ from penstock.sources.mysql.binlog import (
 )
 from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
@@ -91,12 +92,13 @@ class Transactions:
         undone: Undone,
         lowers: bool = False,
         origins: OriginRules = _DEFAULT_ORIGINS,
+        partial_rows: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
         `lowers`: the server keeps the names of tables in lower case. `origins` says what is told of
-        statements.
+        statements. `partial_rows`: rows may lack columns.
         """
         self._source = source
         self._base = position
@@ -105,6 +107,7 @@ class Transactions:
         self._compile = compile_table
         self._charset_of = charset_of
         self._lowers = lowers
+        self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
         self._tables: dict[int, bytes] = {}
@@ -170,7 +173,9 @@ class Transactions:
     def _event(self, event: Event, data: bytes) -> Sequence[Item]:
         kind = event.type
         if kind in ROWS:
-            return self._rows(event, data)
+            items = self._rows(event, data)
+            self._images.rows(event.body)
+            return items
         if kind == EventType.TABLE_MAP:
             self._tables[table_id(event.body)] = event.body[6:]
             return ()
@@ -182,6 +187,7 @@ class Transactions:
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
             return self._statement(event, data)
         if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
+            self._images.annotated(event.body)
             self._stated(event)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
@@ -227,6 +233,7 @@ class Transactions:
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
         self._collation = 0
+        self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.clear()
         self.fragmented = False
@@ -314,7 +321,9 @@ class Transactions:
             return ()
         self._place.origin.at(_offset(event, data))
         events: list[AnyEvent] = []
-        for change in changes(kind, body, known):
+        rows = changes(kind, body, known)
+        self._images.check(rows, known.table, self._tables.values())
+        for change in rows:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
 
