@@ -43,7 +43,7 @@ def test_a_table_shows_who_changed_what(
         [
             row(1, after={"id": 1, "name": "a", "note": None}),
             row(2, before=before, after={"id": 1, "name": "b", "qty": 2}, origin=text(place)),
-            row(3, before={"id": 1, "name": "b\x1b[2J"}),
+            row(3, before={"id": 1, "na\x1b[2Jme": "b\x1b[2J"}, document_id="\x1b]0;x\x07"),
             row(4, kind=3, operation_type="drop", full_document=text({"statement": "DROP TABLE"})),
         ],
     )
@@ -57,7 +57,7 @@ def test_a_table_shows_who_changed_what(
     assert 'name:"a"→"b" | qty:1→2' in lines[1]
     assert "0-1-2" in lines[1]
     assert lines[1].endswith("mysql-bin.000001:1234")
-    assert "\x1b" not in lines[2], "what a record says does not steer the terminal"
+    assert not {"\x1b", "\x07"} & set(done.out), "what a record says does not steer the terminal"
     assert "DROP TABLE" in lines[3]
 
 

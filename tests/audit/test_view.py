@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,39 @@ def test_history_and_what_comes_meet_without_a_hole(any_trail: Trail) -> None:
     assert len(found) >= 5
     has_streams = any_trail.has_transactions()
     assert watcher.streams is has_streams, "a change stream where there are any"
+
+
+class Overtaken:
+    """The collection of heads, behind whose first answer something is written at once."""
+
+    def __init__(self, trail: Trail, act: Callable[[], object]) -> None:
+        self._heads = trail.heads
+        self._act: Callable[[], object] | None = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._heads, name)
+
+    def find_one(self, *arguments: Any, **options: Any) -> Any:
+        found = self._heads.find_one(*arguments, **options)
+        act, self._act = self._act, None
+        if act is not None:
+            act()
+        return found
+
+
+@pytest.mark.parametrize("history", [2, 20])
+def test_what_is_added_while_the_history_is_read_is_shown_once(
+    any_trail: Trail, history: int, mongo_database: str
+) -> None:
+    """A23: between the head that is read and the records that are."""
+    write(any_trail, commit_of(1, 5))
+    uri = any_trail.config.uri.get_secret_value()
+    with closing(trail_of(uri, mongo_database)) as other:
+        overtaken: Any = Overtaken(any_trail, lambda: write(other, commit_of(6, 5)))
+        any_trail.heads = overtaken
+        with watching(any_trail, history=history) as watcher:
+            found = watcher.until(10)
+    assert found == list(range(max(1, 6 - history), 11))
 
 
 def test_no_half_of_a_commit_is_shown(any_trail: Trail) -> None:
