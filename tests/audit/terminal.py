@@ -65,7 +65,7 @@ class Terminal:
         deadline = time.monotonic() + 60
         while not shows(self.screen):
             said = "\n".join(self.screen)
-            assert time.monotonic() < deadline, f"the screen is:\n{said}"
+            assert time.monotonic() < deadline, f"the screen is:\n{said}\n{self.written[-3000:]!r}"
             assert self.process.poll() is None, f"it ended, with:\n{said}"
             self.read()
         return self.screen

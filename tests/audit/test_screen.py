@@ -140,8 +140,9 @@ def test_the_screen_follows_the_size_of_the_terminal(tmp_path: Path, trail: Trai
     ) as screen:
         screen.shows("id:→60")
         screen.resize(70, 14)
-        lines = screen.until(lambda lines: len(lines) == 14)
-        assert all(len(line) <= 70 for line in lines)
+        lines = screen.until(
+            lambda lines: len(lines) == 14 and all(len(line) <= 70 for line in lines)
+        )
         assert "F1 filters" in lines[-1]
         assert any(line.endswith("…") for line in lines)
 

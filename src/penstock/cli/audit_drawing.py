@@ -14,9 +14,14 @@ BARS: Final = " ▁▂▃▄▅▆▇█"
 _GRAPH_LINES: Final = 4
 _FRAME: Final = _GRAPH_LINES + 5
 """Lines of the screen that are no row: title, filters, graph with its heading, columns, footer."""
-_KEYS: Final = (
-    "F1 filters  F5 refresh  F9 export  F10 auto  Enter detail  g 30/60 min  ? help  q quit"
-)
+_KEYS: Final = {
+    Mode.TABLE: "F1 filters  F5 refresh  F9 export  F10 auto  Enter detail  g 30/60 min  ? help  "
+    "q quit",
+    Mode.FILTERS: "Enter applies  Tab and arrows move  Ctrl-U clears  Escape leaves all as it was",
+    Mode.DETAIL: "arrows and page keys scroll  Escape back",
+    Mode.EXPORT: "Enter begins  Escape leaves it",
+    Mode.HELP: "any key goes back",
+}
 
 
 def draw(state: State, *, width: int, height: int, now_minute: int) -> RenderableType:
@@ -68,7 +73,7 @@ def _written(state: State) -> Text:
 def _footer(state: State) -> Text:
     if state.message:
         return Text(f" {shown.harmless(state.message)}", "bold red" if state.wrong else "green")
-    return Text(f" {_KEYS}", "dim")
+    return Text(f" {_KEYS[state.mode]}", "dim")
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -137,10 +142,6 @@ def _filters(state: State) -> Iterator[Text]:
         if chosen:
             line.append(" ", "reverse")
         yield line
-    yield Text()
-    yield Text(
-        " Enter applies, Tab and arrows move, Ctrl-U clears, Escape leaves all as it was", "dim"
-    )
 
 
 def _export(state: State) -> Iterator[Text]:
@@ -149,7 +150,6 @@ def _export(state: State) -> Iterator[Text]:
     line.append(shown.harmless(state.path), "bold")
     line.append(" ", "reverse")
     yield line
-    yield Text(" Enter begins, Escape leaves it", "dim")
 
 
 def _help(_state: State) -> Iterator[Text]:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -75,7 +76,16 @@ class _Worker:
 
     def _run(self) -> None:
         while True:
-            self._done.put(self._tasks.get()())
+            task = self._tasks.get()
+            try:
+                done = task()
+            except Exception as error:  # a defect: it ends the screen, which would wait for ever
+                done = partial(_raise, error)
+            self._done.put(done)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class _Screen:
