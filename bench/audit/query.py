@@ -202,7 +202,10 @@ def measure(trail: Trail) -> None:
         def decode(one: Target = one) -> int:
             return sum(1 for record in found(one) if decoded(record))
 
-        taken = milliseconds(server, lambda one=one: sum(1 for _ in found(one)))
+        def count(one: Target = one) -> int:
+            return sum(1 for _ in found(one))
+
+        taken = milliseconds(server, count)
         whole = milliseconds(server, decode)
         print(
             f"{one.name:20} {taken.records:9,} {taken.wall:6.1f} ms {one.milliseconds:6g} ms   "
