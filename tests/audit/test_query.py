@@ -213,7 +213,9 @@ def test_help_needs_no_database_driver(words: tuple[str, ...]) -> None:
 def test_commands_that_are_imported_late_are_listed_and_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert {"query", "view", "restore"} <= set(penstock(capsys, "audit", "--help").out.split())
+    assert {"query", "view", "verify", "repair", "erase", "restore"} <= set(
+        penstock(capsys, "audit", "--help").out.split()
+    )
     absent = str(tmp_path / "absent.toml")
     done = penstock(capsys, "audit", "restore", "trail", "--until", "x", "--config", absent)
     assert (done.code, "there is no configuration" in done.err) == (2, True)

@@ -6,7 +6,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli import audit_query, audit_view
+from penstock.cli import audit_erase, audit_query, audit_verify, audit_view
 from penstock.cli.config import missing_extra
 
 _LATER: Final = {"restore": "penstock.cli.audit_restore"}
@@ -35,3 +35,5 @@ class _Commands(TyperGroup):
 app = typer.Typer(help="Audit trails.", no_args_is_help=True, cls=_Commands)
 app.command("query")(audit_query.command)
 app.command("view")(audit_view.command)
+audit_verify.register(app)
+audit_erase.register(app)
