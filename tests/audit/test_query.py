@@ -220,3 +220,17 @@ def test_commands_that_are_imported_late_are_listed_and_run(
     done = penstock(capsys, "audit", "restore", "trail", "--until", "x", "--config", absent)
     assert (done.code, "there is no configuration" in done.err) == (2, True)
     assert penstock(capsys, "audit", "nothing").code == 2
+
+
+def test_what_an_erasure_leaves_and_says_is_shown(
+    capsys: pytest.CaptureFixture[str], config: str, trail: Trail
+) -> None:
+    write(trail, commit_of(1, 3))
+    words = ("audit", "erase", "trail", "--table", "db.orders", "--pk", '{"id":2}')
+    done = penstock(capsys, *words, "--reason", "asked for", "--config", config)
+    assert done.code == 0, done.err
+    _, own, *rows = query(capsys, config).out.splitlines()
+    assert " sys " in own
+    assert "asked for" in own
+    assert ["(erased)" in line for line in rows] == [False, True, False]
+    assert query(capsys, config, "--op", "sys").out.splitlines()[1].split() == own.split()
