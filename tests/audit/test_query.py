@@ -196,15 +196,41 @@ def test_whoever_reads_no_further_ends_it_quietly(config: str, trail: Trail) -> 
         assert b"Traceback" not in process.stderr.read()
 
 
-def test_help_needs_no_database_driver() -> None:
+@pytest.mark.parametrize("words", [(), ("audit", "query"), ("audit", "view")])
+def test_help_needs_no_database_driver(words: tuple[str, ...]) -> None:
     """Who only captures and serves has none installed."""
     said = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "penstock.cli", "audit", "query", "--help"],
+        [sys.executable, "-X", "importtime", "-m", "penstock.cli", *words, "--help"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "Which records" in said.stdout
-    assert not {"pymongo", "bson"} & {
-        line.split("|")[-1].strip() for line in said.stderr.splitlines()
-    }
+    imported = {line.split("|")[-1].strip() for line in said.stderr.splitlines()}
+    assert "Usage: penstock" in said.stdout
+    assert not {"pymongo", "bson"} & imported
+
+
+def test_commands_that_are_imported_late_are_listed_and_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert {"query", "view", "verify", "repair", "erase", "restore"} <= set(
+        penstock(capsys, "audit", "--help").out.split()
+    )
+    absent = str(tmp_path / "absent.toml")
+    done = penstock(capsys, "audit", "restore", "trail", "--until", "x", "--config", absent)
+    assert (done.code, "there is no configuration" in done.err) == (2, True)
+    assert penstock(capsys, "audit", "nothing").code == 2
+
+
+def test_what_an_erasure_leaves_and_says_is_shown(
+    capsys: pytest.CaptureFixture[str], config: str, trail: Trail
+) -> None:
+    write(trail, commit_of(1, 3))
+    words = ("audit", "erase", "trail", "--table", "db.orders", "--pk", '{"id":2}')
+    done = penstock(capsys, *words, "--reason", "asked for", "--config", config)
+    assert done.code == 0, done.err
+    _, own, *rows = query(capsys, config).out.splitlines()
+    assert " sys " in own
+    assert "asked for" in own
+    assert ["(erased)" in line for line in rows] == [False, True, False]
+    assert query(capsys, config, "--op", "sys").out.splitlines()[1].split() == own.split()
