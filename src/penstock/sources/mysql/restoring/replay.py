@@ -17,6 +17,7 @@ from penstock.audit.fold import (
     flags_of,
     is_about_the_trail,
     name_of,
+    only_describes,
     said_of,
 )
 from penstock.errors import AuditError
@@ -76,7 +77,7 @@ class Replay:
                 said = f"changes were lost: {said_of(record).get('reason')}"
                 self._on_doubt(doubt_of(record, "gap", said))
         elif op == "ddl":
-            if _only_describes(record):
+            if only_describes(record):
                 return
             if self._wanted(name) or (not name[1] and self._wanted((name[0], "*"))):
                 yield from self._end()
@@ -146,9 +147,3 @@ class Replay:
 
 def _about(record: Mapping[str, Any]) -> str:
     return f"{'.'.join(name_of(record))}, record {record['at']}"
-
-
-def _only_describes(record: Mapping[str, Any]) -> bool:
-    """Whether a record says what a table is since, and nothing was done to it."""
-    said = said_of(record)
-    return said.get("operation") == "modify" and "statement" not in said
