@@ -71,6 +71,24 @@ class EventType(IntEnum):
     DELETE_ROWS_COMPRESSED = 171
 
 
+HARMLESS: Final = frozenset(
+    {
+        EventType.STOP,
+        EventType.INTVAR,
+        EventType.RAND,
+        EventType.USER_VAR,
+        EventType.HEARTBEAT,
+        EventType.IGNORABLE,
+        EventType.BINLOG_CHECKPOINT,
+        EventType.GTID_LIST,
+        EventType.TRANSACTION_CONTEXT,
+        EventType.VIEW_CHANGE,
+        EventType.HEARTBEAT_V2,
+    }
+)
+"""Those that hold no row and end nothing. Statements that need some of them are refused."""
+
+
 class Event(NamedTuple):
     """One event: what its header says, and its body without header and checksum."""
 

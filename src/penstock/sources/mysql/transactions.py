@@ -19,9 +19,9 @@ from msgspec import structs
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
 from penstock.event import AnyEvent, Commit, Fragment
-from penstock.sources.mysql import statements
 from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
 from penstock.sources.mysql.binlog import (
+    HARMLESS,
     IGNORABLE_FLAG,
     Event,
     EventType,
@@ -30,13 +30,11 @@ from penstock.sources.mysql.binlog import (
     query,
     rotation,
 )
-from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_statement
-from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.held import Held, Numbers
 from penstock.sources.mysql.images import Images
-from penstock.sources.mysql.mapped import NO_TABLE, Compile, MappedTables
+from penstock.sources.mysql.mapped import Compile, MappedTables, ends_statement, of_no_table
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
@@ -44,36 +42,13 @@ from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import ROWS, CompiledTable, UnreadableTableError, changes
 from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
-from penstock.sources.mysql.xa import Branch, Written, is_one_phase
+from penstock.sources.mysql.statements import Effect
+from penstock.sources.mysql.xa import Branch, Branches, Written
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _WORDS_MAX: Final = 400
 """More characters than those statements have that begin and end transactions."""
-_HARMLESS: Final = frozenset(
-    {
-        EventType.STOP,
-        EventType.INTVAR,
-        EventType.RAND,
-        EventType.USER_VAR,
-        EventType.HEARTBEAT,
-        EventType.IGNORABLE,
-        EventType.BINLOG_CHECKPOINT,
-        EventType.GTID_LIST,
-        EventType.TRANSACTION_CONTEXT,
-        EventType.VIEW_CHANGE,
-        EventType.HEARTBEAT_V2,
-    }
-)
-"""Those that hold no row and end nothing. Statements that need some of them are refused."""
-
-_NEVER_PACKED: Final = BEGINS | {
-    EventType.TRANSACTION_PAYLOAD,
-    EventType.FORMAT_DESCRIPTION,
-    EventType.ROTATE,
-}
-"""Those that a compressed transaction cannot have."""
-
 _DEFAULT_ORIGINS: Final = OriginRules()
 Undone = dict[str, list[Numbers]]
 """By transaction and where it was read: the events, from one number up to another, that were not
@@ -108,11 +83,9 @@ class Transactions:
         self._base = position
         self._gtids = position.told()
         self._teller = teller
-        self._charset_of = charset_of
         self._policy = policy
-        self._effects_told: list[statements.Effect] = []
+        self._effects_told: list[Effect] = []
         """What statements of the open transaction do to tables."""
-        self._lowers = lowers
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
         self._shaped: dict[tuple[str, str], int] = {}
@@ -120,7 +93,9 @@ class Transactions:
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
-        self._tells = StatementTeller(teller, origins, position.scope)
+        self._tells = StatementTeller(
+            teller, origins, position.scope, charset_of=charset_of, lowers=lowers
+        )
         self._tables = MappedTables(
             compile_table, position.scope, of_mysql=position.flavour != "mariadb"
         )
@@ -136,10 +111,7 @@ class Transactions:
         self._place: Place | None = None
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
-        self._branch: Branch | None = None
-        """The XA transaction whose rows come now."""
-        self._branches: dict[str, Branch] = {}
-        """By name: those that are prepared."""
+        self._branches = Branches()
         self._held = Held()
         self._savepoints: dict[str, int] = {}
         """By name: the number of the first event after it."""
@@ -179,11 +151,7 @@ class Transactions:
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
-        if self._branch is not None:
-            self._branch.drop()
-        for branch in self._branches.values():
-            branch.drop()
-        self._branches.clear()
+        self._branches.close()
 
     def event(self, event: Event, data: bytes) -> Iterator[Item]:
         """Take the next event, which came as `data`; what is complete, or too large.
@@ -211,8 +179,8 @@ class Transactions:
             return self._rows(event)
         if kind == EventType.TABLE_MAP:
             self._tables.map(event.body)
-            if self._branch is not None:
-                self._branch.keep(event)
+            if self._branches.writing is not None:
+                self._branches.writing.keep(event)
             return ()
         if kind in BEGINS:
             self._begin(event, data)
@@ -227,17 +195,16 @@ class Transactions:
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
             # A file ended: the server died within the transaction, which so never was one.
             self._abandon()
+            offset = event.end
             if kind == EventType.ROTATE:
                 self._file, offset = rotation(event.body)
-                self._move(offset)
-            else:
-                self._move(event.end)
+            self._move(offset)
             self._tables.forget_numbers()
             return ()
         if kind == EventType.PREVIOUS_GTIDS:
             self._move(event.end)
             return ()
-        if kind in _HARMLESS:
+        if kind in HARMLESS:
             return ()
         if kind == EventType.INCIDENT:
             raise MalformedEventError("the server says that it lost changes")
@@ -275,9 +242,7 @@ class Transactions:
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
         if self.open:
-            if self._branch is not None:
-                self._branch.drop()
-            self._branch = None
+            self._branches.abandon()
             self._undo(0)
             self._forget()
 
@@ -357,7 +322,7 @@ class Transactions:
 
     def _rows(self, event: Event) -> Sequence[Item]:
         items = self._changes(event)
-        if _ends_statement(event.body):
+        if ends_statement(event.body):
             self._images.ends()
             if self._place is not None:
                 self._place.origin.ends()
@@ -370,11 +335,11 @@ class Transactions:
                 return ()
             raise MalformedEventError("rows outside a transaction")
         table = None if nobody else self._tables.of(event.body)
-        if self._branch is not None:
+        if self._branches.writing is not None:
             if table is not None:
-                self._branch.keep(event)
-            elif _ends_statement(event.body):
-                self._branch.keep(_of_no_table(event))
+                self._branches.writing.keep(event)
+            elif ends_statement(event.body):
+                self._branches.writing.keep(of_no_table(event))
             return ()
         if table is None:
             return ()
@@ -405,8 +370,6 @@ class Transactions:
     def _unpacked(self, body: bytes) -> Iterator[Item]:
         """What a compressed transaction comes to."""
         for event in payload_events(body):
-            if event.type in _NEVER_PACKED:
-                raise MalformedEventError(f"a compressed event of type {event.type}")
             yield from self.event(event, b"")
 
     def _xa(self, said: Query, text: str) -> Iterable[Item]:
@@ -420,19 +383,19 @@ class Transactions:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
                 where = Written(self._file, self._offset, said.thread, said.collation)
-                self._branch = Branch(self._source, xid, self._name, where)
+                self._branches.writing = Branch(self._source, xid, self._name, where)
                 return ()
             case "END":
                 return ()
             case "COMMIT":
-                branch = self._branches.pop(xid, None)
+                branch = self._branches.taken(xid)
                 if branch is None:
                     # It was prepared before we began to read.
                     gap = self._tells.prepared_before(text, self._place)
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
-                branch = self._branches.pop(xid, None)
+                branch = self._branches.taken(xid)
                 if branch is not None:
                     branch.drop()
                     self._gtids.add(branch.gtid)
@@ -441,14 +404,9 @@ class Transactions:
                 raise MalformedEventError(f"an XA {verb} is not known here")
 
     def _prepared_now(self, body: bytes) -> Iterable[Item]:
-        branch, self._branch = self._branch, None
-        if branch is None:
-            raise MalformedEventError("an XA transaction that did not begin")
-        if is_one_phase(body):
+        branch = self._branches.ended(body)
+        if branch is not None:
             return self._committed(branch)
-        if branch.xid in self._branches:
-            raise MalformedEventError("an XA transaction whose name another one has")
-        self._branches[branch.xid] = branch
         # Not told: what resumes before its commit is to read it again.
         self._forget()
         return ()
@@ -470,14 +428,14 @@ class Transactions:
         """What follows is of a statement, whose text this is."""
         if self._place is None:
             return
-        if self._branch is not None:
+        if self._branches.writing is not None:
             if self._origins.wants_text or self._images.allowed:
-                self._branch.keep(event)
+                self._branches.writing.keep(event)
             return
         # MySQL has a byte of the length first, which counts no further than 255.
         text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
         self._images.stated(text)
-        self._place.origin.stated(lambda: self._decoded(text)[0])
+        self._place.origin.stated(lambda: self._tells.text(text, self._collation)[0])
 
     def _statement(self, event: Event) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
@@ -491,8 +449,8 @@ class Transactions:
         word = text[:_WORDS_MAX].upper()
         if word.startswith("XA "):
             return self._xa(said, text)
-        if self._branch is not None:
-            self._branch.keep(event)
+        if self._branches.writing is not None:
+            self._branches.writing.keep(event)
             return ()
         if word == "BEGIN":
             self._begun = self._begun._replace(standalone=False)
@@ -514,53 +472,18 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said, event.begin)
+            items += self._effects(said)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query, begin: int) -> Sequence[Item]:
+    def _effects(self, said: Query) -> Sequence[Item]:
         assert self._place is not None
-        text, known = self._text(said)
-        self._place.origin.stated(lambda: text)
-        self._place.origin.at(begin)
-        events: list[AnyEvent] = []
-        changed = False
-        database, lowers, escapes = said.database, self._lowers, said.escapes
-        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
-        after = defined(
-            text, database=database, known=self.shapes.virtual, lowers=lowers, escapes=escapes
-        )
-        for effect in effects:
-            changed = True
-            named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
-            if not named and not isinstance(effect, statements.RowsAsStatement):
-                self._effects_told.append(statements.Unclear())
-                events += self._tells.told(statements.Unclear(), text, self._place)
-                self.shapes.alter(statements.Unclear(), {})
-                break
-            self._effects_told.append(effect)
-            events += self._tells.told(effect, text, self._place)
-            self.shapes.alter(effect, dict([after] if after else []))
-        self._place.origin.ends()
-        if changed:
+        events, done = self._tells.statement(said, self._place, self.shapes)
+        if done:
+            self._effects_told += done
             self._tables.forget_shapes()
         return self._hold(events)
-
-    def _text(self, said: Query) -> tuple[str, bool]:
-        """A statement's text, and whether we know the character set in which its session wrote it.
-
-        What is not of it, as a literal in its own, is replaced.
-        """
-        if said.text.isascii():
-            return said.text, True
-        return self._decoded(said.text.encode(errors="surrogateescape"))
-
-    def _decoded(self, data: bytes) -> tuple[str, bool]:
-        """As `_text`. MariaDB does not say the character set of what changed rows."""
-        if data.isascii():
-            return data.decode(), True
-        return statement_text(data, self._charset_of(self._collation) if self._collation else "")
 
     def _undecodable(self, what: str) -> PenstockError:
         where = self._place
@@ -574,17 +497,3 @@ class Transactions:
             "names a table, leaving it out (`exclude`) lets the others go on; else please report "
             "it with the type named here.",
         )
-
-
-_ENDS_STATEMENT: Final = 0x01
-_NOBODY: Final = max(NO_TABLE).to_bytes(6, "little")
-
-
-def _ends_statement(body: bytes) -> bool:
-    """Whether the last of a statement's rows are in these."""
-    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
-
-
-def _of_no_table(event: Event) -> Event:
-    """What is left of rows that nobody captures: that their statement ends."""
-    return event._replace(body=_NOBODY + event.body[6:8])

@@ -80,7 +80,46 @@ class Branch:
         )
 
 
-def is_one_phase(body: bytes) -> bool:
+class Branches:
+    """The XA transactions of one stream."""
+
+    def __init__(self) -> None:
+        self.writing: Branch | None = None
+        """The one whose rows come now."""
+        self._prepared: dict[str, Branch] = {}
+        """By name."""
+
+    def ended(self, body: bytes) -> Branch | None:
+        """An XA_PREPARE event: the transaction that it commits at once; None if it waits."""
+        branch, self.writing = self.writing, None
+        if branch is None:
+            raise MalformedEventError("an XA transaction that did not begin")
+        if _is_one_phase(body):
+            return branch
+        if branch.xid in self._prepared:
+            raise MalformedEventError("an XA transaction whose name another one has")
+        self._prepared[branch.xid] = branch
+        return None
+
+    def taken(self, xid: str) -> Branch | None:
+        """The prepared one of this name, no longer kept here; None if we know of none."""
+        return self._prepared.pop(xid, None)
+
+    def abandon(self) -> None:
+        """The one whose rows come now never was one."""
+        branch, self.writing = self.writing, None
+        if branch is not None:
+            branch.drop()
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        self.abandon()
+        for branch in self._prepared.values():
+            branch.drop()
+        self._prepared.clear()
+
+
+def _is_one_phase(body: bytes) -> bool:
     """Whether an XA_PREPARE event commits its transaction at once."""
     if len(body) < 13:
         raise MalformedEventError("an XA_PREPARE event that is too short")
