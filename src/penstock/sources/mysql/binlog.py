@@ -83,6 +83,23 @@ class Event(NamedTuple):
     body: bytes
 
 
+_ENDS_STATEMENT: Final = 0x01
+
+
+def ends_statement(body: bytes) -> bool:
+    """Whether the last of a statement's rows are in a ROWS event."""
+    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
+
+
+def offset_of(event: Event, data: bytes) -> int | None:
+    """Where in its file an event begins; None where it does not say.
+
+    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
+    its transaction in MySQL.
+    """
+    return event.end - len(data) if event.end else None
+
+
 class Checksums:
     """Takes events apart, and proves each by its checksum where the file has them.
 

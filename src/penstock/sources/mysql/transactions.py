@@ -27,6 +27,8 @@ from penstock.sources.mysql.binlog import (
     EventType,
     MalformedEventError,
     Query,
+    ends_statement,
+    offset_of,
     query,
     rotation,
 )
@@ -45,7 +47,7 @@ from penstock.sources.mysql.rows import (
     changes,
 )
 from penstock.sources.mysql.schema_events import StatementTeller
-from penstock.sources.mysql.xa import Branch, is_one_phase
+from penstock.sources.mysql.xa import Branch, Branches, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
@@ -67,13 +69,6 @@ _HARMLESS: Final = frozenset(
     }
 )
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
-
-_NEVER_PACKED: Final = BEGINS | {
-    EventType.TRANSACTION_PAYLOAD,
-    EventType.FORMAT_DESCRIPTION,
-    EventType.ROTATE,
-}
-"""Those that a compressed transaction cannot have."""
 
 _DEFAULT_ORIGINS: Final = OriginRules()
 Undone = dict[str, list[Numbers]]
@@ -127,10 +122,7 @@ class Transactions:
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
-        self._branch: Branch | None = None
-        """The XA transaction whose rows come now."""
-        self._branches: dict[str, Branch] = {}
-        """By name: those that are prepared."""
+        self._branches = Branches(source)
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
         self._held = Held()
@@ -166,11 +158,7 @@ class Transactions:
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
-        if self._branch is not None:
-            self._branch.drop()
-        for branch in self._branches.values():
-            branch.drop()
-        self._branches.clear()
+        self._branches.close()
 
     def event(self, event: Event, data: bytes) -> Iterator[Item]:
         """Take the next event, which came as `data`; what is complete, or too large.
@@ -200,8 +188,7 @@ class Transactions:
             return items
         if kind == EventType.TABLE_MAP:
             self._tables.map(event.body)
-            if self._branch is not None:
-                self._branch.keep(event)
+            self._branches.keeps(event)
             return ()
         if kind in BEGINS:
             self._begin(event, data)
@@ -211,8 +198,7 @@ class Transactions:
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
             return self._statement(event, data)
         if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
-            if self._branch is not None:
-                self._branch.keep(event)
+            if self._branches.keeps(event):
                 return ()
             self._images.annotated(event)
             self._stated(event)
@@ -268,9 +254,7 @@ class Transactions:
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
         if self.open:
-            if self._branch is not None:
-                self._branch.drop()
-            self._branch = None
+            self._branches.abandon()
             self._undo(0)
             self._forget()
 
@@ -333,7 +317,7 @@ class Transactions:
 
     def _rows(self, event: Event, data: bytes) -> Sequence[Item]:
         items = self._changes(event, data)
-        if self._place is not None and _ends_statement(event.body):
+        if self._place is not None and ends_statement(event.body):
             self._place.origin.ends()
         return items
 
@@ -346,10 +330,9 @@ class Transactions:
         table = self._tables.of(body)
         if table is None:
             return ()
-        if self._branch is not None:
-            self._branch.keep(event)
+        if self._branches.keeps(event):
             return ()
-        self._place.origin.at(_offset(event, data))
+        self._place.origin.at(offset_of(event, data))
         events: list[AnyEvent] = []
         if kind == EventType.PARTIAL_UPDATE_ROWS:
             rows = partial_changes(body, table, self._tables.variant)
@@ -365,8 +348,6 @@ class Transactions:
     def _unpacked(self, body: bytes) -> Iterator[Item]:
         """What a compressed transaction comes to."""
         for event in payload_events(body):
-            if event.type in _NEVER_PACKED:
-                raise MalformedEventError(f"a compressed event of type {event.type}")
             yield from self.event(event, b"")
 
     def _xa(self, text: str, said: Query, offset: int | None) -> Iterable[Item]:
@@ -379,12 +360,12 @@ class Transactions:
                 if self._in_files:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
-                self._branch = Branch(self._source, xid, self._name, said)
+                self._branches.begin(xid, self._name, said)
                 return ()
             case "END":
                 return ()
             case "COMMIT":
-                branch = self._branches.pop(xid, None)
+                branch = self._branches.take(xid)
                 if branch is None:
                     # It was prepared before we began to read.
                     self._place.origin.at(offset)
@@ -392,7 +373,7 @@ class Transactions:
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
-                branch = self._branches.pop(xid, None)
+                branch = self._branches.take(xid)
                 if branch is not None:
                     branch.drop()
                     self._gtids.add(branch.gtid)
@@ -401,14 +382,10 @@ class Transactions:
                 raise MalformedEventError(f"an XA {verb} is not known here")
 
     def _prepared_now(self, body: bytes) -> Iterable[Item]:
-        branch, self._branch = self._branch, None
-        if branch is None:
-            raise MalformedEventError("an XA transaction that did not begin")
+        branch = self._branches.end()
         if is_one_phase(body):
             return self._committed(branch)
-        if branch.xid in self._branches:
-            raise MalformedEventError("an XA transaction whose name another one has")
-        self._branches[branch.xid] = branch
+        self._branches.wait(branch)
         # Not told: what resumes before its commit is to read it again.
         self._forget()
         return ()
@@ -444,9 +421,8 @@ class Transactions:
         # A long one is none of these words, and no copy is made of it.
         word = text[:_WORDS_MAX].upper()
         if word.startswith("XA "):
-            return self._xa(text, said, _offset(event, data))
-        if self._branch is not None:
-            self._branch.keep(event)
+            return self._xa(text, said, offset_of(event, data))
+        if self._branches.keeps(event):
             return ()
         if word == "BEGIN":
             self._begun = self._begun._replace(standalone=False)
@@ -468,7 +444,7 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said, _offset(event, data))
+            items += self._effects(said, offset_of(event, data))
         if self._begun.standalone:
             items += self._end()
         return items
@@ -519,20 +495,3 @@ class Transactions:
             "names a table, leaving it out (`exclude`) lets the others go on; else please report "
             "it with the type named here.",
         )
-
-
-_ENDS_STATEMENT: Final = 0x01
-
-
-def _ends_statement(body: bytes) -> bool:
-    """Whether the last of a statement's rows are in these."""
-    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
-
-
-def _offset(event: Event, data: bytes) -> int | None:
-    """Where in its file an event begins; None where it does not say.
-
-    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
-    its transaction in MySQL.
-    """
-    return event.end - len(data) if event.end else None

@@ -70,6 +70,57 @@ class Branch:
         )
 
 
+class Branches:
+    """The XA transactions of one stream: the one whose events come now, and those prepared."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._open: Branch | None = None
+        self._prepared: dict[str, Branch] = {}
+
+    def begin(self, xid: str, gtid: str, start: Query) -> None:
+        """What follows is of a transaction that begins with this statement."""
+        self.abandon()
+        self._open = Branch(self._source, xid, gtid, start)
+
+    def keeps(self, event: Event) -> bool:
+        """Whether an event is of an XA transaction, and so is kept."""
+        if self._open is not None:
+            self._open.keep(event)
+        return self._open is not None
+
+    def end(self) -> Branch:
+        """The transaction whose events have come. Raises MalformedEventError if none did."""
+        branch, self._open = self._open, None
+        if branch is None:
+            raise MalformedEventError("an XA transaction that did not begin")
+        return branch
+
+    def wait(self, branch: Branch) -> None:
+        """Keep one until it is decided. Raises MalformedEventError if another has its name."""
+        if branch.xid in self._prepared:
+            branch.drop()
+            raise MalformedEventError("an XA transaction whose name another one has")
+        self._prepared[branch.xid] = branch
+
+    def take(self, xid: str) -> Branch | None:
+        """The prepared one of that name, which is now the caller's; None if it is not known."""
+        return self._prepared.pop(xid, None)
+
+    def abandon(self) -> None:
+        """Drop the one whose events come now, if there is one."""
+        if self._open is not None:
+            self._open.drop()
+        self._open = None
+
+    def close(self) -> None:
+        """Drop them all."""
+        self.abandon()
+        for branch in self._prepared.values():
+            branch.drop()
+        self._prepared.clear()
+
+
 def is_one_phase(body: bytes) -> bool:
     """Whether an XA_PREPARE event commits its transaction at once."""
     if len(body) < 13:
