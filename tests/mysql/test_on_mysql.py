@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -241,10 +241,11 @@ async def test_json_of_which_only_the_change_is_logged_is_told_whole(
 def plain(value: Any) -> Any:
     """A document with decimals as the numbers that the server shows."""
     if isinstance(value, dict):
-        if "$numberDecimal" in value:
-            return float(value["$numberDecimal"])
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        members = cast("dict[str, Any]", value)
+        if "$numberDecimal" in members:
+            return float(members["$numberDecimal"])
+        return {name: plain(one) for name, one in members.items()}
+    return [plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 async def test_rows_that_a_foreign_key_changes_are_told(

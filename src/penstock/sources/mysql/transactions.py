@@ -13,6 +13,7 @@ be taken back: it is remembered, and reading begins again without it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Final
 
 from msgspec import structs
@@ -375,15 +376,15 @@ class Transactions:
             case "ROLLBACK":
                 branch = self._branches.take(xid)
                 if branch is not None:
-                    branch.drop()
+                    branch.close()
                     self._gtids.add(branch.gtid)
                 return self._end()
             case _:
                 raise MalformedEventError(f"an XA {verb} is not known here")
 
     def _prepared_now(self, body: bytes) -> Iterable[Item]:
-        branch = self._branches.end()
-        if is_one_phase(body):
+        at_once, branch = is_one_phase(body), self._branches.end()
+        if at_once:
             return self._committed(branch)
         self._branches.wait(branch)
         # Not told: what resumes before its commit is to read it again.
@@ -396,8 +397,9 @@ class Transactions:
         self._tables.forget_numbers()
         self._place.origin.by(branch.thread)
         self._collation = branch.collation
-        for event in branch.events():
-            yield from self.event(event, b"")
+        with closing(branch):
+            for event in branch.events():
+                yield from self.event(event, b"")
         self._gtids.add(branch.gtid)
         yield from self._end()
 

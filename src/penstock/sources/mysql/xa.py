@@ -50,14 +50,13 @@ class Branch:
             raise self._no_room(error.strerror or "unknown") from error
 
     def events(self) -> Iterator[Event]:
-        """What was kept, once."""
+        """What was kept."""
         self._file.seek(0)
-        with self._file as file:
-            while head := file.read(_HEAD.size):
-                kind, timestamp, size = _HEAD.unpack(head)
-                yield Event(kind, timestamp, 0, 0, file.read(size))
+        while head := self._file.read(_HEAD.size):
+            kind, timestamp, size = _HEAD.unpack(head)
+            yield Event(kind, timestamp, 0, 0, self._file.read(size))
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Keep nothing any more."""
         self._file.close()
 
@@ -99,7 +98,7 @@ class Branches:
     def wait(self, branch: Branch) -> None:
         """Keep one until it is decided. Raises MalformedEventError if another has its name."""
         if branch.xid in self._prepared:
-            branch.drop()
+            branch.close()
             raise MalformedEventError("an XA transaction whose name another one has")
         self._prepared[branch.xid] = branch
 
@@ -110,14 +109,14 @@ class Branches:
     def abandon(self) -> None:
         """Drop the one whose events come now, if there is one."""
         if self._open is not None:
-            self._open.drop()
+            self._open.close()
         self._open = None
 
     def close(self) -> None:
         """Drop them all."""
         self.abandon()
         for branch in self._prepared.values():
-            branch.drop()
+            branch.close()
         self._prepared.clear()
 
 
