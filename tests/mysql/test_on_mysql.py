@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -241,10 +241,11 @@ async def test_json_of_which_only_the_change_is_logged_is_told_whole(
 def plain(value: Any) -> Any:
     """A document with decimals as the numbers that the server shows."""
     if isinstance(value, dict):
-        if "$numberDecimal" in value:
-            return float(value["$numberDecimal"])
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        members = cast("dict[str, Any]", value)
+        if "$numberDecimal" in members:
+            return float(members["$numberDecimal"])
+        return {name: plain(one) for name, one in members.items()}
+    return [plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 async def test_rows_that_a_foreign_key_changes_are_told(
@@ -292,3 +293,57 @@ async def test_a_column_that_is_invisible_is_told_and_a_computed_one_is_not(
     await caught_up(mysql, source, story)
     assert documents(story) == [{"id": 1, "s": 3, "i": 9}, {"my_row_id": 1, "n": 3}]
     assert bytes(story.changes[1].key) == b'{"my_row_id":1}'
+
+
+async def test_rules_of_columns_are_of_whole_values_of_json_that_is_changed_in_part(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """A26: what changed is found in the value as it is, and nothing of it is told before the
+    rules; a column that is left out is not even read."""
+    names = {name: f"{mysql_database}.a.{name}" for name in ("h", "m", "x")}
+    columns = {
+        "hash": [names["h"]],
+        "hash_salt": "a salt of many characters",
+        "mask": {names["m"]: "***"},
+        "exclude": [names["x"]],
+    }
+    source, story = await begun(mysql, mysql_database, columns=columns)
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, h JSON, m JSON, x JSON, j JSON)")
+        wrapper = """'{"$oid": "1", "k": 1}'"""
+        run(db, f"INSERT INTO a VALUES (1, '{JSON_BEFORE}', '{JSON_BEFORE}', {wrapper}, '[1]')")
+        run(db, "SET binlog_row_value_options = 'PARTIAL_JSON'")
+        run(db, "UPDATE a SET h = JSON_SET(h, '$.a[1]', 7), m = JSON_SET(m, '$.a[1]', 7), j = '2'")
+        run(db, "SET binlog_row_value_options = ''", "UPDATE a SET j = '3'")
+    await caught_up(mysql, source, story)
+    one, two, three = documents(story)
+    assert [row["m"] for row in (one, two, three)] == ["***"] * 3
+    assert len({one["h"], two["h"]}) == 2
+    assert two["h"] == three["h"], (
+        "the hash of the value that was put together is that of the whole"
+    )
+    assert "x" not in one
+    assert msgspec.json.decode(story.changes[1].full_document_before_change or b"") == one
+
+
+async def test_where_a_change_comes_from_is_told(mysql: MySqlServer, mysql_database: str) -> None:
+    """The binlog, the session and the statement; of an XA transaction, of who wrote it."""
+    source, story = await begun(mysql, mysql_database)
+    with mysql.connect(database=mysql_database) as db, mysql.connect() as other:
+        ((thread,),) = run(db, "SELECT CONNECTION_ID()")
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "SET binlog_rows_query_log_events = ON")
+        run(db, "INSERT INTO a VALUES (1), (2)", "SET binlog_transaction_compression = ON")
+        run(db, "INSERT INTO a VALUES (3)")
+        run(db, "XA START 'x'", "INSERT INTO a VALUES (4)", "XA END 'x'", "XA PREPARE 'x'")
+        run(other, "XA COMMIT 'x'")
+    await caught_up(mysql, source, story)
+    origins = [msgspec.json.decode(event.origin or b"") for event in story.changes]
+    assert {origin["thread"] for origin in origins} == {thread}
+    assert all(origin["file"].startswith("mysql-bin.") for origin in origins)
+    assert [origin.get("statement") for origin in origins] == [
+        "INSERT INTO a VALUES (1), (2)",
+        None,
+        "INSERT INTO a VALUES (3)",
+        "INSERT INTO a VALUES (4)",
+    ]
+    assert origins[1]["statementAt"] == 0

@@ -104,6 +104,14 @@ class Event(NamedTuple):
     transaction's cache does not say it; nor what is compressed with its transaction."""
 
 
+_ENDS_STATEMENT: Final = 0x01
+
+
+def ends_statement(body: bytes) -> bool:
+    """Whether the last of a statement's rows are in a ROWS event."""
+    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
+
+
 class Checksums:
     """Takes events apart, and proves each by its checksum where the file has them.
 

@@ -17,12 +17,6 @@ _TABLES_MAX: Final = 4096
 _NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
 """What rows refer to that only say that a statement ends; the first may be a table's, too."""
 _NOBODY: Final = max(_NO_TABLE).to_bytes(6, "little")
-_ENDS_STATEMENT: Final = 0x01
-
-
-def ends_statement(body: bytes) -> bool:
-    """Whether the last of a statement's rows are in a ROWS event."""
-    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
 
 
 def of_no_table(event: Event) -> Event:

@@ -54,10 +54,10 @@ def payload_events(body: bytes) -> Iterator[Event]:
             if len(header) < HEADER_BYTES:
                 raise MalformedEventError("a compressed transaction that ends within an event")
             timestamp, kind, _, size, _, flags = HEADER.unpack(header)
-            if not HEADER_BYTES <= size <= EVENT_BYTES_MAX:
-                raise MalformedEventError(f"a compressed transaction with an event of {size} bytes")
             if kind in _NEVER_PACKED:
                 raise MalformedEventError(f"a compressed event of type {kind}")
+            if not HEADER_BYTES <= size <= EVENT_BYTES_MAX:
+                raise MalformedEventError(f"a compressed transaction with an event of {size} bytes")
             inner = _read(source, size - HEADER_BYTES)
             if len(inner) != size - HEADER_BYTES:
                 raise MalformedEventError("a compressed transaction that ends within an event")

@@ -13,6 +13,7 @@ be taken back: it is remembered, and reading begins again without it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Final
 
 from msgspec import structs
@@ -27,6 +28,7 @@ from penstock.sources.mysql.binlog import (
     EventType,
     MalformedEventError,
     Query,
+    ends_statement,
     query,
     rotation,
 )
@@ -34,7 +36,7 @@ from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_state
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.held import Held, Numbers
 from penstock.sources.mysql.images import Images
-from penstock.sources.mysql.mapped import Compile, MappedTables, ends_statement, of_no_table
+from penstock.sources.mysql.mapped import Compile, MappedTables, of_no_table
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
@@ -383,7 +385,7 @@ class Transactions:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
                 where = Written(self._file, self._offset, said.thread, said.collation)
-                self._branches.writing = Branch(self._source, xid, self._name, where)
+                self._branches.begin(Branch(self._source, xid, self._name, where))
                 return ()
             case "END":
                 return ()
@@ -397,7 +399,7 @@ class Transactions:
             case "ROLLBACK":
                 branch = self._branches.taken(xid)
                 if branch is not None:
-                    branch.drop()
+                    branch.close()
                     self._gtids.add(branch.gtid)
                 return self._end()
             case _:
@@ -417,8 +419,9 @@ class Transactions:
         self._tables.forget_numbers()
         file, offset, thread, self._collation = branch.written
         self._place.origin.elsewhere(file, offset, thread)
-        for event in branch.events():
-            yield from self.event(event, b"")
+        with closing(branch):
+            for event in branch.events():
+                yield from self.event(event, b"")
         self._gtids.add(branch.gtid)
         yield from self._end()
 
