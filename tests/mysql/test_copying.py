@@ -58,7 +58,7 @@ def contents(db: Any, database: str, *tables: str) -> Rows:
     for table in tables:
         columns = run(db, f"SHOW COLUMNS FROM {database}.{table}")
         names = [str(column[0]) for column in columns]
-        keys = [str(column[0]) for column in columns if column[3] == "PRI"]
+        keys = [str(part[4]) for part in run(db, f"SHOW INDEX FROM {database}.{table}")]
         for row in run(db, f"SELECT * FROM {database}.{table}"):
             document = dict(zip(names, row, strict=True))
             key = msgspec.json.encode({name: document[name] for name in keys}).decode()
