@@ -1,4 +1,4 @@
-"""What happens to a table while it is copied: altered, renamed, dropped, emptied; and gaps of it."""
+"""What happens to a table while it is copied: it is altered, renamed, dropped, emptied."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +13,12 @@ from tests.mysql.test_copying import contents, copying
 from tests.telling import follow
 
 Act = Callable[[Any], object]
+
+
+PARTITIONED = (
+    "CREATE TABLE a (id INT PRIMARY KEY) PARTITION BY RANGE (id) "
+    "(PARTITION p VALUES LESS THAN (10), PARTITION q VALUES LESS THAN (20))"
+)
 
 
 def after_chunk(number: int, act: Callable[[], object]) -> Callable[[Commit | Fragment], None]:
@@ -66,7 +72,11 @@ def made(mariadb: MariaDbServer, mariadb_database: str) -> str:
         ["RENAME TABLE a TO c", "CREATE TABLE a LIKE c", "INSERT INTO a VALUES (5, 50)"],
         ["DROP TABLE a"],
         ["DROP TABLE b"],
-        ["DROP TABLE a", "CREATE TABLE a (id INT PRIMARY KEY, m INT)", "INSERT INTO a VALUES (1,2)"],
+        [
+            "DROP TABLE a",
+            "CREATE TABLE a (id INT PRIMARY KEY, m INT)",
+            "INSERT INTO a VALUES (1,2)",
+        ],
         ["TRUNCATE TABLE a", "INSERT INTO a VALUES (2, 20), (8, 80)"],
         ["ALTER TABLE a ADD COLUMN m INT DEFAULT 7 FIRST", "UPDATE a SET n = 0"],
         ["UPDATE a SET n = 0", "ALTER TABLE a DROP COLUMN n", "UPDATE a SET id = id + 100"],
@@ -157,8 +167,7 @@ async def test_rows_that_change_without_a_word_are_copied_again_where_lost_ones_
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:
     with mariadb.connect(database=mariadb_database) as db:
-        run(db, "CREATE TABLE a (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
-                " (PARTITION p VALUES LESS THAN (10), PARTITION q VALUES LESS THAN (20))")  # fmt: skip
+        run(db, PARTITIONED)
         run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1), (11)")
         source = source_of(
             mariadb, include=[f"{mariadb_database}.*"], start="now", on_position_lost="snapshot"
@@ -182,8 +191,7 @@ async def test_rows_that_change_without_a_word_during_a_copy_are_copied_in_it(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:
     with mariadb.connect(database=mariadb_database) as db:
-        run(db, "CREATE TABLE a (id INT PRIMARY KEY) PARTITION BY RANGE (id)"
-                " (PARTITION p VALUES LESS THAN (10), PARTITION q VALUES LESS THAN (20))")  # fmt: skip
+        run(db, PARTITIONED)
         run(db, "INSERT INTO a SELECT seq FROM seq_1_to_15")
     story, _ = await copied(mariadb, mariadb_database, "ALTER TABLE a DROP PARTITION p")
     assert [what for what, _ in story.said] == [

@@ -118,7 +118,11 @@ async def test_a_lost_position_is_a_gap_and_a_copy_of_everything(start_mariadb: 
             await caught_up(server, source_of(server), story)
             said = [what for what, _ in story.said[told:]]
             assert said == [word, "snapshot_started", "snapshot_completed"]
-            assert [event.document_id for event in story.changes if event.snapshot] == ["1", "2", "3"]
+            assert [event.document_id for event in story.changes if event.snapshot] == [
+                "1",
+                "2",
+                "3",
+            ]
             assert story.changes[-1].document_id == "4"
             run(db, "DELETE FROM d.a WHERE id = 4")
 
@@ -129,17 +133,17 @@ async def test_a_loss_during_a_copy_begins_another_one(start_mariadb: Start) -> 
     with server.connect() as db:
         run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
         run(db, "INSERT INTO d.a VALUES (1), (2), (3)")
-        options = {"start": "snapshot", "snapshot_chunk_documents": 2}
+        options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 2}
         story = await follow(source_of(server, **options), Story(), lambda s: bool(s.changes))
         run(db, "FLUSH BINARY LOGS", "DELETE FROM d.a WHERE id = 1", "FLUSH BINARY LOGS")
         purge(db)
         for mode in ("halt", "gap", "snapshot"):
-            lost = Story(story.position)
+            lost, options = Story(story.position), {**options, "on_position_lost": mode}
             if mode == "halt":
                 with pytest.raises(PositionLostError):
                     await follow(source_of(server, **options), lost, lambda _: False)
-            mode = "gap" if mode == "halt" else mode
-            await follow(source_of(server, on_position_lost=mode, **options), lost, completed)
+            options["on_position_lost"] = "gap" if mode == "halt" else mode
+            await follow(source_of(server, **options), lost, completed)
             names = [said_of(e)["snapshot"] for e in lost.events if "snapshot_" in e.operation]
             first = said_of(story.events[0])["snapshot"]
             assert names == [names[0], names[0]] != [first, first]
@@ -153,7 +157,7 @@ def test_a_position_that_is_moved_by_hand_begins_its_copy_anew() -> None:
     here = MysqlPosition(Server(1), "0-1-5", scope)
     copy = Copying(snapshot="s", pending=(name,), begun=1, announced=True, covers=(name,), copies=3)
     there = structs.replace(here, gtids="0-1-3", copying=copy, gap_said=True)
-    source = MysqlSource("db", MysqlSourceConfig(user="u"))
+    source = MysqlSource("db", MysqlSourceConfig.model_validate({"user": "u"}))
     assert not source.is_copying(here.text())
     assert source.is_copying(there.text())
     assert not source.is_copying("nonsense")

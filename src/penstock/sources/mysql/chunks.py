@@ -71,8 +71,8 @@ _SETTINGS: Final = (
     f"SET SESSION idle_transaction_timeout = {_IDLE_SECONDS}",
 )
 _PASSING: Final = frozenset({1205, 1412, 1220, 1927})
-"""The table is locked (nobody waits for it), or newer than the snapshot; the binlog at the snapshot was purged; we were
-idle for too long."""
+"""The table is locked, which nobody waits for, or newer than the snapshot; the binlog at the
+snapshot was purged; we were idle for too long."""
 _PRIMARY: Final = "PRIMARY"
 _FIRST_EVENT: Final = 4
 _WITH_SNAPSHOTS: Final = frozenset({"innodb"})
