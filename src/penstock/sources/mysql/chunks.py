@@ -370,7 +370,10 @@ def _key(index: Sequence[tuple[Any, ...]]) -> tuple[str, list[KeyPart]]:
             unfit.add(of_index)
     if _PRIMARY in parts:
         return _PRIMARY, parts[_PRIMARY]
-    return next(((one, parts[one]) for one in parts if one not in unfit), ("", []))
+    for of_index, columns in parts.items():
+        if of_index not in unfit:
+            return of_index, columns
+    return "", []
 
 
 def first_behind(connection: Connected, file: str, offset: int) -> Gtid | None:
@@ -390,7 +393,7 @@ def first_behind(connection: Connected, file: str, offset: int) -> Gtid | None:
         if len(events) == _EVENTS_AT_ONCE:
             continue
         names = names or binlogs(connection)
-        later = names[names.index(file) + 1 :] if file in names else []
+        later = names[names.index(file) + 1 :] if file in names else list[str]()
         if not later:
             return None
         file, offset = later[0], _FIRST_EVENT
