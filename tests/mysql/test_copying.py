@@ -58,7 +58,7 @@ def contents(db: Any, database: str, *tables: str) -> Rows:
     for table in tables:
         columns = run(db, f"SHOW COLUMNS FROM {database}.{table}")
         names = [str(column[0]) for column in columns]
-        keys = [str(column[0]) for column in columns if column[3] == "PRI"]
+        keys = [str(part[4]) for part in run(db, f"SHOW INDEX FROM {database}.{table}")]
         for row in run(db, f"SELECT * FROM {database}.{table}"):
             document = dict(zip(names, row, strict=True))
             key = msgspec.json.encode({name: document[name] for name in keys}).decode()
@@ -76,7 +76,7 @@ def test_the_source_fulfils_its_ports(mariadb: MariaDbServer) -> None:
 async def test_a_copy_comes_between_its_announcements_and_goes_on_after_a_crash(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:
-    """A29: tables of all sizes, none, and one without a key, whose rows are all one reading."""
+    """A29: with tables of all sizes, of none, and one without a key, which is one reading."""
     with mariadb.connect(database=mariadb_database) as db:
         run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_7")
         run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO b SELECT seq FROM seq_1_to_3")
@@ -244,7 +244,7 @@ async def test_a_transaction_that_is_told_before_others_see_it_is_in_the_rows_th
         run(db, "INSERT INTO d.a VALUES (1, 0)")
         source, story = source_of(server, heartbeat_seconds=0.1), Story()
         capturing = asyncio.Event()
-        waiting = asyncio.ensure_future(asyncio.sleep(0))
+        waiting: asyncio.Future[list[str]] | None = None
 
         def note(item: Commit | Fragment) -> None:
             nonlocal waiting
@@ -261,6 +261,7 @@ async def test_a_transaction_that_is_told_before_others_see_it_is_in_the_rows_th
         run(db, "SET GLOBAL rpl_semi_sync_master_enabled = ON")
         update = asyncio.to_thread(run, other, "UPDATE d.a SET n = 1")
         await asyncio.gather(update, reading)
+        assert waiting is not None
         await waiting
     told = [msgspec.json.decode(event.full_document or b"") for event in story.changes]
     assert told == [{"id": 1, "n": 1}, {"id": 1, "n": 1}]
@@ -351,7 +352,9 @@ async def test_large_rows_come_in_small_chunks(
         run(db, "CREATE TABLE a (id INT PRIMARY KEY, t LONGTEXT)", "CREATE TABLE k (t LONGTEXT)")
         run(db, f"INSERT INTO a SELECT seq, {big} FROM seq_1_to_30")
         run(db, f"INSERT INTO k SELECT CONCAT(seq, {big}) FROM seq_1_to_30")
-    source, sizes, keys = copying(mariadb, mariadb_database, snapshot_chunk_documents=1000), [], []
+    source = copying(mariadb, mariadb_database, snapshot_chunk_documents=1000)
+    sizes: list[int] = []
+    keys: list[str] = []
 
     def weigh(item: Commit | Fragment) -> None:
         rows = [event for event in item.events if isinstance(event, ChangeEvent)]
@@ -415,7 +418,7 @@ async def test_a_copy_that_is_asked_for_begins_at_once_and_is_durable_when_it_is
     assert [event.document_id for event in story.changes] == ["1"]
     assert await asking(source, story, [b, a]) == [b, a]
     assert await asking(source, story, []) == [a, b]
-    started = [said_of(e) for e in story.events if e.operation == "snapshot_started"]  # type: ignore[union-attr]
+    started = [said_of(e) for e in story.events if e.operation == "snapshot_started"]
     assert [one["whole"] for one in started] == [False, False, True]
     assert len({one["snapshot"] for one in started}) == 3
 
