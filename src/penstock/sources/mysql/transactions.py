@@ -47,7 +47,7 @@ from penstock.sources.mysql.rows import (
     refers_to,
 )
 from penstock.sources.mysql.shapes import Shapes
-from penstock.sources.mysql.tables import Table, parse_table, table_id
+from penstock.sources.mysql.tables import Table, is_sequence, parse_table, table_id
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
@@ -327,7 +327,7 @@ class Transactions:
             if len(self._known) >= _TABLES_MAX:
                 self._known.clear()
             table = parse_table(bytes(6) + mapped)
-            captured = (table.database, table.name) in self._base.scope
+            captured = (table.database, table.name) in self._base.scope and not is_sequence(table)
             known = self._known[mapped] = self._compile(table) if captured else table
         if not isinstance(known, CompiledTable):
             return ()
