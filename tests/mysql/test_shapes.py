@@ -171,15 +171,21 @@ def test_a_position_keeps_what_it_must_and_no_more() -> None:
         shapes.alter(Created(("d", f"t{number}")), {("d", f"t{number}"): frozenset("v")})
     shapes.learned(("d", "plain"), frozenset())
     shapes.alter(Created(("d", "new")), {("d", "new"): frozenset()})
-    shapes.told(("d", "new"))
+    assert shapes.tells(("d", "new"), 0)
+    shapes.committed()
     kept = shapes.kept()
     assert len(kept) == KEPT_MAX
     assert kept[0] == Shape("d", "t5", ("v",), untold=True)
     assert ("d", "new") not in {(one.database, one.name) for one in kept}
     assert Shapes(kept).kept() == kept
-    shapes.told(("d", "t7"))
-    assert shapes.virtual(("d", "t7")) == frozenset("v")
-    assert not shapes.is_untold(("d", "t7"))
+    table = ("d", "t7")
+    assert shapes.tells(table, 3)
+    assert not shapes.tells(table, 4), "once"
+    shapes.undone(3)
+    assert shapes.tells(table, 3)
+    shapes.committed()
+    assert shapes.virtual(table) == frozenset("v")
+    assert not shapes.tells(table, 0)
 
 
 def test_a_position_from_before_shapes_were_kept_is_read() -> None:

@@ -45,7 +45,7 @@ from penstock.sources.mysql.connection import (
     translated,
     virtual_columns,
 )
-from penstock.sources.mysql.described import described, forbidden, keyed_anew
+from penstock.sources.mysql.described import described, forbidden, keyed_anew, shapes_now
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
 from penstock.sources.mysql.positions import (
@@ -58,7 +58,7 @@ from penstock.sources.mysql.positions import (
 )
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
-from penstock.sources.mysql.shapes import Shape, Shapes, chosen
+from penstock.sources.mysql.shapes import chosen
 from penstock.sources.mysql.stream import BinlogStream
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions, Undone
@@ -134,7 +134,7 @@ class Session:
         if known is None:
             position = MysqlPosition(server, self._start(asking, found), self._config.scope)
             if self._config.start == "now":
-                position = structs.replace(position, shapes=self._shapes_now(asking))
+                position = structs.replace(position, shapes=shapes_now(asking, position.scope))
         else:
             position = known
             lost = self._lost(asking, found, known, server)
@@ -208,12 +208,6 @@ class Session:
             return found.gtid_binlog_pos
         oldest = oldest_binlog(asking)
         return "" if oldest is None else gtids_before(asking, oldest)
-
-    def _shapes_now(self, asking: Connected) -> tuple[Shape, ...]:
-        shapes = Shapes()
-        for table, one in described(asking, self._config.scope).items():
-            shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
-        return shapes.kept()
 
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config

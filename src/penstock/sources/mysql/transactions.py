@@ -111,8 +111,6 @@ class Transactions:
         self._lowers = lowers
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
-        self._shaped: dict[tuple[str, str], int] = {}
-        """The tables whose columns the open transaction tells: before which number."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
@@ -239,7 +237,7 @@ class Transactions:
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
-        self._shaped.clear()
+        self.shapes.undone(0)
         self._collation = 0
         self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -251,8 +249,7 @@ class Transactions:
             raise MalformedEventError("the end of a transaction that did not begin")
         self._gtids[self._gtid.domain] = self._gtid
         gtids = gtids_text(self._gtids.values())
-        for table in self._shaped:
-            self.shapes.told(table)
+        self.shapes.committed()
         self._base = structs.replace(
             self._base,
             gtids=gtids,
@@ -276,7 +273,7 @@ class Transactions:
         keep = bisect_left(self._numbers, first)
         self._held_bytes -= sum(map(_weight, self._held[keep:]))
         del self._held[keep:], self._numbers[keep:]
-        self._shaped = {table: number for table, number in self._shaped.items() if number < first}
+        self.shapes.undone(first)
         if first >= self._handed_on:
             return
         known = self._undone.setdefault(self._copy, [])
@@ -342,15 +339,13 @@ class Transactions:
 
     def _tell_shape(self, compiled: CompiledTable) -> None:
         """Tell the columns of a table before its first row since it was created or altered."""
-        table = (compiled.table.database, compiled.table.name)
-        if table in self._shaped or not self.shapes.is_untold(table):
-            return
         assert self._place is not None
-        event = self._teller.shape(compiled, self._place)
-        self._shaped[table] = self._place.ordinal
-        self._held.append(event)
-        self._numbers.append(self._place.ordinal)
-        self._held_bytes += _weight(event)
+        number = self._place.ordinal
+        if self.shapes.tells((compiled.table.database, compiled.table.name), number):
+            event = self._teller.shape(compiled, self._place)
+            self._held.append(event)
+            self._numbers.append(number)
+            self._held_bytes += _weight(event)
 
     # --- statements ------------------------------------------------------------------------------
 
