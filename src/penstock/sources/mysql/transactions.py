@@ -192,8 +192,10 @@ class Transactions:
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
             return self._statement(event, data)
         if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
-            self._images.annotated(event.body)
-            self._stated(event)
+            # MySQL has a byte of the length first, which counts no further than 255.
+            text = event.body[1:] if kind == EventType.ROWS_QUERY else event.body
+            self._images.annotated(text)
+            self._stated(text)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
             # A file ended: the server died within the transaction, which so never was one.
@@ -349,13 +351,10 @@ class Transactions:
 
     # --- statements ------------------------------------------------------------------------------
 
-    def _stated(self, event: Event) -> None:
+    def _stated(self, text: bytes) -> None:
         """What follows is of a statement, whose text this is."""
-        if self._place is None:
-            return
-        # MySQL has a byte of the length first, which counts no further than 255.
-        text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
-        self._place.origin.stated(lambda: self._decoded(text)[0])
+        if self._place is not None:
+            self._place.origin.stated(lambda: self._decoded(text)[0])
 
     def _statement(self, event: Event, data: bytes) -> Sequence[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
