@@ -31,6 +31,23 @@ class ReadingConfig(Config):
         description="Where a new pipeline starts: at the log's first entry, and not at all if that "
         "is gone; or knowingly at the oldest that is left. Where a pipeline stands it goes on.",
     )
+    metrics: str = Field(
+        "off",
+        description="Where the pipeline's process shows its metrics (`/metrics`), as "
+        "127.0.0.1:9464; on this machine only.",
+    )
+
+    @field_validator("metrics")
+    @classmethod
+    def _on_this_machine(cls, metrics: str) -> str:
+        if metrics == "off":
+            return metrics
+        host, colon, port = metrics.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{metrics!r} is not an address; write host:port, or off")
+        if host not in {"localhost", "127.0.0.1", "[::1]"}:
+            raise ValueError(f"{metrics!r} is not of this machine; write 127.0.0.1:{port}")
+        return metrics
 
     @field_validator("collections")
     @classmethod

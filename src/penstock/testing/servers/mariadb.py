@@ -126,13 +126,20 @@ class MariaDbServer:
         self.process.stop()
         self._launch()
 
+    @property
+    def _temporary(self) -> Path:
+        """Its own: a server removes what others are about to use in a folder that they share."""
+        assert self._folder is not None
+        return self._folder.path / "tmp"
+
     def _install(self) -> None:
         assert self._folder is not None
         # The server gives up root, and must still reach its folder.
         self._folder.path.chmod(0o711)
-        self.data.mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(self.data, "mysql", "mysql")
+        for folder in (self.data, self._temporary):
+            folder.mkdir()
+            if os.geteuid() == 0:
+                shutil.chown(folder, "mysql", "mysql")
         outcome = subprocess.run(
             [
                 *(_program("mariadb-install-db"), "--no-defaults", *_user()),
@@ -142,6 +149,7 @@ class MariaDbServer:
             capture_output=True,
             text=True,
             check=False,
+            env={**os.environ, "TMPDIR": str(self._temporary)},
         )
         if outcome.returncode != 0:
             raise ServerStartError(
@@ -156,6 +164,7 @@ class MariaDbServer:
                 *_as_its_user(),
                 *(_program("mariadbd"), "--no-defaults", f"--datadir={self.data}"),
                 *(f"--socket={self.data / 'socket'}", f"--pid-file={self.data / 'pid'}"),
+                f"--tmpdir={self._temporary}",
                 *(f"--bind-address={self.host}", f"--port={self.port}"),
                 *(f"--server-id={self.server_id}", *OPTIONS, *self._options),
             ],
