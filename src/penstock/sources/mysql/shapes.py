@@ -39,7 +39,7 @@ class Shapes:
         self._plain: set[Name] = set()
         """Tables that were asked for, and have no virtual column: no position keeps them."""
         self._telling: dict[Name, int] = {}
-        """Tables that the open transaction tells of: before which of its events."""
+        """Tables that the open transaction tells of: the number of their first row in it."""
         self._kept: tuple[Shape, ...] | None = None
 
     def kept(self) -> tuple[Shape, ...]:
@@ -59,13 +59,19 @@ class Shapes:
             return frozenset() if table in self._plain else None
         return None if known.virtual is None else frozenset(known.virtual)
 
-    def tells(self, table: Name, number: int) -> bool:
-        """Whether the columns of a table are to be told, before the event of this number in the
-        open transaction; they are told once."""
+    def met(self, table: Name, number: int) -> bool:
+        """A row of a table comes, with this number in the open transaction.
+
+        Whether it is the first since its columns should be told, which `telling` then has it in.
+        """
         if table in self._telling or not self._is_untold(table):
             return False
         self._telling[table] = number
         return True
+
+    def telling(self) -> list[Name]:
+        """The tables whose columns the open transaction tells."""
+        return list(self._telling)
 
     def undone(self, first: int) -> None:
         """The events of the open transaction from this number on were not committed."""

@@ -111,6 +111,8 @@ class Transactions:
         self._lowers = lowers
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
+        self._described: dict[tuple[str, str], CompiledTable] = {}
+        """The tables whose columns the open transaction tells, at its end."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
@@ -240,6 +242,7 @@ class Transactions:
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
         self.shapes.undone(0)
+        self._described.clear()
         self._collation = 0
         self._images.forget()
         # Each statement describes its tables anew. A server that opens many numbers them all.
@@ -251,6 +254,7 @@ class Transactions:
             raise MalformedEventError("the end of a transaction that did not begin")
         self._gtids[self._gtid.domain] = self._gtid
         gtids = gtids_text(self._gtids.values())
+        told = [self._described[table] for table in self.shapes.telling()]
         self.shapes.committed()
         self._base = structs.replace(
             self._base,
@@ -263,7 +267,8 @@ class Transactions:
             shapes=self.shapes.kept(),
         )
         said = bool(self._held) or self.fragmented
-        events = tuple(self._held)
+        # At its end, so that the places of the rows are the same whoever was told what.
+        events = (*self._held, *(self._teller.shape(one, self._place) for one in told))
         self._forget()
         if not said:
             return ()
@@ -331,23 +336,15 @@ class Transactions:
         if not isinstance(known, CompiledTable):
             return ()
         self._place.origin.at(_offset(event, data))
-        self._tell_shape(known)
+        table_name = (known.table.database, known.table.name)
+        if self.shapes.met(table_name, self._place.ordinal):
+            self._described[table_name] = known
         events: list[AnyEvent] = []
         rows = changes(kind, body, known)
         self._images.check(rows, known.table, self._tables.values())
         for change in rows:
             events += self._teller.change(change, known, self._place)
         return self._hold(events)
-
-    def _tell_shape(self, compiled: CompiledTable) -> None:
-        """Tell the columns of a table before its first row since it was created or altered."""
-        assert self._place is not None
-        number = self._place.ordinal
-        if self.shapes.tells((compiled.table.database, compiled.table.name), number):
-            event = self._teller.shape(compiled, self._place)
-            self._held.append(event)
-            self._numbers.append(number)
-            self._held_bytes += _weight(event)
 
     # --- statements ------------------------------------------------------------------------------
 
