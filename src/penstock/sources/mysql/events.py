@@ -193,10 +193,7 @@ class Teller:
         )
 
     def shape(self, compiled: CompiledTable, place: Place) -> SchemaEvent:
-        """What the columns of a table are now, before the first row that is read by them.
-
-        It has no number in its transaction: those of the rows are the same whoever was told what.
-        """
+        """What the columns of a table are, behind the first transaction that has rows of them."""
         database, name = compiled.table.database, compiled.table.name
         said = {"ns": {"db": database, "coll": name}, **compiled.shape}
         identity = f"{place.gtid}:shape:{database}.{name}:{compiled.version}"

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.sources.mysql.binlog import Event, MalformedEventError
 from penstock.sources.mysql.rows import CompiledTable, refers_to
 from penstock.sources.mysql.scope import Scope
-from penstock.sources.mysql.tables import Table, parse_table, table_id
+from penstock.sources.mysql.tables import Table, is_sequence, parse_table, table_id
 
 Compile = Callable[[Table], CompiledTable]
 _TABLES_MAX: Final = 4096
@@ -69,7 +69,7 @@ class MappedTables:
             if len(self._known) >= _TABLES_MAX:
                 self._known.clear()
             table = parse_table(bytes(6) + mapped, of_mysql=self._of_mysql)
-            captured = (table.database, table.name) in self._scope
+            captured = (table.database, table.name) in self._scope and not is_sequence(table)
             known = self._known[mapped] = self._compile(table) if captured else table
         return known if isinstance(known, CompiledTable) else None
 

@@ -60,7 +60,7 @@ from penstock.sources.mysql.copying import (
     with_tables,
     without,
 )
-from penstock.sources.mysql.described import described, forbidden, keyed_anew
+from penstock.sources.mysql.described import described, forbidden, keyed_anew, shapes_now
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
 from penstock.sources.mysql.holdings import flavour_of, holdings
@@ -68,7 +68,7 @@ from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
-from penstock.sources.mysql.shapes import Shape, Shapes, chosen
+from penstock.sources.mysql.shapes import chosen
 from penstock.sources.mysql.stream import BinlogStream
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions, Undone
@@ -154,7 +154,7 @@ class Session:
             gtids = theirs.before if self._config.start == "beginning" else theirs.end
             position = begun_at(server, gtids, self._config.scope, flavour)
             if self._config.start != "beginning":
-                position = structs.replace(position, shapes=self._shapes_now(asking))
+                position = structs.replace(position, shapes=shapes_now(asking, position.scope))
             if self._config.start == "snapshot":
                 position = structs.replace(position, copying=self._copier.everything())
         else:
@@ -233,12 +233,6 @@ class Session:
                 f"{self._source}: {'; '.join(wrong[:10])}. Nothing was captured by these rules, "
                 f"and nothing was skipped. Correct `columns` of this source."
             )
-
-    def _shapes_now(self, asking: Connected) -> tuple[Shape, ...]:
-        shapes = Shapes()
-        for table, one in described(asking, self._config.scope).items():
-            shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
-        return shapes.kept()
 
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config

@@ -90,8 +90,8 @@ class Transactions:
         """What statements of the open transaction do to tables."""
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
-        self._shaped: dict[tuple[str, str], int] = {}
-        """The tables whose columns the open transaction tells: before which number."""
+        self._described: dict[tuple[str, str], CompiledTable] = {}
+        """The tables whose columns the open transaction tells, at its end."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
@@ -253,7 +253,8 @@ class Transactions:
         self._begun = self._place = None
         self._held = Held()
         self._savepoints.clear()
-        self._shaped.clear()
+        self.shapes.undone(0)
+        self._described.clear()
         self._effects_told.clear()
         self._collation = 0
         self._images.ends()
@@ -268,8 +269,8 @@ class Transactions:
                 "a binlog's file of more than 4 GiB, of which no place is told"
             )
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
-        for table in self._shaped:
-            self.shapes.told(table)
+        told = [self._described[table] for table in self.shapes.telling()]
+        self.shapes.committed()
         copying = self._base.copying
         if self._effects_told:
             copying = after_statement(
@@ -291,16 +292,18 @@ class Transactions:
             shapes=self.shapes.kept(),
             copying=copying,
         )
-        fragmented, events = bool(self._held.handed_on), self._held.hand_on()
+        said, events = bool(self._held.handed_on), self._held.hand_on()
+        # At its end, so that the places of the rows are the same whoever was told what.
+        events += tuple(self._teller.shape(one, self._place) for one in told)
         self._forget()
-        if not events and not fragmented:
+        if not events and not said:
             return ()
         return (Commit(source=self._source, position=self._base.text(), events=events),)
 
     def _undo(self, first: int) -> None:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
-        self._shaped = {table: number for table, number in self._shaped.items() if number < first}
+        self.shapes.undone(first)
         if not self._held.undo(first):
             return
         known = self._undone.setdefault(self._copy, [])
@@ -346,7 +349,9 @@ class Transactions:
         if table is None:
             return ()
         self._place.origin.at(event.begin)
-        self._tell_shape(table)
+        name = (table.table.database, table.table.name)
+        if self.shapes.met(name, self._place.ordinal):
+            self._described[name] = table
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
             found = partial_changes(event.body, table, self._tables.variant)
         else:
@@ -356,16 +361,6 @@ class Transactions:
         for change in found:
             events += self._teller.change(change, table, self._place)
         return self._hold(events)
-
-    def _tell_shape(self, compiled: CompiledTable) -> None:
-        """Tell the columns of a table before its first row since it was created or altered."""
-        table = (compiled.table.database, compiled.table.name)
-        if table in self._shaped or not self.shapes.is_untold(table):
-            return
-        assert self._place is not None
-        event = self._teller.shape(compiled, self._place)
-        self._shaped[table] = self._place.ordinal
-        self._held.add([event], self._place.ordinal, undone=())
 
     # --- transactions within others --------------------------------------------------------------
 
