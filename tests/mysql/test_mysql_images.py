@@ -48,7 +48,7 @@ async def test_whoever_keeps_rows_has_those_of_the_server(
             run(db, rng.choice([MINIMAL, NOBLOB, FULL]))
             run(db, f"SET SESSION binlog_transaction_compression = {compressed}")
             chosen = rng.sample(["n", "t", "b", "j"], rng.randrange(1, 4))
-            sets = ", ".join(f"{one} = {rng.choice([str(number), 'NULL'])}" for one in chosen)
+            sets = ", ".join(f"{one} = {rng.choice([repr(str(number)), 'NULL'])}" for one in chosen)
             where = f"id = {rng.randrange(5)}"
             if rng.random() < 0.15:
                 run(db, f"DELETE FROM a WHERE {where}")
