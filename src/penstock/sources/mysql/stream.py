@@ -110,7 +110,8 @@ class BinlogStream:
             size = int.from_bytes(buffer[at : at + 3], "little")
             if end - at - 4 < size:
                 break
-            self._parts.append(bytes(buffer[at + 4 : at + 4 + size]))
+            with memoryview(buffer)[at + 4 : at + 4 + size] as part:
+                self._parts.append(bytes(part))
             at += 4 + size
             if size == _PACKET_BYTES_MAX:
                 continue

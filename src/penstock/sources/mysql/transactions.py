@@ -13,12 +13,13 @@ be taken back: it is remembered, and reading begins again without it.
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Final
 
 from msgspec import structs
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
-from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment
+from penstock.event import AnyEvent, Commit, Fragment
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.binlog import (
     IGNORABLE_FLAG,
@@ -28,13 +29,14 @@ from penstock.sources.mysql.binlog import (
     Gtid,
     MalformedEventError,
     Query,
+    begins_at,
     begun,
     gtid_of,
     query,
     rotation,
 )
 from penstock.sources.mysql.charsets import statement_text
-from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.events import Place, Teller, weight
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.positions import MysqlPosition, gtids_text, parse_gtids
 from penstock.sources.mysql.rows import (
@@ -42,6 +44,7 @@ from penstock.sources.mysql.rows import (
     CompiledTable,
     UnreadableTableError,
     changes,
+    ends_statement,
     refers_to,
 )
 from penstock.sources.mysql.tables import Table, parse_table, table_id
@@ -69,6 +72,8 @@ _HARMLESS: Final = frozenset(
 )
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
 
+_QUERIES: Final = frozenset({EventType.QUERY, EventType.QUERY_COMPRESSED})
+_TEXTS: Final = frozenset({EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY})
 _DEFAULT_ORIGINS: Final = OriginRules()
 Compile = Callable[[Table], CompiledTable]
 Undone = dict[str, list[tuple[int, int]]]
@@ -179,9 +184,9 @@ class Transactions:
             return ()
         if kind == EventType.XID:
             return self._end()
-        if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
+        if kind in _QUERIES:
             return self._statement(event, data)
-        if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
+        if kind in _TEXTS:
             self._stated(event)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
@@ -222,7 +227,8 @@ class Transactions:
             self._forget()
 
     def _forget(self) -> None:
-        self._undone.pop(self._copy, None)
+        if self._undone:
+            self._undone.pop(self._copy, None)
         self._gtid = self._begun = self._place = None
         self._held, self._numbers, self._held_bytes, self._handed_on = [], [], 0, 0
         self._savepoints.clear()
@@ -256,7 +262,7 @@ class Transactions:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
         keep = bisect_left(self._numbers, first)
-        self._held_bytes -= sum(map(_weight, self._held[keep:]))
+        self._held_bytes -= sum(map(weight, self._held[keep:]))
         del self._held[keep:], self._numbers[keep:]
         if first >= self._handed_on:
             return
@@ -272,12 +278,14 @@ class Transactions:
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
         first_number = self._place.ordinal - len(events)
-        undone = self._undone.get(self._copy, ())
-        for number, event in enumerate(events, first_number):
-            if not any(first <= number < until for first, until in undone):
-                self._held.append(event)
-                self._numbers.append(number)
-                self._held_bytes += _weight(event)
+        numbers: Sequence[int] = range(first_number, first_number + len(events))
+        undone = self._undone.get(self._copy) if self._undone else None
+        if undone:
+            kept = [not any(first <= one < until for first, until in undone) for one in numbers]
+            events, numbers = list(compress(events, kept)), list(compress(numbers, kept))
+        self._held += events
+        self._numbers += numbers
+        self._held_bytes += sum(map(weight, events))
         if self._held_bytes <= FRAGMENT_BYTES:
             return ()
         held, self._handed_on = tuple(self._held), self._numbers[-1] + 1
@@ -289,7 +297,7 @@ class Transactions:
 
     def _rows(self, event: Event, data: bytes) -> Sequence[Item]:
         items = self._changes(event, data)
-        if self._place is not None and _ends_statement(event.body):
+        if self._place is not None and ends_statement(event.body):
             self._place.origin.ends()
         return items
 
@@ -312,7 +320,7 @@ class Transactions:
             known = self._known[mapped] = self._compile(table) if captured else table
         if not isinstance(known, CompiledTable):
             return ()
-        self._place.origin.at(_offset(event, data))
+        self._place.origin.at(begins_at(event, data))
         events: list[AnyEvent] = []
         for change in changes(kind, body, known):
             events += self._teller.change(change, known, self._place)
@@ -356,7 +364,7 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said, _offset(event, data))
+            items += self._effects(said, begins_at(event, data))
         if self._begun.standalone:
             items += self._end()
         return items
@@ -474,27 +482,3 @@ class Transactions:
             "names a table, leaving it out (`exclude`) lets the others go on; else please report "
             "it with the type named here.",
         )
-
-
-def _weight(event: AnyEvent) -> int:
-    weight = 400 + len(event.origin or b"")
-    if not isinstance(event, ChangeEvent):
-        return weight + len(event.description)
-    return weight + len(event.full_document or b"") + len(event.full_document_before_change or b"")
-
-
-_ENDS_STATEMENT: Final = 0x01
-
-
-def _ends_statement(body: bytes) -> bool:
-    """Whether the last of a statement's rows are in these."""
-    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
-
-
-def _offset(event: Event, data: bytes) -> int | None:
-    """Where in its file an event begins; None where it does not say.
-
-    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
-    its transaction in MySQL.
-    """
-    return event.end - len(data) if event.end else None
