@@ -322,8 +322,9 @@ class Transactions:
             return ()
         self._place.origin.at(begins_at(event, data))
         events: list[AnyEvent] = []
+        tell, place = self._teller.change, self._place
         for change in changes(kind, body, known):
-            events += self._teller.change(change, known, self._place)
+            events += tell(change, known, place)
         return self._hold(events)
 
     # --- statements ------------------------------------------------------------------------------
