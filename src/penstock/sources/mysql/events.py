@@ -1,6 +1,7 @@
 """Rows and statements of a server as events. Pure."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -9,6 +10,7 @@ from msgspec import Raw, json, structs
 
 from penstock.capture.tenant import Tenant, TenantRule, control_tenant
 from penstock.event import (
+    AnyEvent,
     ChangeEvent,
     ClusterTime,
     Operation,
@@ -22,6 +24,7 @@ from penstock.sources.mysql.rows import Change, CompiledTable, Document
 ROW_KEY: Final = "_row"
 """The key of a row whose table has no primary key: a digest of the whole row (A11)."""
 
+_digest: Final = xxhash.xxh3_128_hexdigest
 _encoder = msgspec.json.Encoder()
 
 
@@ -33,6 +36,7 @@ class Place:
         self.millis = millis
         """When it was committed, since the epoch."""
         self.seconds = millis // 1000
+        self.time = ClusterTime(self.seconds)
         self.origin = origin
         self.ordinal = 0
 
@@ -49,6 +53,8 @@ class Teller:
     def __init__(self, source: str, *, tenant: Tenant) -> None:
         self._source = source
         self._tenant = tenant
+        self._id_head = f"{len(source)}:{source}".encode()
+        self._constant = tenant if isinstance(tenant, str) else None
         self._rule = tenant if isinstance(tenant, TenantRule) else None
 
     def change(self, change: Change, compiled: CompiledTable, place: Place) -> list[ChangeEvent]:
@@ -63,29 +69,22 @@ class Teller:
         if before is None:
             assert after is not None
             key = _key(compiled, after, full)
-            event = self._event(
-                *(Operation.INSERT, compiled, place, key), after=after, full=full, absent=absent
-            )
-            return [event]
+            return [
+                self._event(Operation.INSERT, compiled, place, key, None, None, after, full, absent)
+            ]
         old = _key(compiled, before, was)
         if after is None:
-            return [self._event(Operation.DELETE, compiled, place, old, before=before, was=was)]
+            return [self._event(Operation.DELETE, compiled, place, old, before, was, None, None)]
         new = _key(compiled, after, full)
         if new[1] == old[1]:
-            event = self._event(
-                *(Operation.UPDATE if absent else Operation.REPLACE, compiled, place, new),
-                before=before,
-                was=was,
-                after=after,
-                full=full,
-                absent=absent,
-                updated=_updated(after, sent or (), compiled.key) if absent else None,
-            )
-            return [event]
-        gone = self._event(Operation.DELETE, compiled, place, old, before=before, was=was)
-        come = self._event(
-            *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
-        )
+            if not absent:
+                whole = (before, was, after, full)
+                return [self._event(Operation.REPLACE, compiled, place, new, *whole)]
+            updated = _updated(after, sent or (), compiled.key)
+            some = (before, was, after, full, absent, updated)
+            return [self._event(Operation.UPDATE, compiled, place, new, *some)]
+        gone = self._event(Operation.DELETE, compiled, place, old, before, was, None, None)
+        come = self._event(Operation.INSERT, compiled, place, new, None, None, after, full, absent)
         assert gone.origin is not None
         assert come.origin is not None
         return [
@@ -133,27 +132,28 @@ class Teller:
         compiled: CompiledTable,
         place: Place,
         key: tuple[str, Raw, Any],
-        *,
-        before: Document | None = None,
-        was: Raw | None = None,
-        after: Document | None = None,
-        full: Raw | None = None,
+        before: Document | None,
+        was: Raw | None,
+        after: Document | None,
+        full: Raw | None,
         absent: tuple[str, ...] = (),
         updated: Document | None = None,
     ) -> ChangeEvent:
         table = compiled.table
         position, ordinal = place.next()
+        database = table.database
         if self._rule is None:
-            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+            tenant = self._constant or database
         else:
             tenant = self._rule.of(key[2], after=after, before=before)
         return ChangeEvent(
-            event_id=event_id(self._source, place.gtid, ordinal),
+            # As `event_id` of the transaction and the number, which is what a position is.
+            event_id=_digest(b"%b%b" % (self._id_head, position.encode())),
             source=self._source,
-            database=table.database,
+            database=database,
             tenant=tenant,
             collection=table.name,
-            cluster_time=ClusterTime(place.seconds),
+            cluster_time=place.time,
             timestamp=place.millis,
             position=position,
             transaction=place.gtid,
@@ -259,9 +259,31 @@ def _paths(fields: Document) -> Raw | None:
     return Raw(_encoder.encode(found)) if found else None
 
 
+def weight(event: AnyEvent) -> int:
+    """About how many bytes an event takes while it is held."""
+    bytes_held = 400 + len(event.origin or b"")
+    if not isinstance(event, ChangeEvent):
+        return bytes_held + len(event.description)
+    after, before = event.full_document, event.full_document_before_change
+    if after is not None:
+        bytes_held += len(after)
+    return bytes_held if before is None else bytes_held + len(before)
+
+
+@lru_cache(maxsize=4096)
+def _key_head(name: str) -> bytes:
+    """How a key of one column begins."""
+    return b"{%b:" % _encoder.encode(name)
+
+
 def _key(compiled: CompiledTable, row: Document, encoded: Raw | None) -> tuple[str, Raw, Any]:
     """A row's key as text, as JSON, and as what a tenant's rule reads."""
     names = compiled.key
+    if len(names) == 1:
+        one = row[names[0]]
+        if type(one) is int:
+            # As the encoder would write it, and most keys are one number.
+            return str(one), Raw(b"%b%d}" % (_key_head(names[0]), one)), one
     if not names:
         assert encoded is not None
         digest = xxhash.xxh3_128_hexdigest(bytes(encoded))

@@ -45,6 +45,8 @@ class OriginRules(Struct, frozen=True, kw_only=True):
         if self.statements == "off":
             return None
         most = self.bytes_max
+        if self.statements == "full" and len(text) <= most and text.isascii():
+            return text, 0
         length = len(text) if text.isascii() else len(text.encode())
         seen = text
         if self.statements == "redacted":

@@ -25,9 +25,8 @@ from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
-    datetime_reader,
-    decimal_bytes,
-    decimal_reader,
+    datetime_lines,
+    decimal_lines,
     fraction_bytes,
     geometry,
     set_reader,
@@ -290,9 +289,7 @@ class _Writer:
                 size = (meta + 7) // 8
                 return self._sized(f"{into} = int_(b[p:p + {size}], 'big')", size)
             case ColumnType.NEWDECIMAL:
-                precision, scale = meta >> 8, meta & 0xFF
-                read = self.name(decimal_reader(precision, scale))
-                return self._sized(f"{into} = {read}(b, p)", decimal_bytes(precision, scale))
+                return decimal_lines(into, meta >> 8, meta & 0xFF)
             case ColumnType.DATE | ColumnType.NEWDATE:
                 return self._sized(
                     f"{into} = {self.name(date_text)}(int_(b[p:p + 3], 'little'))", 3
@@ -301,8 +298,7 @@ class _Writer:
                 size = 3 + fraction_bytes(meta)
                 return self._sized(f"{into} = {self.name(time_reader(meta))}(b, p)", size)
             case ColumnType.DATETIME2:
-                size = 5 + fraction_bytes(meta)
-                return self._sized(f"{into} = {self.name(datetime_reader(meta))}(b, p)", size)
+                return datetime_lines(into, meta, self.name)
             case ColumnType.TIMESTAMP2:
                 size = 4 + fraction_bytes(meta)
                 return self._sized(f"{into} = {self.name(timestamp_reader(meta))}(b, p)", size)

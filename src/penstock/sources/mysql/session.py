@@ -589,7 +589,7 @@ class Session:
 
 def _redefines(item: Item) -> bool:
     """Whether it says that a captured table has changed."""
-    return any(isinstance(event, SchemaEvent) for event in item.events)
+    return SchemaEvent in map(type, item.events)
 
 
 def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:

@@ -51,6 +51,9 @@ FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _WORDS_MAX: Final = 400
 """More characters than those statements have that begin and end transactions."""
+_ROWS: Final = ROWS | {EventType.PARTIAL_UPDATE_ROWS}
+_QUERIES: Final = frozenset({EventType.QUERY, EventType.QUERY_COMPRESSED})
+_TEXTS: Final = frozenset({EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY})
 _DEFAULT_ORIGINS: Final = OriginRules()
 Undone = dict[str, list[Numbers]]
 """By transaction and where it was read: the events, from one number up to another, that were not
@@ -177,7 +180,7 @@ class Transactions:
         kind = event.type
         if event.end:
             self._until = event.end
-        if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
+        if kind in _ROWS:
             return self._rows(event)
         if kind == EventType.TABLE_MAP:
             self._tables.map(event.body)
@@ -189,9 +192,9 @@ class Transactions:
             return ()
         if kind == EventType.XID:
             return self._end()
-        if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
+        if kind in _QUERIES:
             return self._statement(event)
-        if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
+        if kind in _TEXTS:
             self._stated(event)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
@@ -249,7 +252,8 @@ class Transactions:
             self._forget()
 
     def _forget(self) -> None:
-        self._undone.pop(self._copy, None)
+        if self._undone:
+            self._undone.pop(self._copy, None)
         self._begun = self._place = None
         self._held = Held()
         self._savepoints.clear()
@@ -317,7 +321,7 @@ class Transactions:
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
-        undone = self._undone.get(self._copy, ())
+        undone = self._undone.get(self._copy, ()) if self._undone else ()
         self._held.add(events, self._place.ordinal - len(events), undone=undone)
         if not self._held.beyond(FRAGMENT_BYTES):
             return ()
@@ -358,8 +362,9 @@ class Transactions:
             found = changes(event.type, event.body, table)
             self._images.check(found, table.table, self._tables.bodies)
         events: list[AnyEvent] = []
+        tell, place = self._teller.change, self._place
         for change in found:
-            events += self._teller.change(change, table, self._place)
+            events += tell(change, table, place)
         return self._hold(events)
 
     # --- transactions within others --------------------------------------------------------------
