@@ -271,7 +271,9 @@ def plain(value: Any) -> Any:
         if "$numberDecimal" in members:
             return float(members["$numberDecimal"])
         return {name: plain(one) for name, one in members.items()}
-    return [plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return list(map(plain, value))
+    return value
 
 
 async def test_rows_that_a_foreign_key_changes_are_told(

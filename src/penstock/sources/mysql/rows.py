@@ -449,15 +449,6 @@ def as_it_is(row: Document) -> Document:
     return row
 
 
-def without_bytes(table: Table, key: tuple[str, ...]) -> CompiledTable:
-    """A table whose rows are read by SELECT: of the binlog's, nothing is known here."""
-
-    def read(_data: bytes, _at: int) -> tuple[Document, int]:
-        raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
-
-    return CompiledTable(table, read, read, as_it_is, key, {}, lambda _: read, version=0, shape={})
-
-
 def _reader(
     table: Table, charsets: Mapping[int, str], told: Mapping[int, str], image: int
 ) -> RowReader:

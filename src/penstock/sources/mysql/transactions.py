@@ -275,16 +275,14 @@ class Transactions:
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
         told = [self._described[table] for table in self.shapes.telling()]
         self.shapes.committed()
-        copying = self._base.copying
-        if self._effects_told:
-            copying = after_statement(
-                copying,
-                self._effects_told,
-                scope=self._base.scope,
-                policy=self._policy,
-                snapshot=self._name,
-                seconds=self._place.seconds,
-            )
+        copying = after_statement(
+            self._base.copying,
+            self._effects_told,
+            scope=self._base.scope,
+            policy=self._policy,
+            snapshot=self._name,
+            seconds=self._place.seconds,
+        )
         self._base = structs.replace(
             self._base,
             gtids=self._gtids.text(),
