@@ -272,7 +272,7 @@ def plain(value: Any) -> Any:
             return float(members["$numberDecimal"])
         return {name: plain(one) for name, one in members.items()}
     if isinstance(value, list):
-        return list(map(plain, value))
+        return [plain(one) for one in cast("Any", value)]
     return value
 
 
