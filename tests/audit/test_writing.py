@@ -110,6 +110,8 @@ def test_parts_without_an_end_are_dropped_and_come_again(any_trail: Trail) -> No
         writer.write([step], marker=marker)
     assert any_trail.staging.count_documents({"status": "pending"}) == 2
     assert (any_trail.head() or writer.head).at == 0
+    writer_of(any_trail)
+    assert any_trail.staging.count_documents({}) == 0
     write(any_trail, rows, events_max=3)
     assert [record["seq"] for record in stored(any_trail)] == list(range(10))
 
