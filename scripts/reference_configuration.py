@@ -23,7 +23,7 @@ from penstock.config import Bytes, Seconds
 from penstock.errors import PenstockError
 from penstock.serve.config import ServeConfig
 from penstock.serve.dynamodb.config import CapturedConfig
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TARGETS, PipelineConfig
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
 HEAD = """# Configuration
@@ -62,9 +62,14 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
                 yield "serve.dynamodb", CapturedConfig
         elif name == "sources":
             for type_, point in sorted(known_sources().items()):
-                yield f'sources.NAME] type = "{type_}"', config_class(point.load())
+                source = config_class(point.load())
+                yield f'sources.NAME] type = "{type_}"', source
+                for part, nested in get_type_hints(source).items():
+                    if inspect.isclass(nested) and issubclass(nested, BaseModel):
+                        yield f'sources.NAME.{part}] type = "{type_}"', nested
         elif name == "pipelines":
-            yield "pipelines.NAME", PipelineConfig
+            for to, of_target in TARGETS.items():
+                yield f'pipelines.NAME] to = "{to}"', of_target
 
 
 def is_of(annotation: Any, primitive: Any) -> bool:
@@ -74,7 +79,7 @@ def is_of(annotation: Any, primitive: Any) -> bool:
 
 def written(value: Any, annotation: Any) -> str:
     """A default as it would stand in the file."""
-    if value is None or (isinstance(value, tuple | dict) and not value):
+    if value is None or isinstance(value, BaseModel) or value in ((), {}):
         return "–"
     if is_of(annotation, Seconds) and isinstance(value, int | float):
         return f"`{_with_unit(round(value * 1000), DURATIONS)}`"

@@ -29,7 +29,7 @@ from rich.table import Table
 from bench.events import change, fill
 from bench.spark_read.run import serve
 from penstock.event import ChangeEvent, Operation
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TablePipelineConfig
 from penstock.spark.run import PipelineProgress, run_pipeline
 from penstock.spark.session import local_session
 
@@ -65,7 +65,7 @@ def priced(number: int, keys: int, dice: random.Random) -> ChangeEvent:
 def pipeline(spark: "SparkSession", endpoint: str, path: Path, batch: int) -> float:
     """Run ours to the end of the log; seconds inside batches."""
     inside: list[PipelineProgress] = []
-    config = PipelineConfig(
+    config = TablePipelineConfig(
         source="shop", collections=("orders",), path=str(path), max_events_per_batch=batch
     )
     run_pipeline("bench", config, endpoint, spark=spark, once=True, on_progress=inside.append)

@@ -36,6 +36,11 @@
     │   ├── HistoryTrimmedError      the log no longer has what a new pipeline must begin with
     │   ├── PipelineChangedError     its target is not the one that its configuration describes
     │   └── BatchTooLargeError       a batch is more than the driver may hold
+    ├── AuditError                   an audit trail cannot be written, read or proved
+    │   ├── TrailUnavailableError    transient: its MongoDB does not answer
+    │   ├── TrailMovedError          transient: an erasure got ahead of a large commit
+    │   ├── TrailTakenError          another writer, or another source, has the trail
+    │   └── TrailConflictError       another record has the id of one that is to be written
     ├── TriggerError                 a trigger cannot go on; its checkpoint stands
     │   ├── TriggerLockedError       another process runs the trigger
     │   ├── TriggerTrimmedError      records that it has not handled were removed
@@ -461,6 +466,58 @@ class BatchTooLargeError(PipelineError):
             f"driver, and {size_max} are allowed. Nothing of it was written. Lower "
             f"max_events_per_batch; if it is one commit, which is never cut, raise "
             f"max_bytes_per_batch on a machine with some four times as much memory."
+        )
+
+
+class AuditError(PenstockError):
+    """An audit trail cannot be written, read or proved; what is in it is as it was."""
+
+    code = "audit"
+    exit_code = 7
+
+
+class TrailUnavailableError(AuditError):
+    """The MongoDB of a trail does not answer; the log keeps what comes meanwhile."""
+
+    code = "audit.unavailable"
+    transient = True
+
+
+class TrailMovedError(AuditError):
+    """Something else was added to the trail while a large commit was on its way."""
+
+    code = "audit.moved"
+    transient = True
+
+    def __init__(self, *, trail: str) -> None:
+        super().__init__(
+            f"trail of {trail}: an erasure was added while a large commit was on its way; nothing "
+            f"of the commit was made visible, and it is written again behind it"
+        )
+
+
+class TrailTakenError(AuditError):
+    """A trail has one writer and one source, and these are others."""
+
+    code = "audit.taken"
+
+    def __init__(self, *, trail: str, why: str, remedy: str) -> None:
+        super().__init__(
+            f"trail of {trail}: {why}. Nothing was written, and what is in the trail is safe. "
+            f"{remedy}"
+        )
+
+
+class TrailConflictError(AuditError):
+    """A change is in the trail already, and says something else there."""
+
+    code = "audit.conflict"
+
+    def __init__(self, *, trail: str, record: str) -> None:
+        super().__init__(
+            f"trail of {trail}: record {record} is there already and says something else of the "
+            f"same change. Nothing was written over. Run `penstock audit verify`: either the "
+            f"trail was altered, or two servers' changes came under one source's name."
         )
 
 

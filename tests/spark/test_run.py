@@ -205,7 +205,7 @@ def test_a_pipeline_that_is_told_to_stop_while_a_batch_begins_ends_without_an_er
         stop.set()
         return merge_into_delta(*given, **named)
 
-    monkeypatch.setattr("penstock.spark.run.merge_into_delta", merge)
+    monkeypatch.setattr("penstock.spark.tables.merge_into_delta", merge)
     config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.01)
     run_pipeline("p", config, endpoint, spark=spark, stop=stop)
     assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [0]

@@ -11,7 +11,7 @@ from msgspec import structs
 from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.standing import Standing, StandingTable, decide_start
 from tests.spark.tables import Entries, apply, pipeline, put, version_of
 
@@ -30,8 +30,10 @@ def bounds(trimmed: int = 0, log_id: int = LOG) -> Bounds:
     )
 
 
-def config(*collections: str, start: str = "beginning", source: str = "shop") -> PipelineConfig:
-    return PipelineConfig.model_validate(
+def config(
+    *collections: str, start: str = "beginning", source: str = "shop"
+) -> TablePipelineConfig:
+    return TablePipelineConfig.model_validate(
         {"source": source, "collections": collections, "path": "lake", "start": start}
     )
 
@@ -46,7 +48,7 @@ STANDING = Standing(
 
 
 def start(
-    config: PipelineConfig,
+    config: TablePipelineConfig,
     *,
     standing: Standing | None = STANDING,
     at: Bounds | None = None,

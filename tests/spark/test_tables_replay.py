@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from pydantic import ValidationError
 
 from penstock.errors import ChangesLostError, PipelineError
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.delta import Table
 from penstock.spark.table.kinds import Kind, column_field
 from penstock.spark.table.plan import place
@@ -32,7 +32,7 @@ from tests.spark.tables import (
 
 
 def _crash_before_the_table(
-    entries: pa.Table, config: PipelineConfig, monkeypatch: pytest.MonkeyPatch
+    entries: pa.Table, config: TablePipelineConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def power_cut(*_: object) -> None:
         raise KeyboardInterrupt
@@ -225,4 +225,6 @@ def test_a_collection_that_is_named_with_its_source_is_the_same_collection(tmp_p
 )
 def test_collections_that_no_filter_can_name_are_refused(collections: list[Any]) -> None:
     with pytest.raises(ValidationError, match="collection"):
-        PipelineConfig.model_validate({"source": "shop", "collections": collections, "path": "t"})
+        TablePipelineConfig.model_validate(
+            {"source": "shop", "collections": collections, "path": "t"}
+        )

@@ -40,7 +40,7 @@ from penstock.serve.config import ServeConfig
 from penstock.state.config import StateConfig
 
 if TYPE_CHECKING:
-    from penstock.spark.config import PipelineConfig
+    from penstock.spark.config import AuditPipelineConfig, PipelineConfig, TablePipelineConfig
 
 Checked = TypeVar("Checked", bound=BaseModel)
 
@@ -103,6 +103,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     state: StateConfig
     serve: ServeConfig
     pipelines: "dict[str, PipelineConfig]"
+
+    @property
+    def table_pipelines(self) -> "dict[str, TablePipelineConfig]":
+        """Those that keep tables."""
+        return {name: one for name, one in self.pipelines.items() if one.to == "table"}
+
+    @property
+    def audit_pipelines(self) -> "dict[str, AuditPipelineConfig]":
+        """Those that keep an audit trail."""
+        return {name: one for name, one in self.pipelines.items() if one.to == "audit"}
 
 
 def load(
@@ -261,11 +271,16 @@ def _pipelines(
 ) -> "dict[str, PipelineConfig]":
     """The pipelines, with relative folders made relative to the file's; none in another's way."""
     # Only its configuration: no Spark is needed to run the service.
-    from penstock.spark.config import PipelineConfig
+    from penstock.spark.config import PipelineConfig, config_class
 
     pipelines: dict[str, PipelineConfig] = {}
     for name, table in _tables(path, written, "pipelines").items():
-        pipeline = _checked(PipelineConfig, table, path, f"pipelines.{name}")
+        where = f"pipelines.{name}"
+        try:
+            kind = config_class(table.get("to", "table"))
+        except ValueError as error:
+            raise ConfigError(f"{path}: {where}.to: {error}. Nothing was started.") from None
+        pipeline: PipelineConfig = _checked(kind, table, path, where)
         if pipeline.source not in sources:
             raise ConfigError(
                 f"{path}: pipelines.{name}.source is {pipeline.source!r}, but there is no "

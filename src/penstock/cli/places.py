@@ -32,7 +32,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 def beside(folder: Path, pipeline: "PipelineConfig") -> "PipelineConfig":
     """`pipeline` with its relative folders made relative to `folder`; URLs stay as they are."""
-    written = {key: getattr(pipeline, key) for key in _KEYS}
+    written = {key: getattr(pipeline, key, None) for key in _KEYS}
     absolute = {
         key: str(folder / place)
         for key, place in written.items()
@@ -57,6 +57,8 @@ def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | No
 
 
 def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
+    if pipeline.to != "table":
+        return
     written = (pipeline.path, pipeline.rejects_path)
     for key, address in zip(_KEYS, written, strict=True):
         yield Place(pipeline=name, key=key, parts=_parts(address))

@@ -197,7 +197,7 @@ class Run:
                 )
             finally:
                 spark.stop()
-            lake = Path(self._settings.pipelines[PIPELINE].path)
+            lake = Path(self._settings.table_pipelines[PIPELINE].path)
             return [
                 compare(name, shop.items(name), lake / name, columns=columns)
                 for name, columns in _COLUMNS.items()

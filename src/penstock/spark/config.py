@@ -1,18 +1,18 @@
 """What a pipeline is: one source, some of its collections, and where they go."""
 
 import re
-from typing import Any, Literal
+from typing import Final, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
+from penstock.audit.config import TrailConfig
 from penstock.config import Bytes, Config, Seconds
 
-TARGETS = ("table",)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 
 
-class PipelineConfig(Config):
-    """Keep tables equal to collections, with Spark."""
+class ReadingConfig(Config):
+    """What a pipeline reads, and how fast."""
 
     source: str = Field(description="The source whose changes are applied.", min_length=1)
     collections: tuple[str, ...] = Field(
@@ -20,65 +20,34 @@ class PipelineConfig(Config):
         description="Only these collections, as `name` or `source/name`; empty for all of the "
         "source. A pipeline that runs cannot be given more: they need a new one.",
     )
-    to: Literal["table"] = Field(
-        "table", description="What is made of the changes: `table` keeps current rows in Delta."
-    )
-    path: str = Field(
-        description="Where the Delta table is, a folder or a URL. With one collection the table "
-        "itself; otherwise each collection is a table in the folder of its name below.",
-        min_length=1,
-    )
-    rejects: str | None = Field(
-        None,
-        description="The Delta table of the changes that fit no column. Default: the path with "
-        "`_rejects` at its end.",
-    )
-    nested: Literal["json"] = Field(
-        "json", description="How objects and arrays are kept: as Extended JSON text."
-    )
     trigger: Literal["availableNow"] | Seconds = Field(
         1.0, description="Seconds between batches, or `availableNow`: apply what there is, and end."
     )
     max_events_per_batch: int = Field(
         250_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
     )
-    max_bytes_per_batch: Bytes = Field(
-        2 << 30,
-        gt=0,
-        description="The driver holds a batch's last change of each row. One that comes to more "
-        "bytes than this stops the pipeline, by name, instead of exhausting memory.",
-    )
-    standing: str | None = Field(
-        None,
-        description="The Delta table of one row that says how far the pipeline has come. Default: "
-        "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
-        "new, and starts where `start` says; its tables ignore what they have.",
-    )
     start: Literal["beginning", "oldest"] = Field(
         "beginning",
         description="Where a new pipeline starts: at the log's first entry, and not at all if that "
         "is gone; or knowingly at the oldest that is left. Where a pipeline stands it goes on.",
     )
-    on_gap: Literal["halt", "record"] = Field(
-        "halt",
-        description="What to do where changes were lost upstream: stop, or write the gap to the "
-        "rejects and go on.",
-    )
-    history: Seconds = Field(
-        3600.0, gt=0, description="How long replaced files of a table are kept for its readers."
-    )
-    storage_options: dict[str, SecretStr] = Field(
-        default_factory=dict, description="Credentials and settings of the object store."
+    metrics: str = Field(
+        "off",
+        description="Where the pipeline's process shows its metrics (`/metrics`), as "
+        "127.0.0.1:9464; on this machine only.",
     )
 
-    @field_validator("to", mode="before")
+    @field_validator("metrics")
     @classmethod
-    def _known_target(cls, to: Any) -> Any:
-        if to not in TARGETS:
-            raise ValueError(
-                f"a pipeline cannot go to {to!r}; what exists is: {', '.join(map(repr, TARGETS))}"
-            )
-        return to
+    def _on_this_machine(cls, metrics: str) -> str:
+        if metrics == "off":
+            return metrics
+        host, colon, port = metrics.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{metrics!r} is not an address; write host:port, or off")
+        if host not in {"localhost", "127.0.0.1", "[::1]"}:
+            raise ValueError(f"{metrics!r} is not of this machine; write 127.0.0.1:{port}")
+        return metrics
 
     @field_validator("collections")
     @classmethod
@@ -100,6 +69,50 @@ class PipelineConfig(Config):
             raise ValueError("a collection is named twice")
         return names
 
+
+class TablePipelineConfig(ReadingConfig):
+    """Keep tables equal to collections, with Spark."""
+
+    to: Literal["table"] = Field(
+        "table", description="What is made of the changes: `table` keeps current rows in Delta."
+    )
+    path: str = Field(
+        description="Where the Delta table is, a folder or a URL. With one collection the table "
+        "itself; otherwise each collection is a table in the folder of its name below.",
+        min_length=1,
+    )
+    rejects: str | None = Field(
+        None,
+        description="The Delta table of the changes that fit no column. Default: the path with "
+        "`_rejects` at its end.",
+    )
+    nested: Literal["json"] = Field(
+        "json", description="How objects and arrays are kept: as Extended JSON text."
+    )
+    max_bytes_per_batch: Bytes = Field(
+        2 << 30,
+        gt=0,
+        description="The driver holds a batch's last change of each row. One that comes to more "
+        "bytes than this stops the pipeline, by name, instead of exhausting memory.",
+    )
+    standing: str | None = Field(
+        None,
+        description="The Delta table of one row that says how far the pipeline has come. Default: "
+        "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
+        "new, and starts where `start` says; its tables ignore what they have.",
+    )
+    on_gap: Literal["halt", "record"] = Field(
+        "halt",
+        description="What to do where changes were lost upstream: stop, or write the gap to the "
+        "rejects and go on.",
+    )
+    history: Seconds = Field(
+        3600.0, gt=0, description="How long replaced files of a table are kept for its readers."
+    )
+    storage_options: dict[str, SecretStr] = Field(
+        default_factory=dict, description="Credentials and settings of the object store."
+    )
+
     @property
     def rejects_path(self) -> str:
         return self.rejects or f"{self.path.rstrip('/')}_rejects"
@@ -113,10 +126,43 @@ class PipelineConfig(Config):
         """Where the table of a collection is."""
         if len(self.collections) == 1:
             return self.path.rstrip("/")
-        return f"{self.path.rstrip('/')}/{_folder(collection)}"
+        return f"{self.path.rstrip('/')}/{folder_of(collection)}"
 
 
-def _folder(collection: str) -> str:
+class AuditPipelineConfig(ReadingConfig, TrailConfig):
+    """Keep an audit trail of a source in MongoDB, with Spark."""
+
+    to: Literal["audit"] = Field(
+        description="What is made of the changes: `audit` keeps every one of them, in order."
+    )
+    max_events_per_batch: int = Field(
+        20_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
+    )
+    on_gap: Literal["halt", "record"] = Field(
+        "record",
+        description="What to do where changes were lost upstream: write the gap to the trail, in "
+        "its place, and go on; or stop before it.",
+    )
+
+
+PipelineConfig = TablePipelineConfig | AuditPipelineConfig
+TARGETS: Final[dict[str, type[TablePipelineConfig] | type[AuditPipelineConfig]]] = {
+    "table": TablePipelineConfig,
+    "audit": AuditPipelineConfig,
+}
+"""By what a pipeline's `to` says: how it is configured."""
+
+
+def config_class(to: object) -> type[TablePipelineConfig] | type[AuditPipelineConfig]:
+    """How a pipeline with that `to` is configured. Raises ValueError for what does not exist."""
+    if not isinstance(to, str) or to not in TARGETS:
+        raise ValueError(
+            f"a pipeline cannot go to {to!r}; what exists is: {', '.join(map(repr, TARGETS))}"
+        )
+    return TARGETS[to]
+
+
+def folder_of(collection: str) -> str:
     """A folder name that no file system, URL or table format reads in a way of its own.
 
     Anything but ASCII letters, digits, `_`, `-` and `.` is `~` and its UTF-8 in hex; so is a first

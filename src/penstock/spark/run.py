@@ -1,8 +1,8 @@
-"""Run a pipeline: from the service's log to its tables, until it is told to stop.
+"""Run a pipeline: from the service's log to its target, until it is told to stop.
 
-One Spark query per pipeline. Where it goes on is in a row beside the tables, written after all
-tables of a batch (`penstock.spark.table.standing`); each table ignores what it has already. Spark's
-own checkpoint lasts for one run only: kept, it would be a second word on where the pipeline stands.
+One Spark query per pipeline. Where it goes on the target keeps with what it writes
+(`penstock.spark.target`), and it ignores what it has already. Spark's own checkpoint lasts for one
+run only: kept, it would be a second word on where the pipeline stands.
 
 A service that is away is waited for: the query is started again, with growing pauses. Whatever
 cannot heal by itself is raised as the error of errors.py that it is.
@@ -31,11 +31,9 @@ from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import PipelineConfig
 from penstock.spark.options import NOTE, place_of
+from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session
-from penstock.spark.table.batch import BatchResult
-from penstock.spark.table.chunk import INPUT_COLUMNS
-from penstock.spark.table.standing import StandingTable
-from penstock.spark.tables import merge_into_delta, scratch_folder, sweep_scratch
+from penstock.spark.target import Applied, Target, TargetStoppedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,19 +51,22 @@ _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
 
 class PipelineProgress(Struct, frozen=True, kw_only=True):
-    """A batch that is in the tables."""
+    """A batch that is in the target."""
 
     pipeline: str
     batch_id: int
     entries: int
     """Entries read."""
     rows: int
-    """Rows written or deleted."""
+    """Rows or records written or deleted."""
     rejected: int
     sequence: int
     """The last entry applied; 0 when the batch held nothing for this pipeline."""
     seconds: float
     """What the batch took, from its plan to the last commit."""
+
+    timestamp: int = 0
+    """When the last entry was committed, in Unix milliseconds; 0 where that is not known."""
 
     @property
     def entries_per_second(self) -> float:
@@ -82,9 +83,9 @@ def run_pipeline(
     on_progress: Callable[[PipelineProgress], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Apply the log's changes to the pipeline's tables until `stop` is set, or SIGTERM or SIGINT.
+    """Apply the log's changes to the pipeline's target until `stop` is set, or SIGTERM or SIGINT.
 
-    `name` is the identity under which the tables keep their place. `endpoint` is the service's
+    `name` is the identity under which the target keeps its place. `endpoint` is the service's
     Flight address. `once` (as trigger = "availableNow") applies what is there now and returns.
     `on_progress` is called after each batch, in a thread of its own: what it raises is logged once
     and no more, and one that is slow delays nothing; it misses what comes while a thousand wait,
@@ -99,13 +100,25 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        runner = _Runner(name, config, endpoint, session, stopping, teller)
+        target = _target_of(name, config, stopping)
+        runner = _Runner(name, config, endpoint, session, stopping, teller, target)
         try:
             runner.run(once=once or config.trigger == "availableNow")
         finally:
+            target.close()
             teller.close()
             if spark is None:
                 session.stop()
+
+
+def _target_of(name: str, config: PipelineConfig, stopping: threading.Event) -> Target:
+    if config.to == "table":
+        from penstock.spark.tables import TableTarget
+
+        return TableTarget(name, config)
+    from penstock.spark.audit import AuditTarget
+
+    return AuditTarget(name, config, stopping=stopping)
 
 
 class _Runner:
@@ -119,6 +132,7 @@ class _Runner:
         spark: "SparkSession",
         stopping: threading.Event,
         teller: "_Teller",
+        target: Target,
     ) -> None:
         self._name = name
         self._config = config
@@ -126,6 +140,7 @@ class _Runner:
         self._spark = spark
         self._stopping = stopping
         self._teller = teller
+        self._target = target
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
@@ -156,11 +171,10 @@ class _Runner:
         """One run of the query. Returns when it is done or told to stop."""
         with LogClient(self._endpoint) as client:
             bounds = client.bounds()
-        standing = StandingTable(self._config, self._name)
-        after = standing.start(bounds).after
+        after = self._target.start(bounds)
         self._raised = None
         with scratch_folder() as checkpoint:
-            query = self._start(standing, after, Path(checkpoint), once=once)
+            query = self._start(after, Path(checkpoint), once=once)
             try:
                 while query.isActive and not self._stopping.is_set():
                     query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
@@ -174,16 +188,14 @@ class _Runner:
                 query.stop()
         if self._raised is not None:
             raise self._raised
-        standing.save(batch_id=self._batches)
+        self._target.save(self._batches)
 
-    def _start(
-        self, standing: StandingTable, after: Progress, checkpoint: Path, *, once: bool
-    ) -> "StreamingQuery":
+    def _start(self, after: Progress, checkpoint: Path, *, once: bool) -> "StreamingQuery":
         config = self._config
         register(self._spark)
         from penstock.spark.rows import ENTRY_SCHEMA
 
-        columns = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[column] for column in INPUT_COLUMNS])
+        columns = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[column] for column in self._target.columns])
         options = {
             "endpoint": self._endpoint,
             "source": config.source,
@@ -197,16 +209,14 @@ class _Runner:
         stream = self._spark.readStream.format("penstock").schema(columns).options(**options)
         writer = (
             stream.load()
-            .writeStream.foreachBatch(self._apply(standing, after.log_id, checkpoint))
+            .writeStream.foreachBatch(self._apply(checkpoint))
             .option("checkpointLocation", checkpoint.as_uri())
         )
         if once:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=f"{config.trigger} seconds").start()
 
-    def _apply(
-        self, standing: StandingTable, log_id: int, checkpoint: Path
-    ) -> Callable[["DataFrame", int], None]:
+    def _apply(self, checkpoint: Path) -> Callable[["DataFrame", int], None]:
         def apply(batch: "DataFrame", batch_id: int) -> None:
             with self._writing:
                 if self._stopping.is_set():
@@ -214,20 +224,15 @@ class _Runner:
                 started = time.monotonic()
                 try:
                     until = _end_of(checkpoint, batch_id)
-                    result = merge_into_delta(
-                        batch,
-                        batch_id,
-                        pipeline=self._name,
-                        config=self._config,
-                        log_id=log_id,
-                        tables=standing.tables,
-                    )
-                    standing.advance(until, result.tables, batch_id=batch_id)
+                    result = self._target.apply(batch, batch_id, until=until)
+                except TargetStoppedError:
+                    raise
                 except Exception as error:
                     self._raised = own_error(error, pipeline=self._name)
                     raise
                 self._batches += 1
-            self._teller.tell(_progress(self._name, result, time.monotonic() - started))
+            seconds = time.monotonic() - started
+            self._teller.tell(_progress(self._name, batch_id, result, seconds))
 
         return apply
 
@@ -350,15 +355,16 @@ def _kind_of(error: BaseException) -> str:
     return f"{kind} ({inner[-1]})" if inner and inner[-1] != kind else kind
 
 
-def _progress(name: str, result: BatchResult, seconds: float) -> PipelineProgress:
+def _progress(name: str, batch_id: int, result: Applied, seconds: float) -> PipelineProgress:
     return PipelineProgress(
         pipeline=name,
-        batch_id=result.batch_id,
+        batch_id=batch_id,
         entries=result.entries,
         rows=result.rows,
         rejected=result.rejected,
         sequence=result.sequence,
         seconds=seconds,
+        timestamp=result.timestamp,
     )
 
 

@@ -8,32 +8,72 @@ Workers reduce and decode (`penstock.spark.table.chunk`), this process joins and
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-import os
-import shutil
-import tempfile
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.errors import BatchTooLargeError
-from penstock.spark.config import PipelineConfig
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
 from penstock.spark.table.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
 from penstock.spark.table.reduce import IDENTITY, verify_commits
 from penstock.spark.table.rejects import ENTRY_COLUMNS
+from penstock.spark.table.standing import StandingTable
+from penstock.spark.target import Applied
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
-_SCRATCH = "penstock-batch-"
 _CHUNK_DDL = (
     "rows binary, cells binary, file string, size long, commits binary, first long, entries long"
 )
+
+
+class TableTarget:
+    """The tables of a pipeline, and the row beside them that says how far they have come."""
+
+    columns = INPUT_COLUMNS
+
+    def __init__(self, pipeline: str, config: TablePipelineConfig) -> None:
+        self._pipeline = pipeline
+        self._config = config
+        self._standing = StandingTable(config, pipeline)
+
+    def start(self, bounds: Bounds) -> Progress:
+        """As `Target.start`; raises as `decide_start`."""
+        self._standing = StandingTable(self._config, self._pipeline)
+        return self._standing.start(bounds).after
+
+    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+        """As `Target.apply`; raises as `merge_into_delta`."""
+        result = merge_into_delta(
+            batch,
+            batch_id,
+            pipeline=self._pipeline,
+            config=self._config,
+            log_id=until.log_id,
+            tables=self._standing.tables,
+        )
+        self._standing.advance(until, result.tables, batch_id=batch_id)
+        return Applied(
+            entries=result.entries,
+            rows=result.rows,
+            rejected=result.rejected,
+            sequence=result.sequence,
+        )
+
+    def save(self, batch_id: int) -> None:
+        """As `Target.save`."""
+        self._standing.save(batch_id=batch_id)
+
+    def close(self) -> None:
+        """Nothing is held between runs."""
 
 
 def merge_into_delta(
@@ -41,7 +81,7 @@ def merge_into_delta(
     batch_id: int,
     *,
     pipeline: str,
-    config: PipelineConfig,
+    config: TablePipelineConfig,
     log_id: int | None = None,
     tables: Mapping[str, int] | None = None,
 ) -> BatchResult:
@@ -98,7 +138,7 @@ def _collect(
     *,
     whole: bool,
     pipeline: str,
-    config: PipelineConfig,
+    config: TablePipelineConfig,
     cuts: Sequence[int] = (),
 ) -> Collected:
     """The batch, reduced and decoded by the workers, joined and verified here."""
@@ -107,7 +147,7 @@ def _collect(
         # A large batch: with a key's changes in one place, only its last ones are decoded.
         cores = frame.sparkSession.sparkContext.defaultParallelism
         entries = entries.repartition(cores, *IDENTITY)
-    with _scratch(frame.sparkSession) as scratch:
+    with shared_scratch(frame.sparkSession) as scratch:
         work = partial(to_chunks, cuts=tuple(cuts), scratch=scratch)
         table = entries.mapInArrow(work, _CHUNK_DDL).toArrow()
         sizes: list[Any] = table["size"].to_pylist()
@@ -128,29 +168,3 @@ def _collect(
         after=min(firsts, default=1) - 1,
         entries=sum(entries_read),
     )
-
-
-@contextmanager
-def _scratch(spark: "SparkSession") -> Generator[str | None]:
-    """A folder that workers and driver share; None where they are not on one machine."""
-    if not str(spark.sparkContext.master).startswith("local"):
-        yield None
-        return
-    with scratch_folder() as folder:
-        # What is mapped when the folder goes stays readable until it is let go.
-        yield folder
-
-
-def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """A folder on this machine for as long as it is in use; `sweep_scratch` knows it."""
-    return tempfile.TemporaryDirectory(
-        prefix=f"{_SCRATCH}{os.getpid()}-", ignore_cleanup_errors=True
-    )
-
-
-def sweep_scratch() -> None:
-    """Remove what drivers that were killed have left in the folder for temporary files."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        pid = folder.name.removeprefix(_SCRATCH).partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            shutil.rmtree(folder, ignore_errors=True)

@@ -48,7 +48,16 @@ class EventType(IntEnum):
     WRITE_ROWS = 30
     UPDATE_ROWS = 31
     DELETE_ROWS = 32
+    GTID_LOG = 33
+    ANONYMOUS_GTID = 34
+    PREVIOUS_GTIDS = 35
+    TRANSACTION_CONTEXT = 36
+    VIEW_CHANGE = 37
     XA_PREPARE = 38
+    PARTIAL_UPDATE_ROWS = 39
+    TRANSACTION_PAYLOAD = 40
+    HEARTBEAT_V2 = 41
+    GTID_TAGGED_LOG = 42
     ANNOTATE_ROWS = 160
     BINLOG_CHECKPOINT = 161
     GTID = 162
@@ -73,6 +82,9 @@ class Event(NamedTuple):
     """Where the next event begins in its file; 0 for what is in no file."""
     flags: int
     body: bytes
+    begin: int = 0
+    """Where in its file it begins; 0 where that is not said. From MariaDB 11.4 on, what was in a
+    transaction's cache does not say it; nor what is compressed with its transaction."""
 
 
 _OF_FILES: Final = frozenset({EventType.FORMAT_DESCRIPTION, EventType.ROTATE})
@@ -98,10 +110,11 @@ class Checksums:
         timestamp, kind, _, size, end, flags = _header(data)
         if size != length:
             raise MalformedEventError(f"an event that says {size} bytes and has {length}")
+        begin = max(0, end - size) if end else 0
         if self._checked and kind not in _OF_FILES:
             if crc32(data) != _PROVEN:
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
-            return Event(kind, timestamp, end, flags, data[HEADER_BYTES:-CHECKSUM_BYTES])
+            return Event(kind, timestamp, end, flags, data[HEADER_BYTES:-CHECKSUM_BYTES], begin)
         if kind == EventType.FORMAT_DESCRIPTION:
             self._checked = _format_has_checksums(data)
         if kind == EventType.ROTATE:
@@ -112,7 +125,7 @@ class Checksums:
             if checked and not _is_proven(data):
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
         stop = size - CHECKSUM_BYTES if checked else size
-        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop])
+        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop], begin)
 
 
 _IN_USE: Final = 0x01
@@ -145,15 +158,6 @@ def _format_has_checksums(data: bytes) -> bool:
             f"algorithm {algorithm}"
         )
     return algorithm == _CRC32
-
-
-def begins_at(event: Event, data: bytes) -> int | None:
-    """Where in its file an event begins that came as `data`; None where it does not say.
-
-    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
-    its transaction in MySQL, which comes as no bytes of its own.
-    """
-    return event.end - len(data) if event.end and data else None
 
 
 class Gtid(NamedTuple):
@@ -250,8 +254,16 @@ class Query(NamedTuple):
     thread: int
     collation: int
     """Of the character set in which its session wrote it; 0 where it does not say."""
+    sql_mode: int = 0
+    """Bits of its session's sql_mode."""
+
+    @property
+    def escapes(self) -> bool:
+        """Whether a backslash in a text begins an escape."""
+        return not self.sql_mode & _NO_BACKSLASH_ESCAPES
 
 
+_NO_BACKSLASH_ESCAPES: Final = 1 << 20
 _QUERY = Layout("<IIBHH")
 
 
@@ -273,28 +285,32 @@ def query(body: bytes, *, compressed: bool = False) -> Query:
         text.decode(errors="surrogateescape"),
         error,
         thread,
-        _client_collation(body[_QUERY.size : start]),
+        *_of_session(body[_QUERY.size : start]),
     )
 
 
-_CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 4, 5, 6
+_SQL_MODE, _CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 1, 4, 5, 6
 _VARIABLE_BYTES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8}
 """Of the session's variables that have one length: flags, SQL mode, auto increment, ..."""
 
 
-def _client_collation(variables: bytes) -> int:
-    at = 0
+def _of_session(variables: bytes) -> tuple[int, int]:
+    """The collation of a statement's session, and its sql_mode; 0 for what is not said."""
+    at = mode = 0
     while at < len(variables):
         code, at = variables[at], at + 1
         if code == _CLIENT_CHARSET:
-            return int.from_bytes(variables[at : at + 2], "little")
+            return int.from_bytes(variables[at : at + 2], "little"), mode
         if code in {_TIME_ZONE, _CATALOG}:
             at += 1 + int.from_bytes(variables[at : at + 1], "little")
         elif code in _VARIABLE_BYTES:
-            at += _VARIABLE_BYTES[code]
+            size = _VARIABLE_BYTES[code]
+            if code == _SQL_MODE:
+                mode = int.from_bytes(variables[at : at + size], "little")
+            at += size
         else:
-            return 0
-    return 0
+            break
+    return 0, mode
 
 
 class Rotation(NamedTuple):

@@ -9,6 +9,7 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
+    NO_COPIES,
     Connected,
     Facts,
     ask,
@@ -17,13 +18,14 @@ from penstock.sources.mysql.connection import (
     discard,
     facts,
     grant,
-    gtids_before,
     obstacles,
     oldest_binlog,
     tables,
     translated,
 )
-from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
+from penstock.sources.mysql.described import described, forbidden, idle
+from penstock.sources.mysql.holdings import holdings
+from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 EXPIRY_SECONDS_MIN = 14 * 86_400
@@ -58,8 +60,11 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         connection = connect(name, config, read_seconds=config.connect_timeout)
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
-        checks += _settings(found)
-        if found.is_mariadb and found.log_bin:
+        checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
+        if not found.is_mariadb and "snapshot" in (config.start, config.on_position_lost):
+            why, remedy = NO_COPIES
+            checks.append(Check(name="copies", ok=False, detail=why, fix=remedy))
+        if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
         checks.append(Check(name="connection", ok=False, detail=str(error), fix="see the detail"))
@@ -72,11 +77,21 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
     return checks
 
 
-def _settings(found: Facts) -> list[Check]:
-    unfit = obstacles(found)
+def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
+    unfit = obstacles(found, partial_rows=partial_rows)
     checks = [Check(name="binlog", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
     if not unfit:
-        checks.append(Check(name="binlog", ok=True, detail="whole rows, with names and types"))
+        checks.append(Check(name="binlog", ok=True, detail="rows, with names and types"))
+    if partial_rows and found.binlog_row_image != "FULL":
+        checks.append(
+            Check(
+                name="row image",
+                ok=False,
+                detail=f"binlog_row_image is {found.binlog_row_image}: rows lack what did not "
+                f"change, no image before a change is told, and a REPLACE stops capture",
+                fix="SET GLOBAL binlog_row_image = 'FULL', in the server's file too",
+            )
+        )
     if found.is_mariadb and not found.gtid_strict_mode:
         checks.append(
             Check(
@@ -87,7 +102,25 @@ def _settings(found: Facts) -> list[Check]:
                 fix="SET GLOBAL gtid_strict_mode = ON, in the server's file too",
             )
         )
+    if not found.is_mariadb and found.gtid_mode != "ON":
+        checks.append(_without_gtids(found))
     return checks
+
+
+def _without_gtids(found: Facts) -> Check:
+    steps = (
+        *("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE"),
+        *("gtid_mode = ON_PERMISSIVE", "gtid_mode = ON"),
+    )
+    return Check(
+        name="gtids",
+        ok=False,
+        detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
+        f"so capture can go on at no other server, and stops at XA transactions",
+        fix=" ".join(f"SET GLOBAL {step};" for step in steps)
+        + " in this order, each when all replicas and this source have followed, and in the "
+        "server's file too. A source that has a position keeps to files: go on with a new one",
+    )
 
 
 def _examine(
@@ -98,10 +131,10 @@ def _examine(
     position: str | None,
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
-    before = "" if oldest is None else gtids_before(connection, oldest)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
+    checks += _columns(config, connection)
     if position is not None:
-        checks.append(_position(position, found, before))
+        checks.append(_position(position, connection, found))
     if config.origin_rules.wants_text:
         checks.append(_statements(connection))
     checks.append(_privileges(name, config, found, oldest))
@@ -205,14 +238,45 @@ def _cascades(config: MysqlSourceConfig, connection: Connected) -> Check:
     )
 
 
-def _position(text: str, found: Facts, before: str) -> Check:
+def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
+    patterns = config.scope.columns.patterns
+    if not patterns:
+        return []
+    there, rules = described(connection, config.scope), config.columns.rules
+    wrong, without = forbidden(there, rules), idle(there, rules)
+    checks: list[Check] = []
+    if wrong:
+        checks.append(
+            Check(
+                name="columns",
+                ok=False,
+                detail="; ".join(wrong[:10]),
+                fix="correct the source's columns",
+            )
+        )
+    if without:
+        checks.append(
+            Check(
+                name="column patterns",
+                ok=False,
+                detail=f"these are of no column that is captured now: {', '.join(without[:10])}",
+                fix="look for a slip in the names; a column by another name is captured as it is",
+            )
+        )
+    if not checks:
+        detail = f"{len(patterns)} patterns of columns, each of one that is there"
+        checks.append(Check(name="columns", ok=True, detail=detail))
+    return checks
+
+
+def _position(text: str, connection: Connected, found: Facts) -> Check:
     try:
         known = parse_position(text)
     except PenstockError as error:
         return Check(name="position", ok=False, detail=str(error), fix="see the detail")
-    ours = parse_gtids(known.gtids)
-    gone = purged(ours, parse_gtids(before))
-    strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+    ours, theirs = known.told(), holdings(connection, found, known.flavour)
+    gone = ours.purged(theirs.before)
+    strange = ours.unknown(theirs.logged)
     if gone is None and strange is None:
         return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
     why = (

@@ -1,6 +1,6 @@
 """Rows and statements of a server as events. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -10,7 +10,6 @@ from msgspec import Raw, json, structs
 
 from penstock.capture.tenant import Tenant, TenantRule, control_tenant
 from penstock.event import (
-    AnyEvent,
     ChangeEvent,
     ClusterTime,
     Operation,
@@ -31,11 +30,12 @@ _encoder = msgspec.json.Encoder()
 class Place:
     """Where events are: one transaction, and how many events of it there are so far."""
 
-    def __init__(self, gtid: str, seconds: int, origin: Origin) -> None:
+    def __init__(self, gtid: str, millis: int, origin: Origin) -> None:
         self.gtid = gtid
-        self.seconds = seconds
-        self.millis = seconds * 1000
-        self.time = ClusterTime(seconds)
+        self.millis = millis
+        """When it was committed, since the epoch."""
+        self.seconds = millis // 1000
+        self.time = ClusterTime(self.seconds)
         self.origin = origin
         self.ordinal = 0
 
@@ -52,8 +52,8 @@ class Teller:
     def __init__(self, source: str, *, tenant: Tenant) -> None:
         self._source = source
         self._tenant = tenant
-        self._id_head = f"{len(source)}:{source}".encode()
         self._constant = tenant if isinstance(tenant, str) else None
+        self._id_head = f"{len(source)}:{source}".encode()
         self._rule = tenant if isinstance(tenant, TenantRule) else None
 
     def change(self, change: Change, compiled: CompiledTable, place: Place) -> list[ChangeEvent]:
@@ -61,21 +61,36 @@ class Teller:
 
         Raises ValueError for what has no exact form, or a tenant that cannot be told.
         """
-        before, after = change
-        was = None if before is None else Raw(_encoder.encode(before))
+        before, after, sent, absent, before_lacks = change
+        # An image that lacks columns is none of the row before.
+        was = None if before is None or before_lacks else Raw(_encoder.encode(before))
         full = None if after is None else Raw(_encoder.encode(after))
         if before is None:
             assert after is not None
             key = _key(compiled, after, full)
-            return [self._event(Operation.INSERT, compiled, place, key, None, None, after, full)]
+            event = self._event(
+                *(Operation.INSERT, compiled, place, key), after=after, full=full, absent=absent
+            )
+            return [event]
         old = _key(compiled, before, was)
         if after is None:
-            return [self._event(Operation.DELETE, compiled, place, old, before, was, None, None)]
+            return [self._event(Operation.DELETE, compiled, place, old, before=before, was=was)]
         new = _key(compiled, after, full)
         if new[1] == old[1]:
-            return [self._event(Operation.REPLACE, compiled, place, new, before, was, after, full)]
-        gone = self._event(Operation.DELETE, compiled, place, old, before, was, None, None)
-        come = self._event(Operation.INSERT, compiled, place, new, None, None, after, full)
+            event = self._event(
+                *(Operation.UPDATE if absent else Operation.REPLACE, compiled, place, new),
+                before=before,
+                was=was,
+                after=after,
+                full=full,
+                absent=absent,
+                updated=_updated(after, sent or (), compiled.key) if absent else None,
+            )
+            return [event]
+        gone = self._event(Operation.DELETE, compiled, place, old, before=before, was=was)
+        come = self._event(
+            *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
+        )
         assert gone.origin is not None
         assert come.origin is not None
         return [
@@ -83,16 +98,53 @@ class Teller:
             structs.replace(come, origin=moved(come.origin, source=old[1])),
         ]
 
+    def row(
+        self, row: Document, compiled: CompiledTable, *, copy: str, number: int, seconds: int
+    ) -> ChangeEvent:
+        """A row of a copy, told apart from other copies' by `copy`.
+
+        `number` tells equal rows of a table without a key apart. Raises ValueError as `change`.
+        """
+        table = compiled.table
+        full = Raw(_encoder.encode(row))
+        document_id, key, of = _key(compiled, row, full)
+        where = f"snapshot:{copy}:{table.database}.{table.name}:{bytes(key).decode()}"
+        if not compiled.key:
+            where = f"{where}:{number}"
+        if self._rule is None:
+            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+        else:
+            tenant = self._rule.of(of, after=row, before=None)
+        return ChangeEvent(
+            event_id=event_id(self._source, where, 0),
+            source=self._source,
+            database=table.database,
+            tenant=tenant,
+            collection=table.name,
+            cluster_time=ClusterTime(seconds),
+            timestamp=seconds * 1000,
+            position=where,
+            document_id=document_id,
+            key=key,
+            operation=Operation.INSERT,
+            full_document=full,
+            snapshot=True,
+            full_document_as_of_event=True,
+        )
+
     def _event(
         self,
         operation: Operation,
         compiled: CompiledTable,
         place: Place,
         key: tuple[str, Raw, Any],
-        before: Document | None,
-        was: Raw | None,
-        after: Document | None,
-        full: Raw | None,
+        *,
+        before: Document | None = None,
+        was: Raw | None = None,
+        after: Document | None = None,
+        full: Raw | None = None,
+        absent: tuple[str, ...] = (),
+        updated: Document | None = None,
     ) -> ChangeEvent:
         table = compiled.table
         position, ordinal = place.next()
@@ -113,12 +165,16 @@ class Teller:
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
+            schema_version=compiled.version,
             document_id=key[0],
             key=key[1],
             operation=operation,
             full_document=full,
             full_document_before_change=was,
             full_document_as_of_event=full is not None,
+            unchanged=absent,
+            update_description=None if updated is None else Raw(_encoder.encode(_update(updated))),
+            disambiguated_paths=None if updated is None else _paths(updated),
         )
 
     def schema(
@@ -135,11 +191,35 @@ class Teller:
             tenant=control_tenant(self._tenant, database=database, source=self._source),
             collection=name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
             operation=operation,
+            description=Raw(json.encode(said)),
+        )
+
+    def shape(self, compiled: CompiledTable, place: Place) -> SchemaEvent:
+        """What the columns of a table are now, before the first row that is read by them.
+
+        It has no number in its transaction: those of the rows are the same whoever was told what.
+        """
+        database, name = compiled.table.database, compiled.table.name
+        said = {"ns": {"db": database, "coll": name}, **compiled.shape}
+        identity = f"{place.gtid}:shape:{database}.{name}:{compiled.version}"
+        return SchemaEvent(
+            event_id=event_id(self._source, identity, 0),
+            source=self._source,
+            database=database,
+            tenant=control_tenant(self._tenant, database=database, source=self._source),
+            collection=name,
+            cluster_time=ClusterTime(place.seconds),
+            timestamp=place.millis,
+            position=f"{place.gtid}:{place.ordinal}",
+            schema_version=compiled.version,
+            transaction=place.gtid,
+            origin=place.origin.here(),
+            operation="modify",
             description=Raw(json.encode(said)),
         )
 
@@ -174,15 +254,19 @@ class Teller:
         )
 
 
-def weight(event: AnyEvent) -> int:
-    """About how many bytes an event takes while it is held."""
-    bytes_held = 400 + len(event.origin or b"")
-    if not isinstance(event, ChangeEvent):
-        return bytes_held + len(event.description)
-    after, before = event.full_document, event.full_document_before_change
-    if after is not None:
-        bytes_held += len(after)
-    return bytes_held if before is None else bytes_held + len(before)
+def _updated(after: Document, sent: Sequence[str], key: Sequence[str]) -> Document:
+    """What of a row was sent with an update; its key is as it was."""
+    return {name: after[name] for name in sent if name not in key}
+
+
+def _update(fields: Document) -> dict[str, object]:
+    return {"updatedFields": fields, "removedFields": [], "truncatedArrays": []}
+
+
+def _paths(fields: Document) -> Raw | None:
+    """The fields whose names read like paths, each with its one step; None without any."""
+    found = {name: [name] for name in fields if "." in name or name.isdecimal()}
+    return Raw(_encoder.encode(found)) if found else None
 
 
 @lru_cache(maxsize=4096)

@@ -9,12 +9,19 @@ mysql::binlog::event::Rows_event.
 import codecs
 import struct
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from struct import Struct as Layout
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
 from penstock import extjson
+from penstock.sources.mysql.binary_json import json_value
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
 from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
+from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
+from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
@@ -42,15 +49,38 @@ class CompiledTable(NamedTuple):
 
     table: Table
     read: RowReader
+    """Reads a row that has all columns."""
+    read_bare: RowReader
+    """As `read`, but before the rules of columns are applied."""
+    ruled: Callable[[Document], Document]
+    """What the rules make of a row that was read so."""
     key: tuple[str, ...]
     """The names of the key's columns; empty without a primary key."""
+    told: Mapping[int, str]
+    """The columns that a row's document has, by their number."""
+    read_some: Callable[[int], RowReader]
+    """What reads a row that has some columns: a bit for each of all."""
+    version: int
+    """Of its shape, as events say it."""
+    shape: Mapping[str, Any]
+    """Its columns and its key, as a schema event says them."""
 
 
 class Change(NamedTuple):
-    """One row of an event: before, after, or both."""
+    """One row of an event: before, after, or both.
+
+    Where binlog_row_image is not FULL, they may lack columns, and `after` has what of it the image
+    before says.
+    """
 
     before: Document | None
     after: Document | None
+    sent: tuple[str, ...] | None = None
+    """Where `after` lacked columns: those that it had."""
+    absent: tuple[str, ...] = ()
+    """Columns of `after` that neither image has."""
+    before_lacks: bool = False
+    """Whether `before` lacks columns."""
 
 
 WRITES: Final = frozenset(
@@ -104,7 +134,7 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
     """The rows of a ROWS event, in order. `compiled` is the table that the event refers to.
 
     Raises MalformedEventError for what does not fit the table, and UnreadableTableError for rows
-    that lack columns: binlog_row_image is not FULL.
+    that lack columns by which they are known.
     """
     at = 8
     if kind in _SECOND_VERSION:
@@ -117,25 +147,31 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
         )
     size = (count + 7) // 8
     whole = (1 << count) - 1
+    images: list[int] = []
     for _ in range(2 if kind in UPDATES else 1):
-        if int.from_bytes(body[at : at + size], "little") & whole != whole:
-            raise UnreadableTableError("rows that lack columns: binlog_row_image is not FULL")
+        images.append(int.from_bytes(body[at : at + size], "little") & whole)
         at += size
     if kind in _COMPRESSED:
         body, at = uncompressed(body[at:]), 0
     try:
-        return _rows(kind, body, at, compiled.read)
+        if all(image == whole for image in images):
+            return _rows(kind, body, at, compiled.read, compiled.read)
+        readers = [
+            compiled.read if image == whole else compiled.read_some(image) for image in images
+        ]
+        found = _rows(kind, body, at, readers[0], readers[-1])
     except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
+    return _of_images(kind, found, images, compiled)
 
 
-def _rows(kind: int, body: bytes, at: int, read: RowReader) -> list[Change]:
+def _rows(kind: int, body: bytes, at: int, read: RowReader, read_after: RowReader) -> list[Change]:
     found: list[Change] = []
     end = len(body)
     if kind in UPDATES:
         while at < end:
             before, at = read(body, at)
-            after, at = read(body, at)
+            after, at = read_after(body, at)
             found.append(Change(before, after))
     elif kind in WRITES:
         while at < end:
@@ -150,17 +186,42 @@ def _rows(kind: int, body: bytes, at: int, read: RowReader) -> list[Change]:
     return found
 
 
+def _of_images(
+    kind: int, rows: list[Change], images: list[int], compiled: CompiledTable
+) -> list[Change]:
+    """The rows of images that lack columns, with all that is known of each."""
+    lacking = [
+        frozenset(name for i, name in compiled.told.items() if not image >> i & 1)
+        for image in images
+    ]
+    if not any(lacking):
+        return rows  # what they lack is not told anyway
+    unsaid = lacking[0].intersection(compiled.key)
+    if unsaid or not compiled.key:
+        raise UnreadableTableError(
+            f"rows of {compiled.table.database}.{compiled.table.name} that lack columns of the key "
+            f"by which they are known, or have none: binlog_row_image is not FULL"
+        )
+    if kind in DELETES:
+        return [row._replace(before_lacks=True) for row in rows]
+    lacks = lacking[-1]
+    before_lacks = bool(kind in UPDATES and lacking[0])
+    absent = lacks & lacking[0] if kind in UPDATES else lacks
+    names = compiled.told.values()
+    missing = tuple(name for name in names if name in absent)
+    found: list[Change] = []
+    for before, after, *_ in rows:
+        assert after is not None
+        known = after if before is None else {**before, **after}
+        document = {name: known[name] for name in names if name not in absent}
+        sent = tuple(after) if lacks else None
+        found.append(Change(before, document, sent, missing, before_lacks))
+    return found
+
+
 def refers_to(body: bytes) -> int:
     """The number of the table that a ROWS event is of."""
     return int.from_bytes(body[:6], "little")
-
-
-_ENDS_STATEMENT: Final = 0x01
-
-
-def ends_statement(body: bytes) -> bool:
-    """Whether the last of a statement's rows are in a ROWS event."""
-    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
 
 
 # --- making the functions -------------------------------------------------------------------------
@@ -179,6 +240,17 @@ _FIXED: Final[dict[tuple[int, bool], tuple[str, int]]] = {
     (ColumnType.DOUBLE, False): ("d", 8),
     (ColumnType.DOUBLE, True): ("d", 8),
 }
+
+
+_OF_MYSQL: Final[dict[int, Callable[[bytes], Any]]] = {
+    ColumnType.JSON: json_value,
+    JSON_DIFFS: JsonDiffs,
+    ColumnType.VECTOR: extjson.binary,
+}
+_WITH_LENGTH: Final = frozenset(
+    {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED, *_OF_MYSQL}
+)
+"""Those whose values say their length, in so many bytes as their table says."""
 
 
 class _Writer:
@@ -243,7 +315,7 @@ class _Writer:
     def _variable(self, column: Column, into: str) -> list[str]:
         """The lines for a value that says its own length."""
         kind, meta = column.type, column.meta
-        if kind in {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED}:
+        if kind in _WITH_LENGTH:
             prefix = meta
         elif kind in {
             ColumnType.STRING,
@@ -259,6 +331,9 @@ class _Writer:
         value = "b[q:p]"
         if kind in {ColumnType.BLOB_COMPRESSED, ColumnType.VARCHAR_COMPRESSED}:
             value = f"{self.name(uncompressed_column)}({value})"
+        own = _OF_MYSQL.get(kind)
+        if own is not None:
+            return [*lines, f"{into} = {self.name(own)}({value})"]
         if kind == ColumnType.GEOMETRY:
             return [*lines, f"{into} = {self.name(geometry)}({value})"]
         if column.collation == BINARY_COLLATION:
@@ -320,39 +395,106 @@ def _known_type(kind: int) -> str:
 
 
 def compile_table(
-    table: Table, charsets: Mapping[int, str], *, without: frozenset[str] = frozenset()
+    table: Table,
+    charsets: Mapping[int, str],
+    *,
+    without: frozenset[str] = frozenset(),
+    rules: ColumnRules | None = None,
 ) -> CompiledTable:
-    """Make the function that reads rows of `table`.
+    """Make the function that reads rows of `table`, as `rules` have them told.
 
     `charsets` names the character set of each collation; the columns `without` are read over.
-    Raises UnreadableTableError for a column that has no exact form.
+    Raises UnreadableTableError for a column that has no exact form, or that `rules` cannot be of.
     """
     if not table.full:
         raise UnreadableTableError(
             f"{table.database}.{table.name}, whose columns have no names: binlog_row_metadata is "
             f"not FULL"
         )
-    writer = _Writer(table, charsets)
-    size = (len(table.columns) + 7) // 8
-    lines = [f"n = int_(b[p:p + {size}], 'little')", f"p += {size}"]
-    for index, column in enumerate(table.columns):
-        value = writer.expression(column, index)
-        if column.nullable:
-            lines += [f"if n & {1 << index}:", f"    c{index} = None", "else:"]
-            lines += [f"    {line}" for line in value]
-        else:
-            lines += value
+    key = tuple(table.columns[i].name for i in table.key)
+    names = [column.name for column in table.columns]
+    try:
+        ruled = rules.of((table.database, table.name), names, key) if rules else None
+    except ForbiddenRuleError as error:
+        raise UnreadableTableError(str(error)) from error
+    version = version_of(table, without)
+    if ruled is not None:
+        without |= ruled.left_out
     told = {i: one.name for i, one in enumerate(table.columns) if one.name not in without}
     try:
         extjson.refuse_mimic(dict.fromkeys(told.values()))
-        key = tuple(table.columns[i].name for i in table.key)
         extjson.refuse_mimic(dict.fromkeys(key))
     except extjson.AmbiguousDocumentError as error:
         raise UnreadableTableError(f"{table.database}.{table.name}: {error}") from error
-    items = ", ".join(f"{name!r}: c{i}" for i, name in told.items())
+
+    @lru_cache(maxsize=64)
+    def reader(image: int) -> RowReader:
+        read = _reader(table, charsets, told, image)
+        return read if ruled is None else _ruled(read, ruled)
+
+    whole = (1 << len(table.columns)) - 1
+    if ruled is None:
+        bare, apply = reader(whole), as_it_is
+    else:
+        bare, apply = _reader(table, charsets, told, whole), ruled.apply
+    return CompiledTable(
+        *(table, reader(whole), bare, apply, key, told, reader),
+        version=version,
+        shape={"schemaVersion": version, **described(table, charsets, told.values())},
+    )
+
+
+def as_it_is(row: Document) -> Document:
+    """What no rule is of."""
+    return row
+
+
+def without_bytes(table: Table, key: tuple[str, ...]) -> CompiledTable:
+    """A table whose rows are read by SELECT: of the binlog's, nothing is known here."""
+
+    def read(_data: bytes, _at: int) -> tuple[Document, int]:
+        raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
+
+    return CompiledTable(table, read, read, as_it_is, key, {}, lambda _: read, version=0, shape={})
+
+
+def _reader(
+    table: Table, charsets: Mapping[int, str], told: Mapping[int, str], image: int
+) -> RowReader:
+    """Write and compile what reads rows of which the columns of `image` are there."""
+    writer = _Writer(table, charsets)
+    there = [(i, column) for i, column in enumerate(table.columns) if image >> i & 1]
+    size = (len(there) + 7) // 8
+    lines = [f"n = int_(b[p:p + {size}], 'little')", f"p += {size}"]
+    for bit, (index, column) in enumerate(there):
+        value = writer.expression(column if index in told else _unread(column), index)
+        if column.nullable:
+            lines += [f"if n & {1 << bit}:", f"    c{index} = None", "else:"]
+            lines += [f"    {line}" for line in value]
+        else:
+            lines += value
+    items = ", ".join(f"{told[i]!r}: c{i}" for i, _ in there if i in told)
     body = "\n    ".join([*lines, f"return {{{items}}}, p"])
     # Names of columns stand in it as literals of Python only, which `repr` makes of any text.
     source = f"def read(b, p):\n    {body}\n"
     space = writer.names
     exec(compile(source, f"<rows of {table.database}.{table.name}>", "exec"), space)  # noqa: S102
-    return CompiledTable(table, space["read"], key)
+    read: RowReader = space["read"]
+    return read
+
+
+def _ruled(read: RowReader, rules: TableRules) -> RowReader:
+    def read_by_rules(data: bytes, at: int) -> tuple[Document, int]:
+        row, at = read(data, at)
+        return rules.apply(row), at
+
+    return read_by_rules
+
+
+def _unread(column: Column) -> Column:
+    """The column as bytes of the same length: what is not told needs no character set."""
+    if column.type in {ColumnType.ENUM, ColumnType.SET}:
+        return structs.replace(column, type=ColumnType.BIT, meta=8 * column.meta)
+    if column.type in _WITH_LENGTH:
+        return structs.replace(column, type=ColumnType.BLOB, collation=BINARY_COLLATION)
+    return structs.replace(column, collation=BINARY_COLLATION)

@@ -1,40 +1,47 @@
 """Which tables a source captures."""
 
-import re
 from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
 
+from penstock.sources.mysql.columns import ColumnScope
+from penstock.sources.mysql.patterns import matches
+
 SYSTEM_DATABASES: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+_TABLES_MAX: Final = 10_000
+"""Answers that are kept."""
 
 
 class Scope(Struct, frozen=True, omit_defaults=True, dict=True):
-    """Patterns of tables: what the configuration said, so that a change is noticed.
+    """What is captured: as the configuration said it, so that a change is noticed.
 
-    A pattern is `database.table` with `*` and `?` as wildcards. `include` wins over `exclude`. The
-    server's own databases are never captured.
+    Patterns of tables are those of `penstock.sources.mysql.patterns`. `include` wins over
+    `exclude`. The server's own databases are never captured.
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    columns: ColumnScope = ColumnScope()
 
     def __contains__(self, table: tuple[str, str]) -> bool:
         """Whether (database, table) is captured."""
+        known = self._known.get(table)
+        if known is None:
+            if len(self._known) >= _TABLES_MAX:
+                self._known.clear()
+            known = self._known[table] = self._captures(table)
+        return known
+
+    def _captures(self, table: tuple[str, str]) -> bool:
         database, name = table
         if database.lower() in SYSTEM_DATABASES:
             return False
-        included, excluded = self._compiled
         text = f"{database}.{name}"
-        if included:
-            return any(pattern.fullmatch(text) for pattern in included)
-        return not any(pattern.fullmatch(text) for pattern in excluded)
+        if self.include:
+            return matches(self.include, text)
+        return not matches(self.exclude, text)
 
     @cached_property
-    def _compiled(self) -> tuple[list[re.Pattern[str]], list[re.Pattern[str]]]:
-        return [_pattern(one) for one in self.include], [_pattern(one) for one in self.exclude]
-
-
-def _pattern(glob: str) -> re.Pattern[str]:
-    wild = {"*": ".*", "?": "."}
-    return re.compile("".join(wild.get(one, re.escape(one)) for one in glob), re.DOTALL)
+    def _known(self) -> dict[tuple[str, str], bool]:
+        return {}

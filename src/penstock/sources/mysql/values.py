@@ -165,6 +165,14 @@ def datetime_lines(into: str, digits: int, name: Callable[[Any], str]) -> list[s
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC throughout
 
 
+def instant(seconds: int, micros: int) -> Any:
+    """A TIMESTAMP: seconds since the epoch, and the fraction."""
+    if micros % 1000:
+        moment = _EPOCH + timedelta(0, seconds, micros)
+        return {"$date": f"{moment.isoformat(timespec='microseconds')}Z"}
+    return extjson.date(seconds * 1000 + micros // 1000)
+
+
 def _second(data: bytes, at: int) -> Any:
     """A TIMESTAMP without a fraction."""
     seconds = int.from_bytes(data[at : at + 4], "big")
@@ -184,10 +192,7 @@ def timestamp_reader(digits: int) -> Reader:
         micros = int.from_bytes(data[at + 4 : at + 4 + part], "big") * to_micros
         if not seconds and not micros:
             return f"0000-00-00 00:00:00{_fraction(0, part, digits)}"
-        if micros % 1000:
-            moment = _EPOCH + timedelta(0, seconds, micros)
-            return {"$date": f"{moment.isoformat(timespec='microseconds')}Z"}
-        return extjson.date(seconds * 1000 + micros // 1000)
+        return instant(seconds, micros)
 
     return read
 

@@ -34,7 +34,7 @@ from msgspec import Struct
 
 from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.event import Kind
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
@@ -83,7 +83,7 @@ class BatchWriter:
         self,
         *,
         pipeline: str,
-        config: PipelineConfig,
+        config: TablePipelineConfig,
         log_id: int | None,
         batch_id: int,
         entries_at: Callable[[Sequence[int]], pa.Table],

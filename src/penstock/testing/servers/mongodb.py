@@ -150,7 +150,8 @@ class MongoReplicaSet:
         data.mkdir(exist_ok=True)
         command = [
             str(binary.path),
-            *("--replSet", REPLICA_SET, "--dbpath", str(data)),
+            *self._replication,
+            *("--dbpath", str(data)),
             *("--bind_ip", "127.0.0.1", "--port", str(self._ports[index]), "--nounixsocket"),
             *("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", str(self._oplog_mb), "--quiet"),
         ]
@@ -161,6 +162,10 @@ class MongoReplicaSet:
             log_path=self._folder.path / f"member{index}.log",
             environment=binary.environment,
         )
+
+    @property
+    def _replication(self) -> tuple[str, ...]:
+        return ("--replSet", REPLICA_SET)
 
     def _initiate(self) -> None:
         config = {
@@ -208,6 +213,25 @@ class MongoReplicaSet:
             directConnection=True,
             serverSelectionTimeoutMS=500,
         )
+
+
+class MongoStandalone(MongoReplicaSet):
+    """One mongod that is in no replica set: it has no transactions and no change streams."""
+
+    def __init__(self, *, version: MongoVersion = "6.0.5") -> None:
+        super().__init__(version=version)
+
+    @property
+    def uri(self) -> str:
+        """The connection string, valid once it is started."""
+        return f"mongodb://{self.addresses[0]}/?directConnection=true"
+
+    @property
+    def _replication(self) -> tuple[str, ...]:
+        return ()
+
+    def _initiate(self) -> None:
+        """It is nobody's member."""
 
 
 def _answers(_hello: Mapping[str, Any]) -> bool:

@@ -1,0 +1,112 @@
+"""Where a trail is, and how it is kept."""
+
+import re
+from typing import Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from penstock.config import Bytes, Config, Seconds
+
+DOCUMENT_BYTES_MAX = 16 << 20
+"""As large as MongoDB lets a document be."""
+
+
+class TrailConfig(Config):
+    """An audit trail in MongoDB."""
+
+    uri: SecretStr = Field(
+        description="Connection string of the MongoDB that keeps the trail; its user needs "
+        "readWrite on the database."
+    )
+    database: str = Field("audit", min_length=1, description="The trail's database.")
+    records: str = Field(
+        "row_changes",
+        min_length=1,
+        description="Collection of the records. Those of staged parts, batches and spilled values "
+        "have its name with `_staging`, `_batches` and `_spilled` at its end.",
+    )
+    offsets: str = Field(
+        "binlog_offsets",
+        min_length=1,
+        description="Collection of the heads: one document for each trail, which says how far it "
+        "has come.",
+    )
+    tz: str = Field(
+        "Asia/Kolkata",
+        description="Time zone of `ts_local` in a record, as `Europe/Berlin`. While it is "
+        "Asia/Kolkata, records have `ts_ist` too.",
+    )
+    batch_events: int = Field(
+        100, gt=0, le=10_000, description="Records that are written together, at most."
+    )
+    batch_bytes: Bytes = Field(
+        8 << 20,
+        ge=1 << 10,
+        le=12 << 20,
+        description="And their bytes. A record of more is a batch of its own, with its values "
+        "spilled to documents beside it.",
+    )
+    staged_days: int = Field(
+        7, gt=0, le=3650, description="Staged parts are kept so long once they are in the trail."
+    )
+    compression: Literal["off", "zstd", "zlib"] = Field(
+        "off", description="Compress what is sent to MongoDB and what it answers."
+    )
+    retry_attempts: int = Field(
+        5, ge=0, le=1000, description="Try again so often before the circuit opens."
+    )
+    retry_first: Seconds = Field(
+        0.1, gt=0, le=60, description="The first pause between attempts; each next one is double."
+    )
+    retry_longest: Seconds = Field(10.0, gt=0, le=3600, description="The longest pause.")
+    circuit_seconds: Seconds = Field(
+        30.0,
+        gt=0,
+        le=3600,
+        description="An open circuit lets one attempt through so often, until one succeeds. The "
+        "log keeps what comes meanwhile.",
+    )
+    answer_seconds: Seconds = Field(
+        30.0, gt=0, le=3600, description="Wait so long for an answer of MongoDB."
+    )
+    seal_key: SecretStr | None = Field(
+        None,
+        description="A secret of 16 characters or more, under which the chain's hashes are made: "
+        "whoever writes to the database and does not have it cannot forge a chain.",
+    )
+
+    @field_validator("records", "offsets", "database")
+    @classmethod
+    def _names(cls, name: str) -> str:
+        if re.search(r"[$\0/\\. \"]", name) or name.startswith("system"):
+            raise ValueError(f"{name!r} cannot be a name in MongoDB here")
+        return name
+
+    @field_validator("tz")
+    @classmethod
+    def _zone(cls, tz: str) -> str:
+        try:
+            ZoneInfo(tz)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"{tz!r} is no time zone of this machine; write one as Europe/Berlin, and see that "
+                f"tzdata is installed"
+            ) from None
+        return tz
+
+    @field_validator("seal_key")
+    @classmethod
+    def _long_enough(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and len(key.get_secret_value()) < 16:
+            raise ValueError("it must have 16 characters or more")
+        return key
+
+    @model_validator(mode="after")
+    def _apart(self) -> "TrailConfig":
+        if self.offsets in {self.records, *(self.records + end for end in ENDINGS)}:
+            raise ValueError("offsets must be another collection than the records")
+        return self
+
+
+ENDINGS = ("_staging", "_batches", "_spilled")

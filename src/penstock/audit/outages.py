@@ -1,0 +1,168 @@
+"""What to do when MongoDB does not answer: try again, leave it alone for a while, then go on."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import structlog
+from pymongo.errors import (
+    ConfigurationError,
+    ConnectionFailure,
+    ExecutionTimeout,
+    OperationFailure,
+    PyMongoError,
+    WTimeoutError,
+)
+
+from penstock.audit.config import TrailConfig
+from penstock.capture.breaker import Breaker, Circuit
+from penstock.errors import AuditError, TrailUnavailableError
+from penstock.telemetry import AUDIT_CIRCUIT_OPEN, AUDIT_RETRIES
+
+logger = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_LABELS: Final = (
+    "TransientTransactionError",
+    "UnknownTransactionCommitResult",
+    "RetryableWriteError",
+    "RetryableError",
+)
+_CODES: Final = frozenset(
+    {
+        6,  # HostUnreachable
+        7,  # HostNotFound
+        24,  # LockTimeout
+        50,  # MaxTimeMSExpired
+        64,  # WriteConcernFailed
+        89,  # NetworkTimeout
+        91,  # ShutdownInProgress
+        112,  # WriteConflict
+        133,  # FailedToSatisfyReadPreference
+        134,  # ReadConcernMajorityNotAvailableYet
+        189,  # PrimarySteppedDown
+        202,  # NetworkInterfaceExceededTimeLimit
+        225,  # TransactionTooOld
+        246,  # SnapshotUnavailable
+        251,  # NoSuchTransaction
+        262,  # ExceededTimeLimit
+        290,  # TransactionExceededLifetimeLimitSeconds
+        317,  # ConnectionPoolExpired
+        358,  # InternalTransactionNotSupported, while a node changes its role
+        9001,  # SocketException
+        10107,  # NotWritablePrimary
+        11600,  # InterruptedAtShutdown
+        11602,  # InterruptedDueToReplStateChange
+        13435,  # NotPrimaryNoSecondaryOk
+        13436,  # NotPrimaryOrSecondary
+    }
+)
+"""Source: MongoDB's error_codes.yml and its drivers' specification of retryable errors."""
+
+
+class StoppedError(Exception):
+    """We were told to stop while we waited."""
+
+
+def passes(error: PyMongoError) -> bool:
+    """Whether an error goes away by itself: by its label and code, never its text (A4)."""
+    if isinstance(error, ConfigurationError):
+        return False
+    if isinstance(error, ConnectionFailure | ExecutionTimeout | WTimeoutError) or error.timeout:
+        return True
+    if any(error.has_error_label(label) for label in _LABELS):
+        return True
+    return isinstance(error, OperationFailure) and error.code in _CODES
+
+
+def refused(trail: str, error: PyMongoError) -> AuditError:
+    """What an error that does not pass says, without the server's text: it may hold a document."""
+    details: dict[str, Any] = getattr(error, "details", None) or {}
+    name: Any = details.get("codeName") or f"code {getattr(error, 'code', None)}"
+    return AuditError(
+        f"trail of {trail}: MongoDB refuses ({type(error).__name__}, {name}). What is in the trail "
+        f"is safe, and the log keeps what comes. Correct the pipeline's uri, or what its user may "
+        f"do: it needs readWrite on the database."
+    )
+
+
+class Patience:
+    """Calls MongoDB until it answers (A6)."""
+
+    def __init__(
+        self,
+        trail: str,
+        config: TrailConfig,
+        *,
+        stopping: threading.Event,
+    ) -> None:
+        self._trail = trail
+        self._config = config
+        self._stopping = stopping
+        self._breaker = Breaker(
+            steady_seconds=time.monotonic,
+            failures_max=config.retry_attempts + 1,
+            open_seconds=config.circuit_seconds,
+        )
+        AUDIT_CIRCUIT_OPEN.labels(trail).set(0)
+
+    def call(self, act: Callable[[], T]) -> T:
+        """What `act`, which may be repeated, returns at last.
+
+        Raises AuditError for what does not pass by itself, StoppedError once we are to stop.
+        """
+        failures = 0
+        while True:
+            self._wait(self._breaker.wait_seconds())
+            before = self._breaker.circuit
+            self._breaker.admit()
+            try:
+                found = act()
+            except PyMongoError as error:
+                if not passes(error):
+                    self._breaker.undecided()
+                    raise refused(self._trail, error) from None
+                self._breaker.failed()
+                failures += 1
+                AUDIT_RETRIES.labels(self._trail).inc()
+                self._say(before, type(error).__name__, failures)
+                if self._breaker.circuit is Circuit.CLOSED:
+                    pause = self._config.retry_first * 2 ** (failures - 1)
+                    self._wait(min(self._config.retry_longest, pause))
+            except BaseException:
+                self._breaker.undecided()
+                raise
+            else:
+                self._breaker.succeeded()
+                if before is not Circuit.CLOSED:
+                    logger.warning("the audit trail is written again", trail=self._trail)
+                    AUDIT_CIRCUIT_OPEN.labels(self._trail).set(0)
+                return found
+
+    def once(self, act: Callable[[], T]) -> T:
+        """What `act` returns at the first attempt. Raises TrailUnavailableError, or AuditError."""
+        try:
+            return act()
+        except PyMongoError as error:
+            if passes(error):
+                raise TrailUnavailableError(
+                    f"trail of {self._trail}: MongoDB does not answer ({type(error).__name__}). "
+                    f"Nothing was changed. Try again when it does."
+                ) from None
+            raise refused(self._trail, error) from None
+
+    def _say(self, before: Circuit, error: str, failures: int) -> None:
+        if before is Circuit.CLOSED and self._breaker.circuit is Circuit.OPEN:
+            logger.warning(
+                "the audit trail's MongoDB does not answer; the log keeps what comes",
+                trail=self._trail,
+                error=error,
+                attempts=failures,
+                wait_seconds=self._config.circuit_seconds,
+            )
+            AUDIT_CIRCUIT_OPEN.labels(self._trail).set(1)
+
+    def _wait(self, seconds: float) -> None:
+        if self._stopping.wait(seconds) if seconds > 0 else self._stopping.is_set():
+            raise StoppedError

@@ -1,0 +1,218 @@
+"""The collections of a trail, and its head."""
+
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
+from msgspec import Struct
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.database import Database
+from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from penstock.audit.chain import NO_BATCH
+from penstock.audit.config import TrailConfig
+from penstock.errors import AuditError, ConfigError
+
+Document = dict[str, Any]
+RAW: Final = CodecOptions(document_class=RawBSONDocument)
+"""Documents as the bytes that they are: for whatever is hashed."""
+TOLERANT: Final[CodecOptions[Document]] = CodecOptions(
+    tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+"""Documents for people: times with a zone, and those beyond Python's as milliseconds."""
+VERSION: Final = 1
+
+
+class Staged(Struct, frozen=True, kw_only=True):
+    """Batches that are committed, and on their way from their parts into the trail."""
+
+    first: int
+    """The first of their batches,"""
+    last: int
+    """and the last."""
+    at: int
+    """The last place that they fill."""
+    hash: bytes
+    progress: str
+    epoch: int
+    """Of the writer whose parts they are."""
+
+
+class Head(Struct, frozen=True, kw_only=True):
+    """How far a trail has come."""
+
+    source: str
+    pipeline: str
+    at: int = 0
+    """The last place that is filled; readers look at none beyond it."""
+    batch: int = 0
+    """The last batch's number."""
+    hash: bytes = NO_BATCH
+    """The chain's hash behind it."""
+    progress: str = ""
+    """The marker of the log behind it; empty before anything was read."""
+    collections: tuple[str, ...] = ()
+    """Those whose changes it keeps; empty for all of the source."""
+    staged: Staged | None = None
+    epoch: int = 0
+    """Which writer this is; a newer one has a higher number, and the older one stops."""
+    sealed: bool = False
+    """Whether the chain's hashes are made with a key."""
+
+
+class Trail:
+    """A trail's collections, through one client."""
+
+    def __init__(self, source: str, config: TrailConfig) -> None:
+        """Connects when first used. Raises ConfigError for a uri that is none."""
+        self.source = source
+        self.config = config
+        options: Document = {}
+        if config.compression != "off":
+            options["compressors"] = config.compression
+        try:
+            self.client: MongoClient[Document] = MongoClient(
+                config.uri.get_secret_value(),
+                appname="penstock",
+                tz_aware=True,
+                datetime_conversion="DATETIME_AUTO",
+                timeoutMS=int(config.answer_seconds * 1000),
+                **options,
+            )
+        except (PyMongoError, ValueError) as error:
+            raise ConfigError(
+                f"the uri of the audit trail of {source} is not a MongoDB connection string "
+                f"({type(error).__name__}). Nothing was written."
+            ) from None
+        self.database: Database[Document] = self.client.get_database(
+            config.database,
+            read_concern=ReadConcern("majority"),
+            write_concern=WriteConcern("majority", j=True),
+        )
+        self.records = self._collection("")
+        self.staging = self._collection("_staging")
+        self.batches = self._collection("_batches")
+        self.spilled = self._collection("_spilled")
+        self.heads: Collection[Document] = self.database[config.offsets]
+
+    def _collection(self, ending: str) -> Collection[Document]:
+        return self.database[self.config.records + ending]
+
+    @property
+    def raw_records(self) -> Collection[RawBSONDocument]:
+        """The records as bytes."""
+        return self.records.with_options(codec_options=RAW)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.client.close()
+
+    def head(self) -> Head | None:
+        """The head as it is; None for a trail without one. Raises PyMongoError, AuditError."""
+        found = self.heads.find_one({"_id": self.source})
+        return None if found is None else head_of(found)
+
+    def has_transactions(self) -> bool:
+        """Whether this server takes transactions: a replica set or a sharded cluster does (A21)."""
+        hello = self.client.admin.command("hello")
+        return "setName" in hello or hello.get("msg") == "isdbgrid"
+
+    def create_indexes(self) -> None:
+        """Make every index that is not there."""
+        for keys in RECORD_INDEXES:
+            self.records.create_index(list(keys.items()))
+        self.records.create_index([("at", 1)], unique=True)
+        self.staging.create_index([("status", 1)])
+        self.staging.create_index(
+            # Only what is in the trail has the field, so nothing that is pending expires (A8).
+            [("committedAt", 1)],
+            expireAfterSeconds=self.config.staged_days * 86_400,
+        )
+
+
+RECORD_INDEXES: Final[tuple[dict[str, int], ...]] = (
+    {"ts": -1, "at": -1},
+    {"meta.db": 1, "meta.tbl": 1, "at": -1},
+    {"meta.db": 1, "meta.tbl": 1, "ts": -1},
+    {"meta.pk_text": 1, "meta.db": 1, "meta.tbl": 1, "at": -1},
+    {"op": 1, "at": -1},
+    {"txn.id": 1, "at": 1},
+)
+
+
+def head_of(found: Document) -> Head:
+    """The head that a document says. Raises AuditError for one that this version did not write."""
+    try:
+        if found["version"] != VERSION:
+            raise AuditError(
+                f"the audit trail of {found['_id']} is of version {found['version']}; this "
+                f"Penstock writes {VERSION}. Nothing was changed; use the version that wrote it."
+            )
+        staged = found.get("staged")
+        return Head(
+            source=found["_id"],
+            pipeline=found["pipeline"],
+            at=int(found["at"]),
+            batch=int(found["batch"]),
+            hash=bytes(found["hash"]),
+            progress=found["progress"],
+            collections=tuple(found["collections"]),
+            epoch=int(found["epoch"]),
+            sealed=found["sealed"],
+            staged=None
+            if staged is None
+            else Staged(
+                first=int(staged["first"]),
+                last=int(staged["last"]),
+                at=int(staged["at"]),
+                hash=bytes(staged["hash"]),
+                progress=staged["progress"],
+                epoch=int(staged["epoch"]),
+            ),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise AuditError(
+            f"the audit trail's head of {found.get('_id')!r} is not what Penstock writes "
+            f"({type(error).__name__}). Nothing was changed. If another program keeps its "
+            f"offsets in this collection, give `offsets` another name."
+        ) from None
+
+
+def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
+    """A head as it is stored; `told` are its last record's gtid, file and pos, for people."""
+    staged = head.staged
+    return {
+        "_id": head.source,
+        "version": VERSION,
+        "source": head.source,
+        "pipeline": head.pipeline,
+        "at": Int64(head.at),
+        "batch": Int64(head.batch),
+        "hash": Binary(head.hash),
+        "progress": head.progress,
+        "collections": list(head.collections),
+        "epoch": Int64(head.epoch),
+        "sealed": head.sealed,
+        **told,
+        "updatedAt": DatetimeMS(now_ms),
+        **(
+            {}
+            if staged is None
+            else {
+                "staged": {
+                    "first": Int64(staged.first),
+                    "last": Int64(staged.last),
+                    "at": Int64(staged.at),
+                    "hash": Binary(staged.hash),
+                    "progress": staged.progress,
+                    "epoch": Int64(staged.epoch),
+                }
+            }
+        ),
+    }

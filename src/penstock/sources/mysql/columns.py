@@ -1,0 +1,168 @@
+"""What is captured of a row's columns: which, and which not as they are. Pure.
+
+The same for every image of a row, in the stream and in a copy: `TableRules` makes of a row's
+document what the log may have. Where several rules are of a column, the one that tells least wins:
+left out, then masked, hashed, truncated. NULL stays NULL.
+
+A row is known by its key, so no column of a key may be left out, masked or truncated: different
+rows would become one. It may be hashed: equal values have equal hashes, and others do not. A row of
+a table without a key is known by what is captured of it.
+"""
+
+import base64
+import hmac
+from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from penstock.sources.mysql.patterns import matching
+
+Document = dict[str, Any]
+_encoder: Final = msgspec.json.Encoder()
+
+
+class ColumnScope(Struct, frozen=True, omit_defaults=True):
+    """The rules of columns as a position keeps them: what the configuration said, but no secret."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    mask: tuple[tuple[str, str], ...] = ()
+    hash: tuple[str, ...] = ()
+    truncate: tuple[tuple[str, int], ...] = ()
+    salt: str = ""
+    """Differs where the salt does; tells nothing of it."""
+
+    @property
+    def patterns(self) -> list[str]:
+        """All patterns that it has."""
+        pairs = (*self.mask, *self.truncate)
+        return [*self.include, *self.exclude, *self.hash, *(pattern for pattern, _ in pairs)]
+
+
+def check_of_salt(salt: str) -> str:
+    """A text by which another salt is noticed: 32 bits of what only who has the salt can make."""
+    return hmac.digest(salt.encode(), b"penstock: which salt", sha256).hex()[:8]
+
+
+class ForbiddenRuleError(ValueError):
+    """A rule is of a column that it cannot be of; the message names both."""
+
+
+Change = Callable[[Any], Any]
+"""What becomes of a value that is not NULL."""
+
+
+class TableRules:
+    """What becomes of the rows of one table."""
+
+    def __init__(self, left_out: frozenset[str], changes: Mapping[str, Change]) -> None:
+        self.left_out = left_out
+        """Columns that are not captured."""
+        self._changes = changes
+
+    def apply(self, row: Document) -> Document:
+        """A row's document as the log may have it, in the same order. `row` may lack columns.
+
+        Raises ValueError for a value that cannot be truncated.
+        """
+        told = {name: value for name, value in row.items() if name not in self.left_out}
+        for name, change in self._changes.items():
+            value = told.get(name)
+            if value is not None:
+                told[name] = change(value)
+        return told
+
+
+class ColumnRules:
+    """The rules of one source."""
+
+    def __init__(self, scope: ColumnScope, *, salt: str = "") -> None:
+        """`salt` is that of `scope.hash`, and is kept here alone."""
+        self._scope = scope
+        self._salt = salt.encode()
+        self._rules: list[tuple[str, str, Change | None]] = [
+            *(("exclude", pattern, None) for pattern in scope.exclude),
+            *(("mask", pattern, _constant(text)) for pattern, text in scope.mask),
+            *(("hash", pattern, self._hashed) for pattern in scope.hash),
+            *(("truncate", pattern, _cut(size)) for pattern, size in scope.truncate),
+        ]
+
+    def of(
+        self, table: tuple[str, str], columns: Sequence[str], key: Collection[str]
+    ) -> TableRules | None:
+        """What becomes of the rows of a table with these columns and this key; None: nothing.
+
+        Raises ForbiddenRuleError for a rule that would make different keys one.
+        """
+        if not self._scope.patterns:
+            return None
+        names = [".".join((*table, column)) for column in columns]
+        left_out: set[str] = set()
+        changes: dict[str, Change] = {}
+        if self._scope.include:
+            kept = [False] * len(names)
+            for pattern in self._scope.include:
+                kept = [a or b for a, b in zip(kept, matching(pattern, names), strict=True)]
+            left_out = {column for column, one in zip(columns, kept, strict=True) if not one}
+            _refuse(table, left_out.intersection(key), "is not in columns.include")
+        for verb, pattern, change in self._rules:
+            found = [
+                column
+                for column, one in zip(columns, matching(pattern, names), strict=True)
+                if one and column not in left_out and column not in changes
+            ]
+            if change is None:
+                _refuse(table, set(found).intersection(key), "is left out by columns.exclude")
+                left_out.update(found)
+            else:
+                if verb != "hash":
+                    _refuse(table, set(found).intersection(key), f"is in columns.{verb}")
+                changes |= dict.fromkeys(found, change)
+        return TableRules(frozenset(left_out), changes) if left_out or changes else None
+
+    def hashed(self, table: tuple[str, str], columns: Sequence[str]) -> set[str]:
+        """The columns of a table that are in `hash`, whatever else they are in."""
+        names = [".".join((*table, column)) for column in columns]
+        return {
+            column
+            for pattern in self._scope.hash
+            for column, one in zip(columns, matching(pattern, names), strict=True)
+            if one
+        }
+
+    def idle(self, names: Sequence[str]) -> list[str]:
+        """Patterns that are of none of these columns, `database.table.column`."""
+        return [one for one in self._scope.patterns if not any(matching(one, names))]
+
+    def _hashed(self, value: Any) -> str:
+        data = value.encode() if isinstance(value, str) else _encoder.encode(value)
+        return hmac.digest(self._salt, data, sha256).hex()
+
+
+def _constant(text: str) -> Change:
+    return lambda _: text
+
+
+def _cut(size: int) -> Change:
+    def cut(value: Any) -> Any:
+        if isinstance(value, str):
+            return value[:size]
+        match value:
+            case {"$binary": {"base64": str(text), "subType": kind}}:
+                data = base64.b64decode(text)[:size]
+                return {"$binary": {"base64": base64.b64encode(data).decode(), "subType": kind}}
+            case _:
+                raise ValueError("a column in columns.truncate that is neither text nor bytes")
+
+    return cut
+
+
+def _refuse(table: tuple[str, str], columns: Collection[str], how: str) -> None:
+    for column in columns:
+        raise ForbiddenRuleError(
+            f"the column {column!r} of {'.'.join(table)} is of its key, and {how}: different rows "
+            f"would become one. Leave it as it is, or hash it (columns.hash)"
+        )

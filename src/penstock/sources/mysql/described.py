@@ -1,0 +1,75 @@
+"""What a server says that its tables are now."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
+from penstock.sources.mysql.connection import Connected, ask, tables
+from penstock.sources.mysql.scope import Scope
+
+
+class Described(Struct):
+    """A table's columns, in their order."""
+
+    columns: list[str]
+    key: list[str]
+    """Those of the key by which a row is known; not in the key's own order."""
+    virtual: list[str]
+    """Those that are computed when they are asked."""
+
+
+def described(connection: Connected, scope: Scope) -> dict[tuple[str, str], Described]:
+    """The captured tables that are there."""
+    found = {table: Described([], [], []) for table in tables(connection, scope)}
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_KEY, EXTRA "
+        "FROM information_schema.COLUMNS "
+        "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
+    )
+    for database, table, column, key, extra in rows:
+        one = found.get((str(database), str(table)))
+        if one is not None:
+            one.columns.append(str(column))
+            if key == "PRI":  # so is the first unique key without NULL, where no other is primary
+                one.key.append(str(column))
+            if "VIRTUAL" in str(extra).upper():
+                one.virtual.append(str(column))
+    return found
+
+
+def forbidden(there: Mapping[tuple[str, str], Described], rules: ColumnRules) -> list[str]:
+    """What is wrong with `rules` for these tables, in words."""
+    wrong: list[str] = []
+    for table, one in there.items():
+        try:
+            rules.of(table, one.columns, one.key)
+        except ForbiddenRuleError as error:
+            wrong.append(str(error))
+    return wrong
+
+
+def idle(there: Mapping[tuple[str, str], Described], rules: ColumnRules) -> list[str]:
+    """Patterns of `rules` that are of no column of these tables."""
+    return rules.idle(
+        [".".join((*table, column)) for table, one in there.items() for column in one.columns]
+    )
+
+
+def keyed_anew(
+    there: Mapping[tuple[str, str], Described], before: Scope, after: Scope
+) -> list[tuple[str, str]]:
+    """Tables that are captured by both scopes, and whose rows have another key by the second.
+
+    By the hashes of the key's columns alone; the rows that were told keep the keys they were told.
+    """
+    was, now = ColumnRules(before.columns), ColumnRules(after.columns)
+    found: list[tuple[str, str]] = []
+    for table, one in there.items():
+        if table not in before or table not in after:
+            continue
+        old, new = was.hashed(table, one.key), now.hashed(table, one.key)
+        if old != new or (old and before.columns.salt != after.columns.salt):
+            found.append(table)
+    return found

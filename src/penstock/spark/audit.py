@@ -1,0 +1,247 @@
+"""`to = "audit"`: every change of a source into an audit trail in MongoDB, from Spark.
+
+Workers make records of entries, with their leaves (`penstock.audit.entries`); this process gives
+them their places and writes them, in order (`penstock.audit.writing`). A batch is never held whole:
+it comes in pieces, through files where the workers are on this machine, else a partition at a time.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import threading
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+
+from penstock.audit.entries import entry_of
+from penstock.audit.outages import Patience, StoppedError
+from penstock.audit.packing import Entry, Packer, Place, Step
+from penstock.audit.records import COLUMNS
+from penstock.audit.trail import Trail
+from penstock.audit.writing import Writer
+from penstock.errors import HistoryTrimmedError, StreamChangedError
+from penstock.ports import Bounds
+from penstock.progress import Progress, parse_progress
+from penstock.spark.config import AuditPipelineConfig
+from penstock.spark.scratch import shared_scratch
+from penstock.spark.table.arrow import arrow
+from penstock.spark.target import Applied, TargetStoppedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+logger = structlog.get_logger(__name__)
+
+_PIECE_DDL: Final = "first long, data binary, file string"
+_PIECE_SCHEMA: Final = arrow.schema(
+    [("first", pa.int64()), ("data", pa.binary()), ("file", pa.string())]
+)
+_PIECE_BYTES: Final = 16 << 20
+_ENTRY_SCHEMA: Final = arrow.schema(
+    [
+        ("sequence", pa.int64()),
+        ("check", pa.uint64()),
+        ("commit", pa.int64()),
+        ("commit_rows", pa.int64()),
+        ("commit_digest", pa.uint64()),
+        ("id", pa.string()),
+        ("record", pa.large_binary()),
+        ("salt", pa.binary()),
+        ("leaf", pa.binary()),
+        ("spilled", pa.large_binary()),
+        ("timestamp", pa.int64()),
+    ]
+)
+assert tuple(_ENTRY_SCHEMA.names) == Entry._fields
+
+
+class AuditTarget:
+    """The trail of a pipeline."""
+
+    columns = COLUMNS
+
+    def __init__(
+        self, pipeline: str, config: AuditPipelineConfig, *, stopping: threading.Event
+    ) -> None:
+        self._pipeline = pipeline
+        self._config = config
+        self._trail = Trail(config.source, config)
+        self._patience = Patience(config.source, config, stopping=stopping)
+        self._writer: Writer | None = None
+        self._log_id = 0
+
+    def start(self, bounds: Bounds) -> Progress:
+        """As `Target.start`. Raises TrailTakenError, HistoryTrimmedError, StreamChangedError."""
+        self._writer = Writer(
+            self._trail,
+            self._pipeline,
+            patience=self._patience,
+            collections=self._config.collections,
+        )
+        head = self._writer.open()
+        after = decide_start(
+            self._pipeline, head.progress, bounds, knowingly=self._config.start == "oldest"
+        )
+        if head.progress and str(after) != head.progress:
+            logger.warning(
+                "the log is read again from its oldest entry; what the trail has is left out",
+                pipeline=self._pipeline,
+                sequence=after.sequence,
+            )
+        return after
+
+    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:  # noqa: ARG002
+        """As `Target.apply`. Raises AuditError, IncompleteCommitError, StoppedError."""
+        writer = self._writer
+        assert writer is not None
+        before, read = writer.written, _Read()
+        steps = self._steps(batch, read)
+        try:
+            writer.write(steps, marker=lambda place: _marker(until.log_id, place))
+            writer.save(str(until))
+        except StoppedError:
+            raise TargetStoppedError from None
+        return Applied(
+            entries=read.entries,
+            rows=writer.written - before,
+            sequence=read.last.sequence if read.last else 0,
+            timestamp=read.last.timestamp if read.last else 0,
+        )
+
+    def _steps(self, batch: "DataFrame", read: "_Read") -> Iterator[Step]:
+        packer = Packer(
+            events_max=self._config.batch_events,
+            bytes_max=self._config.batch_bytes,
+            whole=not self._config.collections,
+        )
+        for entry in self._entries(batch):
+            read.entries += 1
+            read.last = entry
+            yield from packer.add(entry)
+        yield from packer.end()
+
+    def _entries(self, batch: "DataFrame") -> Iterator[Entry]:
+        config = self._config
+        with shared_scratch(batch.sparkSession) as scratch:
+            work = partial(_made_ready, tz=config.tz, bytes_max=config.batch_bytes, scratch=scratch)
+            pieces = batch.select(*COLUMNS).mapInArrow(work, _PIECE_DDL)
+            # Files cost the driver nothing; what comes inline is taken a partition at a time.
+            found: Iterable[Any] = pieces.toLocalIterator() if scratch is None else pieces.collect()
+            if scratch is not None:
+                found = sorted(found, key=lambda piece: piece["first"])
+            for piece in found:
+                yield from _entries_of(piece)
+
+    def save(self, batch_id: int) -> None:  # noqa: ARG002
+        """As `Target.save`."""
+        if self._writer is not None:
+            try:
+                self._writer.flush()
+            except StoppedError:
+                logger.info("how far the log was read is stored later", pipeline=self._pipeline)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._trail.close()
+
+
+class _Read:
+    """How much of a batch was read."""
+
+    entries = 0
+    last: Entry | None = None
+
+
+def decide_start(pipeline: str, marker: str, bounds: Bounds, *, knowingly: bool) -> Progress:
+    """Where a trail goes on that has everything up to `marker` (empty: nothing). Pure.
+
+    `knowingly` allows to begin at the oldest entry that is left, for a new trail, or in another log
+    than before: what is in the trail is left out by its id, and what the log lacks is missing.
+
+    Raises HistoryTrimmedError, StreamChangedError.
+    """
+    oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    if not marker:
+        if bounds.trimmed and not knowingly:
+            raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
+        return oldest
+    after = parse_progress(marker)
+    if after.log_id == bounds.log_id:
+        return after
+    if not knowingly:
+        raise StreamChangedError(
+            f"the trail of pipeline {pipeline} was made from log {after.log_id:016x}, and this is "
+            f"log {bounds.log_id:016x}. Nothing was written, and the trail is safe. Set start = "
+            f"'oldest' to read this log from its oldest entry: what the trail has already is left "
+            f"out by its id"
+        )
+    return oldest
+
+
+def _marker(log_id: int, place: Place) -> str:
+    return str(Progress(log_id, place.sequence, place.check & 0xFFFFFFFF))
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+def _made_ready(
+    batches: Iterable[pa.RecordBatch], *, tz: str, bytes_max: int, scratch: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Pieces (_PIECE_SCHEMA, one a batch) of a partition's entries, in their order."""
+    ready: list[Entry] = []
+    size = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            entry = entry_of(row, tz=tz, bytes_max=bytes_max)
+            ready.append(entry)
+            size += 200 + len(entry.record or b"") + len(entry.spilled or b"")
+            if size >= _PIECE_BYTES:
+                yield _piece(ready, scratch)
+                ready, size = [], 0
+    if ready:
+        yield _piece(ready, scratch)
+
+
+def _piece(entries: list[Entry], scratch: str | None) -> pa.RecordBatch:
+    columns = zip(*entries, strict=True)
+    table = arrow.table(
+        [
+            arrow.array(list(column), field.type)
+            for column, field in zip(columns, _ENTRY_SCHEMA, strict=True)
+        ],
+        schema=_ENTRY_SCHEMA,
+    )
+    data = file = None
+    if scratch is None:
+        sink = pa.BufferOutputStream()
+        _write(table, sink)
+        data = sink.getvalue().to_pybytes()
+    else:
+        path = Path(scratch) / f"{uuid4().hex}.arrow"
+        with pa.OSFile(str(path), "wb") as opened:
+            _write(table, opened)
+        file = str(path)
+    row = {"first": entries[0].sequence, "data": data, "file": file}
+    return pa.RecordBatch.from_pylist([row], schema=_PIECE_SCHEMA)
+
+
+def _write(table: pa.Table, sink: Any) -> None:
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def _entries_of(piece: Any) -> Iterator[Entry]:
+    file = piece["file"]
+    with pa.OSFile(file, "rb") if file else pa.BufferReader(piece["data"]) as source:
+        for batch in pa.ipc.open_stream(source):
+            for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield Entry(*values)
+    if file:
+        Path(file).unlink()

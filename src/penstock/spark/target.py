@@ -1,0 +1,61 @@
+"""Where a pipeline's changes go: what `penstock.spark.run` asks of a target."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+from penstock.ports import Bounds
+from penstock.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class Applied(Struct, frozen=True, kw_only=True):
+    """What a batch came to."""
+
+    entries: int
+    """Entries read."""
+    rows: int
+    """Rows or records written or deleted; 0 when the batch was applied before."""
+    rejected: int = 0
+    sequence: int = 0
+    """The last one applied; 0 for an empty batch."""
+    timestamp: int = 0
+    """When that was committed, in Unix milliseconds; 0 where the target does not know."""
+
+
+class TargetStoppedError(Exception):
+    """The pipeline was told to stop while a batch was written."""
+
+
+class Target(Protocol):
+    """Applies batches, and keeps with what it writes how far it has come."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it needs of an entry."""
+        ...
+
+    def start(self, bounds: Bounds) -> Progress:
+        """Where to go on, for a run that begins now; what an earlier one left is finished first.
+
+        Raises PenstockError where going on would leave out changes.
+        """
+        ...
+
+    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+        """Write whole commits of entries (`columns`, any order), and that all up to `until` is in.
+
+        What was applied before is ignored. Raises PenstockError; what it names is not written.
+        TargetStoppedError: the pipeline was told to stop, and what was written is whole.
+        """
+        ...
+
+    def save(self, batch_id: int) -> None:
+        """Store how far it has come, if that is not stored."""
+        ...
+
+    def close(self) -> None:
+        """The run is over."""
+        ...

@@ -1,0 +1,36 @@
+"""Trails in real MongoDBs."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from penstock.audit.trail import Trail
+from penstock.testing.servers import MongoReplicaSet, MongoStandalone
+from tests.audit.support import trail_of
+from tests.conftest import started
+
+
+@pytest.fixture(scope="session")
+def standalone() -> Iterator[MongoStandalone]:
+    """A mongod without a replica set, shared: keep to a database of your own."""
+    with ExitStack() as stack:
+        yield started(stack, MongoStandalone())
+
+
+@pytest.fixture
+def trail(mongo: MongoReplicaSet, mongo_database: str) -> Iterator[Trail]:
+    """A trail with transactions, empty."""
+    made = trail_of(mongo.uri, mongo_database)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["transactions", "standalone"])
+def any_trail(request: pytest.FixtureRequest, mongo_database: str) -> Iterator[Trail]:
+    """A trail with transactions, and one without."""
+    server = request.getfixturevalue("mongo" if request.param == "transactions" else "standalone")
+    made = trail_of(server.uri, mongo_database)
+    yield made
+    made.client.drop_database(mongo_database)
+    made.close()

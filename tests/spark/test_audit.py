@@ -1,0 +1,160 @@
+"""`to = "audit"`: Spark brings every change of the log into a trail, once and in order."""
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pymongo import MongoClient
+
+from penstock.errors import HistoryTrimmedError, StreamChangedError, TrailTakenError
+from penstock.event import AnyEvent
+from penstock.serve.flight import FlightServer
+from penstock.spark.config import AuditPipelineConfig
+from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.testing.servers import MongoReplicaSet
+from tests.flight.blocks import BlockLog, gap, insert
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def log() -> BlockLog:
+    return BlockLog()
+
+
+@pytest.fixture
+def endpoint(log: BlockLog) -> Iterator[str]:
+    server = FlightServer(log)
+    server.start()
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture
+def config(mongo: MongoReplicaSet, mongo_database: str) -> AuditPipelineConfig:
+    return audit(mongo.uri, mongo_database)
+
+
+def audit(uri: str, database: str, **said: Any) -> AuditPipelineConfig:
+    return AuditPipelineConfig.model_validate(
+        {"to": "audit", "source": "shop", "uri": uri, "database": database, **said}
+    )
+
+
+def records(config: AuditPipelineConfig) -> list[dict[str, Any]]:
+    with MongoClient[dict[str, Any]](config.uri.get_secret_value()) as client:
+        return list(client[config.database][config.records].find().sort("at", 1))
+
+
+def orders(*numbers: int) -> list[AnyEvent]:
+    return [insert(number) for number in numbers]
+
+
+def test_every_change_is_in_the_trail_once_and_in_order(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: AuditPipelineConfig
+) -> None:
+    log.append([orders(number) for number in range(30)])
+    log.append([orders(*range(100, 350)), [gap()], orders(1)])
+    seen: list[PipelineProgress] = []
+    small = config.model_copy(update={"max_events_per_batch": 50})
+    run_pipeline("t", small, endpoint, spark=spark, once=True, on_progress=seen.append)
+    found = records(config)
+    assert [record["at"] for record in found] == list(range(1, 283))
+    keys = [record["meta"].get("pk", {}).get("_id") for record in found]
+    assert keys == [*range(30), *range(100, 350), None, 1]
+    assert [record["op"] for record in found] == ["i"] * 280 + ["gap", "i"]
+    assert sum(one.rows for one in seen) == 282
+    log.append([orders(2, 3)])
+    run_pipeline("t", small, endpoint, spark=spark, once=True)
+    assert [record["at"] for record in records(config)] == list(range(1, 285))
+
+
+def test_a_log_that_was_rebuilt_is_read_again_without_repeating_a_record(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: AuditPipelineConfig
+) -> None:
+    """A1: the same change has the same id in every log, and the order is the source's."""
+    events = orders(*range(20))
+    log.append([[one] for one in events[:15]])
+    run_pipeline("t", config, endpoint, spark=spark, once=True)
+    again = BlockLog(log_id=0x9999)
+    again.append([[one] for one in events])
+    server = FlightServer(again)
+    server.start()
+    try:
+        with pytest.raises(StreamChangedError, match="start = 'oldest'"):
+            run_pipeline("t", config, server.address, spark=spark, once=True)
+        knowingly = config.model_copy(update={"start": "oldest"})
+        run_pipeline("t", knowingly, server.address, spark=spark, once=True)
+    finally:
+        server.stop()
+    assert [record["meta"]["pk"]["_id"] for record in records(config)] == list(range(20))
+
+
+def test_a_trail_does_not_begin_in_the_middle_without_being_told(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: AuditPipelineConfig
+) -> None:
+    log.append([orders(number) for number in range(20)])
+    log.trim(8)
+    with pytest.raises(HistoryTrimmedError):
+        run_pipeline("t", config, endpoint, spark=spark, once=True)
+    knowingly = config.model_copy(update={"start": "oldest"})
+    run_pipeline("t", knowingly, endpoint, spark=spark, once=True)
+    assert len(records(config)) == 20 - log.trimmed
+
+
+def test_a_trail_of_some_collections_is_not_given_more(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: AuditPipelineConfig
+) -> None:
+    log.append([[insert(1), insert(2, collection="lines")], orders(3)])
+    some = config.model_copy(update={"collections": ("orders",)})
+    run_pipeline("t", some, endpoint, spark=spark, once=True)
+    assert [record["meta"]["pk"]["_id"] for record in records(config)] == [1, 3]
+    with pytest.raises(TrailTakenError, match="the pipeline has more"):
+        run_pipeline("t", config, endpoint, spark=spark, once=True)
+
+
+def test_a_mongodb_that_is_away_costs_nothing_but_time(
+    spark: "SparkSession", log: BlockLog, endpoint: str, start_mongo: Any
+) -> None:
+    """A6, A7: the log is the queue; the driver waits, and goes on without a restart."""
+    mongo: MongoReplicaSet = start_mongo()
+    config = audit(
+        mongo.uri,
+        "trail",
+        trigger=0.1,
+        retry_attempts=1,
+        retry_first="50ms",
+        circuit_seconds=0.5,
+        answer_seconds=1,
+    )
+    stop = threading.Event()
+    rows: list[int] = []
+    arrived = threading.Event()
+
+    def tell(progress: PipelineProgress) -> None:
+        rows.append(progress.rows)
+        if sum(rows) >= 10:
+            arrived.set()
+        if sum(rows) >= 30:
+            stop.set()
+
+    log.append([orders(number) for number in range(10)])
+    running = threading.Thread(
+        target=run_pipeline,
+        args=("t", config, endpoint),
+        kwargs={"spark": spark, "on_progress": tell, "stop": stop},
+    )
+    running.start()
+    assert arrived.wait(120)
+    mongo.kill(0)
+    log.append([orders(number) for number in range(10, 30)])
+    try:
+        assert not stop.wait(4)
+        mongo.restart(0)
+        assert stop.wait(120)
+    finally:
+        stop.set()
+        running.join()
+    assert [record["meta"]["pk"]["_id"] for record in records(config)] == list(range(30))
