@@ -136,6 +136,7 @@ class Checksums:
         timestamp, kind, _, size, end, flags = _header(data)
         if size != length:
             raise MalformedEventError(f"an event that says {size} bytes and has {length}")
+        begin = max(0, end - size) if end else 0
         if self._checked and kind not in _OF_FILES:
             if crc32(data) != _PROVEN:
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
@@ -152,7 +153,6 @@ class Checksums:
             if checked and not _is_proven(data):
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
         stop = size - CHECKSUM_BYTES if checked else size
-        begin = max(0, end - size) if end else 0
         return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop], begin)
 
 

@@ -10,7 +10,6 @@ from msgspec import Raw, json, structs
 
 from penstock.capture.tenant import Tenant, TenantRule, control_tenant
 from penstock.event import (
-    AnyEvent,
     ChangeEvent,
     ClusterTime,
     Operation,
@@ -53,8 +52,8 @@ class Teller:
     def __init__(self, source: str, *, tenant: Tenant) -> None:
         self._source = source
         self._tenant = tenant
-        self._id_head = f"{len(source)}:{source}".encode()
         self._constant = tenant if isinstance(tenant, str) else None
+        self._id_head = f"{len(source)}:{source}".encode()
         self._rule = tenant if isinstance(tenant, TenantRule) else None
 
     def change(self, change: Change, compiled: CompiledTable, place: Place) -> list[ChangeEvent]:
@@ -69,22 +68,29 @@ class Teller:
         if before is None:
             assert after is not None
             key = _key(compiled, after, full)
-            return [
-                self._event(Operation.INSERT, compiled, place, key, None, None, after, full, absent)
-            ]
+            event = self._event(
+                *(Operation.INSERT, compiled, place, key), after=after, full=full, absent=absent
+            )
+            return [event]
         old = _key(compiled, before, was)
         if after is None:
-            return [self._event(Operation.DELETE, compiled, place, old, before, was, None, None)]
+            return [self._event(Operation.DELETE, compiled, place, old, before=before, was=was)]
         new = _key(compiled, after, full)
         if new[1] == old[1]:
-            if not absent:
-                whole = (before, was, after, full)
-                return [self._event(Operation.REPLACE, compiled, place, new, *whole)]
-            updated = _updated(after, sent or (), compiled.key)
-            some = (before, was, after, full, absent, updated)
-            return [self._event(Operation.UPDATE, compiled, place, new, *some)]
-        gone = self._event(Operation.DELETE, compiled, place, old, before, was, None, None)
-        come = self._event(Operation.INSERT, compiled, place, new, None, None, after, full, absent)
+            event = self._event(
+                *(Operation.UPDATE if absent else Operation.REPLACE, compiled, place, new),
+                before=before,
+                was=was,
+                after=after,
+                full=full,
+                absent=absent,
+                updated=_updated(after, sent or (), compiled.key) if absent else None,
+            )
+            return [event]
+        gone = self._event(Operation.DELETE, compiled, place, old, before=before, was=was)
+        come = self._event(
+            *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
+        )
         assert gone.origin is not None
         assert come.origin is not None
         return [
@@ -132,10 +138,11 @@ class Teller:
         compiled: CompiledTable,
         place: Place,
         key: tuple[str, Raw, Any],
-        before: Document | None,
-        was: Raw | None,
-        after: Document | None,
-        full: Raw | None,
+        *,
+        before: Document | None = None,
+        was: Raw | None = None,
+        after: Document | None = None,
+        full: Raw | None = None,
         absent: tuple[str, ...] = (),
         updated: Document | None = None,
     ) -> ChangeEvent:
@@ -257,17 +264,6 @@ def _paths(fields: Document) -> Raw | None:
     """The fields whose names read like paths, each with its one step; None without any."""
     found = {name: [name] for name in fields if "." in name or name.isdecimal()}
     return Raw(_encoder.encode(found)) if found else None
-
-
-def weight(event: AnyEvent) -> int:
-    """About how many bytes an event takes while it is held."""
-    bytes_held = 400 + len(event.origin or b"")
-    if not isinstance(event, ChangeEvent):
-        return bytes_held + len(event.description)
-    after, before = event.full_document, event.full_document_before_change
-    if after is not None:
-        bytes_held += len(after)
-    return bytes_held if before is None else bytes_held + len(before)
 
 
 @lru_cache(maxsize=4096)

@@ -4,8 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import compress
 
-from penstock.event import AnyEvent
-from penstock.sources.mysql.events import weight
+from penstock.event import AnyEvent, ChangeEvent
 
 Numbers = tuple[int, int]
 """Events of a transaction, from one number up to another."""
@@ -29,12 +28,12 @@ class Held:
             events, numbers = list(compress(events, kept)), list(compress(numbers, kept))
         self._events += events
         self._numbers += numbers
-        self._bytes += sum(map(weight, events))
+        self._bytes += sum(map(_weight, events))
 
     def undo(self, first: int) -> bool:
         """Drop the events from this number on; whether some of them were handed on already."""
         keep = bisect_left(self._numbers, first)
-        self._bytes -= sum(map(weight, self._events[keep:]))
+        self._bytes -= sum(map(_weight, self._events[keep:]))
         del self._events[keep:], self._numbers[keep:]
         return first < self.handed_on
 
@@ -49,3 +48,13 @@ class Held:
             self.handed_on = self._numbers[-1] + 1
         self._events, self._numbers, self._bytes = [], [], 0
         return events
+
+
+def _weight(event: AnyEvent) -> int:
+    weight = 400 + len(event.origin or b"")
+    if not isinstance(event, ChangeEvent):
+        return weight + len(event.description)
+    after, before = event.full_document, event.full_document_before_change
+    if after is not None:
+        weight += len(after)
+    return weight if before is None else weight + len(before)

@@ -123,7 +123,7 @@ class Origin:
     def elsewhere(self, file: str, offset: int, thread: int) -> None:
         """What follows was written before this transaction, by that session: with another one,
         which begins in `file` at `offset`."""
-        self._file, self._offset = _encode(file), offset
+        self._file, self._offset = _file(file), offset
         self.by(thread)
 
     def stated(self, text: Callable[[], str]) -> None:
