@@ -340,14 +340,15 @@ async def test_rules_of_columns_are_of_whole_values_of_json_that_is_changed_in_p
         run(db, f"INSERT INTO a VALUES (1, '{JSON_BEFORE}', '{JSON_BEFORE}', {wrapper}, '[1]')")
         run(db, "SET binlog_row_value_options = 'PARTIAL_JSON'")
         run(db, "UPDATE a SET h = JSON_SET(h, '$.a[1]', 7), m = JSON_SET(m, '$.a[1]', 7), j = '2'")
-        run(db, "SET binlog_row_value_options = ''", "UPDATE a SET j = '3'")
+        run(db, "UPDATE a SET j = '3'", "UPDATE a SET h = '[1]', m = '[1]', x = '[1]', j = '4'")
+        run(db, "SET binlog_row_value_options = ''", "UPDATE a SET j = '5'")
     await caught_up(mysql, source, story)
-    one, two, three = documents(story)
-    assert [row["m"] for row in (one, two, three)] == ["***"] * 3
-    assert len({one["h"], two["h"]}) == 2
-    assert two["h"] == three["h"], (
-        "the hash of the value that was put together is that of the whole"
-    )
+    one, two, three, four, five = documents(story)
+    assert [row["m"] for row in (one, two, three, four, five)] == ["***"] * 5
+    assert len({one["h"], two["h"], four["h"]}) == 3
+    assert (two["h"], four["h"]) == (three["h"], five["h"]), "put together, and whole"
+    for event, before in zip(story.changes[1:], documents(story), strict=False):
+        assert msgspec.json.decode(event.full_document_before_change or b"") == before
     assert "x" not in one
 
 
