@@ -6,7 +6,9 @@ from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
+import pytest
 
+from penstock.errors import UndecodableError
 from penstock.event import Commit, Fragment, SystemEvent
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
@@ -373,3 +375,25 @@ async def test_where_a_change_comes_from_is_told(mysql: MySqlServer, mysql_datab
         "INSERT INTO a VALUES (4)",
     ]
     assert origins[1]["statementAt"] == 0
+
+
+async def test_rows_that_lack_columns_are_told_where_their_statement_is_in_the_binlog(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """S1: MINIMAL images, by binlog_rows_query_log_events; a REPLACE gives defaults that it does
+    not log, and stops capture."""
+    source, story = await begun(mysql, mysql_database, on_partial_rows="decode")
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, n INT DEFAULT 7, t TEXT, j JSON)")
+        run(db, "INSERT INTO a VALUES (1, 1, 'x', '[1]')", "SET binlog_row_image = 'MINIMAL'")
+        run(db, "SET binlog_rows_query_log_events = ON", "UPDATE a SET t = 'y'")
+        run(db, "DELETE FROM a", "SET binlog_rows_query_log_events = OFF")
+        await caught_up(mysql, source, story)
+        told = [(event.operation.value, event.document_id) for event in story.changes]
+        assert told == [("insert", "1"), ("update", "1"), ("delete", "1")]
+        assert documents(story)[1] == {"id": 1, "t": "y"}
+        assert set(story.changes[1].unchanged) == {"n", "j"}
+        run(db, "SET binlog_row_image = 'FULL'", "INSERT INTO a VALUES (2, 1, 'x', NULL)")
+        run(db, "SET binlog_row_image = 'MINIMAL'", "UPDATE a SET t = 'y'")
+    with pytest.raises(UndecodableError, match="binlog_rows_query_log_events"):
+        await follow(source, story, lambda _: False)
