@@ -6,7 +6,9 @@ from itertools import pairwise
 from typing import Any, cast
 
 import msgspec
+import pytest
 
+from penstock.errors import UndecodableError
 from penstock.event import Commit, Fragment, SystemEvent
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
@@ -342,14 +344,15 @@ async def test_rules_of_columns_are_of_whole_values_of_json_that_is_changed_in_p
         run(db, f"INSERT INTO a VALUES (1, '{JSON_BEFORE}', '{JSON_BEFORE}', {wrapper}, '[1]')")
         run(db, "SET binlog_row_value_options = 'PARTIAL_JSON'")
         run(db, "UPDATE a SET h = JSON_SET(h, '$.a[1]', 7), m = JSON_SET(m, '$.a[1]', 7), j = '2'")
-        run(db, "SET binlog_row_value_options = ''", "UPDATE a SET j = '3'")
+        run(db, "UPDATE a SET j = '3'", "UPDATE a SET h = '[1]', m = '[1]', x = '[1]', j = '4'")
+        run(db, "SET binlog_row_value_options = ''", "UPDATE a SET j = '5'")
     await caught_up(mysql, source, story)
-    one, two, three = documents(story)
-    assert [row["m"] for row in (one, two, three)] == ["***"] * 3
-    assert len({one["h"], two["h"]}) == 2
-    assert two["h"] == three["h"], (
-        "the hash of the value that was put together is that of the whole"
-    )
+    one, two, three, four, five = documents(story)
+    assert [row["m"] for row in (one, two, three, four, five)] == ["***"] * 5
+    assert len({one["h"], two["h"], four["h"]}) == 3
+    assert (two["h"], four["h"]) == (three["h"], five["h"]), "put together, and whole"
+    for event, before in zip(story.changes[1:], documents(story), strict=False):
+        assert msgspec.json.decode(event.full_document_before_change or b"") == before
     assert "x" not in one
 
 
@@ -374,3 +377,25 @@ async def test_where_a_change_comes_from_is_told(mysql: MySqlServer, mysql_datab
         "INSERT INTO a VALUES (4)",
     ]
     assert origins[1]["statementAt"] == 0
+
+
+async def test_rows_that_lack_columns_are_told_where_their_statement_is_in_the_binlog(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """S1: MINIMAL images, by binlog_rows_query_log_events; a REPLACE gives defaults that it does
+    not log, and stops capture."""
+    source, story = await begun(mysql, mysql_database, on_partial_rows="decode")
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, n INT DEFAULT 7, t TEXT, j JSON)")
+        run(db, "INSERT INTO a VALUES (1, 1, 'x', '[1]')", "SET binlog_row_image = 'MINIMAL'")
+        run(db, "SET binlog_rows_query_log_events = ON", "UPDATE a SET t = 'y'")
+        run(db, "DELETE FROM a", "SET binlog_rows_query_log_events = OFF")
+        await caught_up(mysql, source, story)
+        told = [(event.operation.value, event.document_id) for event in story.changes]
+        assert told == [("insert", "1"), ("update", "1"), ("delete", "1")]
+        assert documents(story)[1] == {"id": 1, "t": "y"}
+        assert set(story.changes[1].unchanged) == {"n", "j"}
+        run(db, "SET binlog_row_image = 'FULL'", "INSERT INTO a VALUES (2, 1, 'x', NULL)")
+        run(db, "SET binlog_row_image = 'MINIMAL'", "UPDATE a SET t = 'y'")
+    with pytest.raises(UndecodableError, match="binlog_rows_query_log_events"):
+        await follow(source, story, lambda _: False)

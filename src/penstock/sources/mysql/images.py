@@ -62,6 +62,6 @@ class Images:
             raise UnreadableTableError(
                 f"rows of {name} that lack columns, and may be of a REPLACE, which resets columns "
                 f"and does not log that (or their statement is not in the binlog: "
-                f"binlog_annotate_row_events, and MySQL's binlog_rows_query_log_events): set "
+                f"binlog_annotate_row_events, or binlog_rows_query_log_events of MySQL): set "
                 f"binlog_row_image to FULL"
             )
