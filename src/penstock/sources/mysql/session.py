@@ -56,14 +56,13 @@ from penstock.sources.mysql.copying import (
     Copying,
     Name,
     Policy,
-    begun_anew,
-    everything,
     with_tables,
     without,
 )
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
 from penstock.sources.mysql.listening import Listener
+from penstock.sources.mysql.losses import loss_of
 from penstock.sources.mysql.positions import (
     MysqlPosition,
     Server,
@@ -268,32 +267,21 @@ class Session:
     def _gap(
         self, found: Facts, known: MysqlPosition, why: str
     ) -> tuple[list[AnyEvent], MysqlPosition, PenstockError | None]:
-        """What is said of a loss, once, and where it goes on from; or the error to stop with.
-
-        Where capture stops, the gap's `to` is not known and the position stands, with a note that
-        the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
-        """
-        halts = self._config.on_position_lost == "halt"
-        until = None if halts else found.gtid_binlog_pos
-        events: list[AnyEvent] = []
-        if not (halts and known.gap_said):
+        """What is said of a loss, once, and where it goes on from; or the error to stop with."""
+        mode, events = self._config.on_position_lost, list[AnyEvent]()
+        loss = loss_of(known, until=found.gtid_binlog_pos, why=why, mode=mode)
+        if loss.facts is not None:
             events.append(
                 self._teller.system(
                     "gap_ended" if known.gap_said else "gap",
-                    f"lost:{known.gtids}:{until}",
+                    f"lost:{known.gtids}:{loss.facts['to']}",
                     position=known.gtids,
                     seconds=known.at,
-                    facts={"from": known.gtids, "to": until, "reason": "purged", "detail": why},
+                    facts=loss.facts,
                 )
             )
-        if halts:
-            error = PositionLostError(source=self._source, position=known.gtids, detail=why)
-            halted = structs.replace(known, gap_said=True, copying=begun_anew(known.copying))
-            return events, halted, error
-        copying = begun_anew(known.copying)
-        if self._config.on_position_lost == "snapshot":
-            copying = everything(seconds=known.at)
-        return events, structs.replace(_at(known, str(until)), copying=copying), None
+        lost = PositionLostError(source=self._source, position=known.gtids, detail=why)
+        return events, loss.position, lost if loss.halts else None
 
     # --- a change of scope -----------------------------------------------------------------------
 
@@ -513,8 +501,3 @@ class Session:
 def _redefines(item: Item) -> bool:
     """Whether it says that a captured table has changed."""
     return any(isinstance(event, SchemaEvent) for event in item.events)
-
-
-def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
-    """Behind other transactions, of which no more is known."""
-    return structs.replace(known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False)
