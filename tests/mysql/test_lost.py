@@ -142,6 +142,8 @@ async def test_a_loss_during_a_copy_begins_another_one(start_mariadb: Start) -> 
             if mode == "halt":
                 with pytest.raises(PositionLostError):
                     await follow(source_of(server, **options), lost, lambda _: False)
+                assert lost.place.copying is not None
+                assert lost.place.copying.anew, "even if it goes on where nothing is lost"
             options["on_position_lost"] = "gap" if mode == "halt" else mode
             await follow(source_of(server, **options), lost, completed)
             names = [said_of(e)["snapshot"] for e in lost.events if "snapshot_" in e.operation]

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, Commit
 from penstock.sources.mysql.definitions import defined
-from penstock.sources.mysql.positions import parse_position
+from penstock.sources.mysql.losses import loss_of
+from penstock.sources.mysql.positions import MysqlPosition, Server, parse_position
+from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import KEPT_MAX, Shape, Shapes
 from penstock.sources.mysql.statements import Created
 from penstock.testing.servers import MariaDbServer
@@ -251,3 +253,13 @@ WORDS = (
 def test_anything_is_read_as_a_statement_without_a_crash(words: list[str]) -> None:
     """S13."""
     defined(" ".join(words), database="d", known=lambda _: frozenset("a"))
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("halt", True), ("gap", False), ("snapshot", False)])
+def test_what_was_known_of_tables_is_not_behind_a_gap(
+    mode: Literal["halt", "gap", "snapshot"], kept: bool
+) -> None:
+    """S4: in between, any of them may have been altered."""
+    known = MysqlPosition(Server(1), "0-1-5", Scope(), shapes=(Shape("d", "a", ("v",)),))
+    loss = loss_of(known, until="0-1-9", why="purged", mode=mode)
+    assert bool(loss.position.shapes) == kept

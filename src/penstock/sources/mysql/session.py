@@ -35,12 +35,13 @@ from penstock.sources.mysql.connection import (
     translated,
 )
 from penstock.sources.mysql.copier import Copier
-from penstock.sources.mysql.copying import Name, Policy, begun_anew, everything
+from penstock.sources.mysql.copying import Name, Policy
 from penstock.sources.mysql.described import shapes_now
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import lost
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.listening import Listener
+from penstock.sources.mysql.losses import loss_of
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.requirements import require, require_logged
 from penstock.sources.mysql.rescoping import rescoped
@@ -183,32 +184,22 @@ class Session:
     def _gap(
         self, found: Facts, known: MysqlPosition, why: str
     ) -> tuple[list[AnyEvent], MysqlPosition, PenstockError | None]:
-        """What is said of a loss, once, and where it goes on from; or the error to stop with.
-
-        Where capture stops, the gap's `to` is not known and the position stands, with a note that
-        the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
-        """
-        halts = self._config.on_position_lost == "halt"
-        until = None if halts else holdings(self._asking.connection(), found, known.flavour).end
-        events: list[AnyEvent] = []
-        if not (halts and known.gap_said):
+        """What is said of a loss, once, and where it goes on from; or the error to stop with."""
+        mode, events = self._config.on_position_lost, list[AnyEvent]()
+        end = holdings(self._asking.connection(), found, known.flavour).end
+        loss = loss_of(known, until=end, why=why, mode=mode)
+        if loss.facts is not None:
             events.append(
                 self._teller.system(
                     "gap_ended" if known.gap_said else "gap",
-                    f"lost:{known.gtids}:{until}",
+                    f"lost:{known.gtids}:{loss.facts['to']}",
                     position=known.gtids,
                     seconds=known.at,
-                    facts={"from": known.gtids, "to": until, "reason": "purged", "detail": why},
+                    facts=loss.facts,
                 )
             )
-        if halts:
-            error = PositionLostError(source=self._source, position=known.gtids, detail=why)
-            halted = structs.replace(known, gap_said=True, copying=begun_anew(known.copying))
-            return events, halted, error
-        copying = begun_anew(known.copying)
-        if self._config.on_position_lost == "snapshot":
-            copying = everything(seconds=known.at)
-        return events, structs.replace(_at(known, str(until)), copying=copying), None
+        error = PositionLostError(source=self._source, position=known.gtids, detail=why)
+        return events, loss.position, error if loss.halts else None
 
     # --- what follows ----------------------------------------------------------------------------
 
@@ -365,10 +356,3 @@ class Session:
 def _redefines(item: Item) -> bool:
     """Whether it says that a captured table has changed."""
     return SchemaEvent in map(type, item.events)
-
-
-def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
-    """Behind other transactions, of which no more is known."""
-    return structs.replace(
-        known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False, shapes=()
-    )
