@@ -4,6 +4,7 @@ Seeded writers work on a real MariaDB while the service, each of its processes, 
 MongoDB and MariaDB are killed at random. What the binlog holds is told by the server's own tool.
 """
 
+import hashlib
 import random
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 from pymongo import MongoClient
 
@@ -108,7 +110,19 @@ class Deployment:
 
     def records(self) -> list[dict[str, Any]]:
         found = self.client["audit"]["row_changes"].find({"at": {"$lte": self.at()}})
-        return list(found.sort("at", 1))
+        return [self.whole(record) for record in found.sort("at", 1)]
+
+    def whole(self, record: dict[str, Any]) -> dict[str, Any]:
+        """A record with its values, wherever they lie."""
+        if "spilled" not in record:
+            return record
+        pieces = self.client["audit"]["row_changes_spilled"].find(
+            {"_id": {"$regex": f"^{record['_id']}:"}}
+        )
+        in_order = sorted(pieces, key=lambda piece: int(piece["_id"].rpartition(":")[2]))
+        data = b"".join(piece["data"] for piece in in_order)
+        assert hashlib.sha256(data).digest() == record["spilled"]["sha256"]
+        return {**record, **bson.decode(data)}
 
     def has_row(self, key: int) -> bool:
         """Whether the trail has the insert of that row of `plain`."""

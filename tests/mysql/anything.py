@@ -1,7 +1,7 @@
 """Tables of any types, with rows of any values, and what the server itself says that they hold."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
@@ -22,6 +22,8 @@ class Kind(NamedTuple):
     """What to ask the server for, `{}` being the column."""
     written: Callable[[Any], Any]
     """What it answers, as the log is to have it."""
+    place: str = "%s"
+    """What stands for a value where one is written."""
 
 
 def ints(bits: int, *, unsigned: bool) -> st.SearchStrategy[int]:
@@ -155,6 +157,7 @@ POINT = Kind(
     st.sampled_from(["POINT(1 2)", "LINESTRING(0 0,1 1,2 3)", "POLYGON((0 0,1 0,1 1,0 0))"]),
     "CONCAT(ST_SRID({0}), ':', HEX(ST_AsBinary({0})))",
     shape,
+    "ST_GeomFromText(%s, 4326)",
 )
 
 
@@ -172,8 +175,7 @@ class AnyTable(NamedTuple):
         ddl = [f"c{i} {kind.ddl} {'NULL' if null else 'NOT NULL'}" for i, (kind, null) in
                enumerate(self.columns)]  # fmt: skip
         run(db, f"CREATE TABLE {name} (id INT PRIMARY KEY, {', '.join(ddl)})")
-        places = ["%s" if kind is not POINT else "ST_GeomFromText(%s, 4326)"
-                  for kind, _ in self.columns]  # fmt: skip
+        places = [kind.place for kind, _ in self.columns]
         with db.cursor() as cursor:
             if self.rows:
                 one = f"(%s, {', '.join(places)})"
@@ -198,9 +200,9 @@ class AnyTable(NamedTuple):
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> AnyTable:
+def tables(draw: st.DrawFn, kinds: Sequence[Kind] = (*KINDS, POINT)) -> AnyTable:
     """A table of one to ten columns, a few rows, and a few updates of them."""
-    kind = st.sampled_from([*KINDS, POINT])
+    kind = st.sampled_from(kinds)
     columns = draw(st.lists(st.tuples(kind, st.booleans()), min_size=1, max_size=10))
     one = st.tuples(
         *(st.none() | kind.values if null else kind.values for kind, null in columns)

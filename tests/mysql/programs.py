@@ -62,13 +62,16 @@ def connected(port: int) -> Connected:
 
 
 def write(port: int, seed: int, number: int, *, big: float) -> None:
-    """Transactions in a domain of this thread's own, for ever."""
+    """Transactions in a domain of this thread's own, or of another kind than others', for ever."""
     rng = random.Random(f"{seed}:{number}")
     while True:
         try:
             db = connected(port)
-            run(db, f"SET SESSION gtid_domain_id = {number}")
+            on_mysql = "MariaDB" not in run(db, "SELECT VERSION()")[0][0]
+            run(db, KINDS_OF_TRANSACTIONS[number] if on_mysql else f"SET gtid_domain_id = {number}")
             while True:
+                if on_mysql and rng.random() < 0.1:
+                    decide(db, rng)
                 for _ in range(rng.choice([1, 1, 2, 5, 40])):
                     run(db, change(rng))
                 if rng.random() < big:
@@ -77,10 +80,31 @@ def write(port: int, seed: int, number: int, *, big: float) -> None:
                     run(db, f"REPLACE INTO plain VALUES ({key}, 1, 'small again')")
                 run(db, "COMMIT" if rng.random() < 0.9 else "ROLLBACK")
                 if number == 0 and rng.random() < 0.1:
-                    run(db, *alteration(rng))
+                    statements = alteration(rng)
+                    run(db, *(one for one in statements if not on_mysql or "IF NOT" not in one))
                 say(number)
         except pymysql.MySQLError:
             pass  # a deadlock, a column that was not there yet, a server that was killed
+
+
+KINDS_OF_TRANSACTIONS = (
+    "SET binlog_row_value_options = 'PARTIAL_JSON'",
+    "SET binlog_transaction_compression = ON",
+    "SET gtid_next = 'AUTOMATIC:tag'",
+)
+"""Of MySQL's, by the number of the thread."""
+
+
+def decide(db: Connected, rng: random.Random) -> None:
+    """Prepare an XA transaction, or have one that any writer prepared committed or rolled back."""
+    waiting = [row[3] for row in run(db, "XA RECOVER")]
+    if len(waiting) < 5:
+        xid = f"'{rng.getrandbits(60)}'"
+        run(db, f"XA START {xid}", f"INSERT INTO xa VALUES ({rng.getrandbits(40)})")
+        run(db, f"XA END {xid}", f"XA PREPARE {xid}")
+    else:
+        verb = "ROLLBACK" if rng.random() < 0.2 else "COMMIT"
+        run(db, f"XA {verb} '{rng.choice(waiting)}'")
 
 
 def change(rng: random.Random) -> str:

@@ -1,4 +1,4 @@
-"""MariaDB as a source, in tests: what a source says, and the rows that it adds up to."""
+"""MariaDB or MySQL as a source, in tests: what a source says, and the rows that it adds up to."""
 
 import time
 from collections.abc import Callable
@@ -9,23 +9,25 @@ from pymysql.connections import Connection
 
 from penstock.event import AnyEvent, ChangeEvent, Fragment, Operation, SchemaEvent
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
-from penstock.sources.mysql.connection import Connected
-from penstock.sources.mysql.positions import MysqlPosition, parse_gtids, parse_position
-from penstock.testing.servers import MariaDbServer
+from penstock.sources.mysql.connection import Connected, facts
+from penstock.sources.mysql.file_places import FilePlace
+from penstock.sources.mysql.holdings import flavour_of, holdings
+from penstock.sources.mysql.positions import MysqlPosition, parse_position
+from penstock.testing.servers import SqlServer
 from tests.telling import Told, follow
 
 Rows = dict[str, dict[str, Any]]
 """Documents by table and by key as text."""
 
 
-def config_of(server: MariaDbServer, **options: Any) -> MysqlSourceConfig:
+def config_of(server: SqlServer, **options: Any) -> MysqlSourceConfig:
     """A configuration that captures from `server`."""
     options = {"port": server.port, "user": "root", "heartbeat_seconds": 0.2, **options}
     options.setdefault("heartbeat_deadline_seconds", 20)
     return MysqlSourceConfig.model_validate(options)
 
 
-def source_of(server: MariaDbServer, **options: Any) -> MysqlSource:
+def source_of(server: SqlServer, **options: Any) -> MysqlSource:
     """A source over `server`."""
     return MysqlSource("db", config_of(server, **options))
 
@@ -42,8 +44,8 @@ def run(connection: "Connection[Any]", *statements: str | bytes) -> list[tuple[A
 
 def end_of(connection: Connected) -> str:
     """Where the server's binlog ends now."""
-    ((gtids,),) = run(connection, "SELECT @@gtid_binlog_pos")
-    return str(gtids)
+    found = facts(connection)
+    return holdings(connection, found, flavour_of(found)).end
 
 
 def binlogs(connection: Connected) -> list[str]:
@@ -94,8 +96,12 @@ class Story(Told):
         while self.items and isinstance(self.items[-1], Fragment):
             self.items.pop()
 
-    def rows(self) -> Rows:
-        """The changes applied, as a consumer would. Empty tables are left out."""
+    def rows(self, *, copies: bool = False) -> Rows:
+        """The changes applied, as a consumer would. Empty tables are left out.
+
+        Each must fit what is there, unless there are `copies`: a change may be of a row that is not
+        copied yet, or a row of one that came before.
+        """
         rows: Rows = {}
         for event in self.events:
             name = f"{event.database}.{event.collection}"
@@ -103,10 +109,10 @@ class Story(Told):
                 of_table = rows.setdefault(name, {})
                 key = bytes(event.key).decode()
                 if event.operation is Operation.DELETE:
-                    del of_table[key]
+                    assert of_table.pop(key, None) is not None or copies
                 else:
                     assert event.full_document is not None
-                    assert (key in of_table) == (event.operation is Operation.REPLACE)
+                    assert copies or (key in of_table) == (event.operation is Operation.REPLACE)
                     of_table[key] = msgspec.json.decode(event.full_document)
             elif event.operation == "drop":
                 rows.pop(name, None)
@@ -123,25 +129,27 @@ class Story(Told):
         return {table: found for table, found in rows.items() if found}
 
 
+def completed(story: Told) -> bool:
+    """Holds where it was said last that a copy is complete."""
+    said = story.items[-1].events if story.items else ()
+    return any(event.operation == "snapshot_completed" for event in said)
+
+
 def behind(gtids: str) -> Callable[[Story], bool]:
     """Holds once a source stands at or behind these transactions."""
-    wanted = parse_gtids(gtids)
 
     def reached(story: Story) -> bool:
         if story.position is None or isinstance(story.items[-1], Fragment):
             return False
-        ours = parse_gtids(story.place.gtids)
-        return all(
-            domain in ours and ours[domain].sequence >= gtid.sequence
-            for domain, gtid in wanted.items()
-        )
+        ours = story.place.told()
+        if isinstance(ours, FilePlace):
+            return FilePlace.parse(gtids).unknown(ours.text()) is None
+        return ours.purged(gtids) is None
 
     return reached
 
 
-async def caught_up(
-    server: MariaDbServer, source: MysqlSource, story: Story | None = None
-) -> Story:
+async def caught_up(server: SqlServer, source: MysqlSource, story: Story | None = None) -> Story:
     """What the source says up to where the server's binlog ends now."""
     story = Story() if story is None else story
     with server.connect() as connection:

@@ -1,4 +1,4 @@
-"""MariaDB as a source keeps what every source promises."""
+"""MariaDB and MySQL as sources keep what every source promises."""
 
 import asyncio
 
@@ -6,15 +6,17 @@ import pytest
 
 from penstock.ports import ChangeSource
 from penstock.testing.contracts.source import SourceContract
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import run, source_of
 
 
-class TestMariaDb(SourceContract):
-    @pytest.fixture(autouse=True)
-    def _upstream(self, mariadb: MariaDbServer, mariadb_database: str) -> None:
-        self.server, self.database = mariadb, mariadb_database
-        with mariadb.connect(database=mariadb_database) as db:
+class OfRows(SourceContract):
+    server: SqlServer
+    database: str
+
+    def begin(self, server: SqlServer, database: str) -> None:
+        self.server, self.database = server, database
+        with server.connect(database=database) as db:
             run(db, "CREATE TABLE a (id INT PRIMARY KEY AUTO_INCREMENT, n INT)")
 
     def open_source(self) -> ChangeSource:
@@ -24,3 +26,15 @@ class TestMariaDb(SourceContract):
         with self.server.connect(database=self.database) as db:
             values = ", ".join(["(1)"] * rows)
             await asyncio.to_thread(run, db, f"INSERT INTO a (n) VALUES {values}")
+
+
+class TestMariaDb(OfRows):
+    @pytest.fixture(autouse=True)
+    def _upstream(self, mariadb: MariaDbServer, mariadb_database: str) -> None:
+        self.begin(mariadb, mariadb_database)
+
+
+class TestMySql(OfRows):
+    @pytest.fixture(autouse=True)
+    def _upstream(self, mysql: MySqlServer, mysql_database: str) -> None:
+        self.begin(mysql, mysql_database)

@@ -1,4 +1,4 @@
-"""docs/how-to/mysql.md says how MariaDB is captured."""
+"""docs/how-to/mysql.md says how MySQL and MariaDB are captured."""
 
 import re
 import tomllib

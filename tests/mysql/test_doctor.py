@@ -90,14 +90,14 @@ async def test_a_user_who_may_not_read_the_binlog_is_told_the_grant(start_mariad
         run(db, "GRANT SELECT ON *.* TO cdc")
     options: dict[str, Any] = {"user": "cdc", "password": "secret"}
     wrong = await checked(server, **options)
-    assert "GRANT REPLICATION SLAVE, BINLOG MONITOR, SELECT ON *.* TO 'cdc'" in str(wrong)
+    assert "GRANT REPLICATION SLAVE, REPLICATION CLIENT, SELECT ON *.* TO 'cdc'" in str(wrong)
     with pytest.raises(ConfigError, match="GRANT REPLICATION SLAVE"):
         await follow(source_of(server, **options), Story(), lambda _: False)
     with pytest.raises(ConfigError, match="refuses us"):
         await follow(source_of(server, user="cdc", password="wrong"), Story(), lambda _: False)
     with server.connect() as db:
         run(db, "REVOKE SELECT ON *.* FROM cdc")
-        run(db, "GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO cdc")
+        run(db, "GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO cdc")
         run(db, "CREATE TABLE d.b (id INT PRIMARY KEY)", "INSERT INTO d.b VALUES (1)")
         with pytest.raises(ConfigError, match=r"GRANT .* SELECT"):
             # It could not tell a computed column from another.
@@ -175,8 +175,6 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"start": "snapshot"}, "not built for this kind of source"),
-        ({"on_position_lost": "snapshot"}, "not built for this kind of source"),
         ({"include": ["orders"]}, "is not `database.table`"),
         ({"ca": "ca.pem"}, "tls = 'verify'"),
         ({"tls": "verify", "key": "key.pem"}, "the certificate that it is of"),

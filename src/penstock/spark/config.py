@@ -126,7 +126,7 @@ class TablePipelineConfig(ReadingConfig):
         """Where the table of a collection is."""
         if len(self.collections) == 1:
             return self.path.rstrip("/")
-        return f"{self.path.rstrip('/')}/{_folder(collection)}"
+        return f"{self.path.rstrip('/')}/{folder_of(collection)}"
 
 
 class AuditPipelineConfig(ReadingConfig, TrailConfig):
@@ -162,7 +162,7 @@ def config_class(to: object) -> type[TablePipelineConfig] | type[AuditPipelineCo
     return TARGETS[to]
 
 
-def _folder(collection: str) -> str:
+def folder_of(collection: str) -> str:
     """A folder name that no file system, URL or table format reads in a way of its own.
 
     Anything but ASCII letters, digits, `_`, `-` and `.` is `~` and its UTF-8 in hex; so is a first

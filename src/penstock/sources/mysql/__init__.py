@@ -1,4 +1,4 @@
-"""MariaDB as a source: the row changes of its binlog into the log."""
+"""MySQL and MariaDB as sources: the row changes of their binlogs into the log."""
 
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.source import MysqlSource

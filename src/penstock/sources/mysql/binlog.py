@@ -47,7 +47,16 @@ class EventType(IntEnum):
     WRITE_ROWS = 30
     UPDATE_ROWS = 31
     DELETE_ROWS = 32
+    GTID_LOG = 33
+    ANONYMOUS_GTID = 34
+    PREVIOUS_GTIDS = 35
+    TRANSACTION_CONTEXT = 36
+    VIEW_CHANGE = 37
     XA_PREPARE = 38
+    PARTIAL_UPDATE_ROWS = 39
+    TRANSACTION_PAYLOAD = 40
+    HEARTBEAT_V2 = 41
+    GTID_TAGGED_LOG = 42
     ANNOTATE_ROWS = 160
     BINLOG_CHECKPOINT = 161
     GTID = 162
@@ -72,6 +81,9 @@ class Event(NamedTuple):
     """Where the next event begins in its file; 0 for what is in no file."""
     flags: int
     body: bytes
+    begin: int = 0
+    """Where in its file it begins; 0 where that is not said. From MariaDB 11.4 on, what was in a
+    transaction's cache does not say it; nor what is compressed with its transaction."""
 
 
 class Checksums:
@@ -100,7 +112,8 @@ class Checksums:
             if checked and not _is_proven(data):
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
         stop = size - CHECKSUM_BYTES if checked else size
-        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop])
+        begin = max(0, end - size) if end else 0
+        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop], begin)
 
 
 _IN_USE: Final = 0x01

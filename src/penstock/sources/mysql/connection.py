@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 else:
     Connected = Connection  # generic to type checkers only
 
-GRANTS: Final = "REPLICATION SLAVE, BINLOG MONITOR, SELECT"
+GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
-_NO_TABLE: Final = frozenset({1049, 1146})
+NO_TABLE: Final = frozenset({1049, 1146})
+"""There is no such table, or database."""
+GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
+"""The connection was closed, as for being idle."""
 _PASSING: Final = frozenset(
     {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
 )
@@ -48,8 +51,14 @@ class Facts(Struct, frozen=True, kw_only=True):
     lower_case_table_names: bool
     """Whether names of tables and databases are in its binlog's rows in lower case."""
     log_bin: bool
-    gtid_binlog_pos: str
-    gtid_binlog_state: str
+    gtid_end: str
+    """The transactions up to where its binlogs end: gtid_binlog_pos, or gtid_executed."""
+    gtid_logged: str
+    """All that it ever had, as far as it tells: gtid_binlog_state, or gtid_executed."""
+    gtid_purged: str = ""
+    """MySQL: those whose binlogs are gone, or never were here."""
+    gtid_mode: str = ""
+    enforce_gtid_consistency: str = ""
 
     @property
     def is_mariadb(self) -> bool:
@@ -113,25 +122,46 @@ def facts(connection: Connected) -> Facts:
         for name, value in ask(
             connection,
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
-            "'binlog_format', 'binlog_row_image', 'binlog_row_metadata', 'binlog_checksum', "
-            "'gtid_strict_mode', 'lower_case_table_names', 'log_bin', 'gtid_binlog_pos', "
-            "'gtid_binlog_state')",
+            "'server_uuid', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', "
+            "'binlog_checksum', 'gtid_strict_mode', 'lower_case_table_names', 'log_bin', "
+            "'gtid_binlog_pos', 'gtid_binlog_state', 'gtid_mode', 'enforce_gtid_consistency')",
         )
     }
+    executed = purged = ""
+    if "mariadb" not in said.get("version", "").lower():
+        # Sets are longer than what SHOW shows.
+        ((executed, purged),) = ask(
+            connection, "SELECT @@GLOBAL.gtid_executed, @@GLOBAL.gtid_purged"
+        )
     return Facts(
         version=said.get("version", ""),
         server_id=int(said.get("server_id", "0")),
-        server_uid=said.get("server_uid", ""),
-        binlog_format=said.get("binlog_format", "").upper(),
+        server_uid=said.get("server_uuid", "") or said.get("server_uid", ""),
+        # A MySQL without the setting knows nothing but rows.
+        binlog_format=said.get("binlog_format", "ROW").upper(),
         binlog_row_image=said.get("binlog_row_image", "").upper(),
         binlog_row_metadata=said.get("binlog_row_metadata", "").upper(),
         binlog_checksum=said.get("binlog_checksum", "NONE").upper(),
         gtid_strict_mode=said.get("gtid_strict_mode", "") in {"ON", "1"},
         lower_case_table_names=said.get("lower_case_table_names", "0") != "0",
         log_bin=said.get("log_bin", "") in {"ON", "1"},
-        gtid_binlog_pos=said.get("gtid_binlog_pos", ""),
-        gtid_binlog_state=said.get("gtid_binlog_state", ""),
+        gtid_end=_one_line(executed) or said.get("gtid_binlog_pos", ""),
+        gtid_logged=_one_line(executed) or said.get("gtid_binlog_state", ""),
+        gtid_purged=_one_line(purged),
+        gtid_mode=said.get("gtid_mode", "").upper(),
+        enforce_gtid_consistency=said.get("enforce_gtid_consistency", "").upper(),
     )
+
+
+def _one_line(gtids: str) -> str:
+    return "".join(gtids.split())
+
+
+NO_COPIES: Final = (
+    "tables of a MySQL are not copied: it does not say at which place of its binlog a snapshot is",
+    "load what is there by other means; leave 'snapshot' out of start and on_position_lost",
+)
+"""An obstacle, of who wants copies."""
 
 
 def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, str]]:
@@ -139,8 +169,6 @@ def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, st
 
     With `partial_rows`, its rows may lack columns.
     """
-    if not found.is_mariadb:
-        return [(f"the server is {found.version}, no MariaDB", "MySQL itself is not captured yet")]
     if not found.log_bin:
         return [("the server writes no binlog", "start it with --log-bin --binlog-format=ROW")]
     wanted = (
@@ -201,7 +229,7 @@ def virtual_columns(connection: Connected, database: str, table: str) -> dict[st
         try:
             ask(connection, f"SELECT 1 FROM {_quoted(database, table)} LIMIT 0")  # noqa: S608
         except pymysql.MySQLError as error:
-            if code_of(error) not in _NO_TABLE:
+            if code_of(error) not in NO_TABLE:
                 raise
     return {str(name): "VIRTUAL" in str(extra).upper() for name, extra in rows}
 
@@ -215,7 +243,7 @@ def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-        "WHERE TABLE_TYPE = 'BASE TABLE'",
+        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
     )
     return [one for one in ((str(database), str(name)) for database, name in rows) if one in scope]
 
@@ -223,18 +251,24 @@ def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
 _CASCADES: Final = re.compile(r"FOREIGN KEY.* ON (DELETE|UPDATE) (CASCADE|SET NULL|SET DEFAULT)")
 
 
+_NATIVE_FOREIGN_KEYS: Final = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"
+
+
 def cascading(connection: Connected, scope: Scope) -> list[str]:
     """Captured tables of which a foreign key changes rows, which the server does not log.
 
     From their definitions, which who may SELECT may see; of other users, the lists of constraints
-    are empty. A question for each table.
+    are empty. A question for each table. None where the server itself, above InnoDB, does what
+    foreign keys say, and logs it: MySQL from 9.6 on, unless innodb_native_foreign_keys is ON.
     """
+    if ("OFF",) in [row[1:] for row in ask(connection, _NATIVE_FOREIGN_KEYS)]:
+        return []
     found: list[str] = []
     for database, name in tables(connection, scope):
         try:
             ((_, definition, *_),) = ask(connection, f"SHOW CREATE TABLE {_quoted(database, name)}")
         except pymysql.MySQLError as error:
-            if code_of(error) not in _NO_TABLE:
+            if code_of(error) not in NO_TABLE:
                 raise
             continue  # it was dropped meanwhile
         if _CASCADES.search(str(definition)):

@@ -9,6 +9,7 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
+    NO_COPIES,
     Connected,
     Facts,
     ask,
@@ -17,14 +18,14 @@ from penstock.sources.mysql.connection import (
     discard,
     facts,
     grant,
-    gtids_before,
     obstacles,
     oldest_binlog,
     tables,
     translated,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
-from penstock.sources.mysql.positions import all_gtids, parse_gtids, parse_position, purged, unknown
+from penstock.sources.mysql.holdings import holdings
+from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
 EXPIRY_SECONDS_MIN = 14 * 86_400
@@ -60,7 +61,10 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
         checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
-        if found.is_mariadb and found.log_bin:
+        if not found.is_mariadb and "snapshot" in (config.start, config.on_position_lost):
+            why, remedy = NO_COPIES
+            checks.append(Check(name="copies", ok=False, detail=why, fix=remedy))
+        if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
         checks.append(Check(name="connection", ok=False, detail=str(error), fix="see the detail"))
@@ -98,7 +102,25 @@ def _settings(found: Facts, *, partial_rows: bool) -> list[Check]:
                 fix="SET GLOBAL gtid_strict_mode = ON, in the server's file too",
             )
         )
+    if not found.is_mariadb and found.gtid_mode != "ON":
+        checks.append(_without_gtids(found))
     return checks
+
+
+def _without_gtids(found: Facts) -> Check:
+    steps = (
+        *("enforce_gtid_consistency = ON", "gtid_mode = OFF_PERMISSIVE"),
+        *("gtid_mode = ON_PERMISSIVE", "gtid_mode = ON"),
+    )
+    return Check(
+        name="gtids",
+        ok=False,
+        detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
+        f"so capture can go on at no other server, and stops at XA transactions",
+        fix=" ".join(f"SET GLOBAL {step};" for step in steps)
+        + " in this order, each when all replicas and this source have followed, and in the "
+        "server's file too. A source that has a position keeps to files: go on with a new one",
+    )
 
 
 def _examine(
@@ -109,11 +131,10 @@ def _examine(
     position: str | None,
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
-    before = "" if oldest is None else gtids_before(connection, oldest)
     checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
     checks += _columns(config, connection)
     if position is not None:
-        checks.append(_position(position, found, before))
+        checks.append(_position(position, connection, found))
     if config.origin_rules.wants_text:
         checks.append(_statements(connection))
     checks.append(_privileges(name, config, found, oldest))
@@ -248,14 +269,14 @@ def _columns(config: MysqlSourceConfig, connection: Connected) -> list[Check]:
     return checks
 
 
-def _position(text: str, found: Facts, before: str) -> Check:
+def _position(text: str, connection: Connected, found: Facts) -> Check:
     try:
         known = parse_position(text)
     except PenstockError as error:
         return Check(name="position", ok=False, detail=str(error), fix="see the detail")
-    ours = parse_gtids(known.gtids)
-    gone = purged(ours, parse_gtids(before))
-    strange = unknown(ours, all_gtids(found.gtid_binlog_state))
+    ours, theirs = known.told(), holdings(connection, found, known.flavour)
+    gone = ours.purged(theirs.before)
+    strange = ours.unknown(theirs.logged)
     if gone is None and strange is None:
         return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")
     why = (

@@ -28,9 +28,11 @@ _encoder = msgspec.json.Encoder()
 class Place:
     """Where events are: one transaction, and how many events of it there are so far."""
 
-    def __init__(self, gtid: str, seconds: int, origin: Origin) -> None:
+    def __init__(self, gtid: str, millis: int, origin: Origin) -> None:
         self.gtid = gtid
-        self.seconds = seconds
+        self.millis = millis
+        """When it was committed, since the epoch."""
+        self.seconds = millis // 1000
         self.origin = origin
         self.ordinal = 0
 
@@ -91,6 +93,40 @@ class Teller:
             structs.replace(come, origin=moved(come.origin, source=old[1])),
         ]
 
+    def row(
+        self, row: Document, compiled: CompiledTable, *, copy: str, number: int, seconds: int
+    ) -> ChangeEvent:
+        """A row of a copy, told apart from other copies' by `copy`.
+
+        `number` tells equal rows of a table without a key apart. Raises ValueError as `change`.
+        """
+        table = compiled.table
+        full = Raw(_encoder.encode(row))
+        document_id, key, of = _key(compiled, row, full)
+        where = f"snapshot:{copy}:{table.database}.{table.name}:{bytes(key).decode()}"
+        if not compiled.key:
+            where = f"{where}:{number}"
+        if self._rule is None:
+            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+        else:
+            tenant = self._rule.of(of, after=row, before=None)
+        return ChangeEvent(
+            event_id=event_id(self._source, where, 0),
+            source=self._source,
+            database=table.database,
+            tenant=tenant,
+            collection=table.name,
+            cluster_time=ClusterTime(seconds),
+            timestamp=seconds * 1000,
+            position=where,
+            document_id=document_id,
+            key=key,
+            operation=Operation.INSERT,
+            full_document=full,
+            snapshot=True,
+            full_document_as_of_event=True,
+        )
+
     def _event(
         self,
         operation: Operation,
@@ -118,11 +154,11 @@ class Teller:
             tenant=tenant,
             collection=table.name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
-            schema_version=compiled.version,
             origin=place.origin.of(ordinal),
+            schema_version=compiled.version,
             document_id=key[0],
             key=key[1],
             operation=operation,
@@ -148,7 +184,7 @@ class Teller:
             tenant=control_tenant(self._tenant, database=database, source=self._source),
             collection=name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
@@ -168,7 +204,7 @@ class Teller:
             tenant=control_tenant(self._tenant, database=database, source=self._source),
             collection=name,
             cluster_time=ClusterTime(place.seconds),
-            timestamp=place.seconds * 1000,
+            timestamp=place.millis,
             position=f"{place.gtid}:{place.ordinal}",
             schema_version=compiled.version,
             transaction=place.gtid,

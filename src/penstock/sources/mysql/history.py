@@ -4,22 +4,26 @@ import ssl
 
 import pymysql
 
-from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError, gtid_of
+from penstock.sources.mysql.beginnings import ANONYMOUS, BEGINS, beginning
+from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
+    Connected,
     Facts,
     ask,
     code_of,
     connect,
     discard,
     facts,
-    gtids_before,
     oldest_binlog,
     translated,
 )
-from penstock.sources.mysql.positions import MysqlPosition, parse_gtids, purged
+from penstock.sources.mysql.holdings import holdings
+from penstock.sources.mysql.positions import MysqlPosition, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
+
+_NO_EVENT_THERE = 1220
 
 
 def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition) -> float | None:
@@ -34,13 +38,13 @@ def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition
         oldest = oldest_binlog(connection)
         if oldest is None:
             return None
-        before = gtids_before(connection, oldest)
-        if not before:
+        ours, theirs = known.told(), holdings(connection, found, known.flavour)
+        if not theirs.before:
             return None
-        if purged(parse_gtids(known.gtids), parse_gtids(before)) is not None:
+        if ours.purged(theirs.before) is not None:
             return 0.0
         until = known.at
-        if parse_gtids(known.gtids) == parse_gtids(found.gtid_binlog_pos):
+        if ours.text() == told(known.flavour, theirs.end).text():
             ((now,),) = ask(connection, "SELECT UNIX_TIMESTAMP()")
             until = int(now)
         elif not until:
@@ -73,6 +77,8 @@ def is_ours(source: str, config: MysqlSourceConfig, found: Facts, known: MysqlPo
     """
     connection = connect(source, config, read_seconds=config.connect_timeout)
     try:
+        if _is_kept_back(found, known):
+            return _is_listed(connection, known)
         stream = BinlogStream(connection)
         stream.deadline(config.connect_timeout)
         stream.begin_at(found, file=known.file, offset=known.offset, server_id=drawn_server_id())
@@ -87,13 +93,32 @@ def is_ours(source: str, config: MysqlSourceConfig, found: Facts, known: MysqlPo
         discard(connection)
 
 
+def _is_kept_back(found: Facts, known: MysqlPosition) -> bool:
+    """Whether a MySQL sends nobody a transaction like our last, for its gtid_mode was switched."""
+    if known.flavour != "mysql_files" or not known.last:
+        return False
+    return found.gtid_mode == ("ON" if known.last.startswith(ANONYMOUS) else "OFF")
+
+
+def _is_listed(connection: Connected, known: MysqlPosition) -> bool:
+    """Whether a transaction like our last begins where ours did. Its moment is not listed."""
+    try:
+        rows = ask(connection, "SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", known.file, known.offset)
+    except pymysql.MySQLError as error:
+        if code_of(error) == _NO_EVENT_THERE:
+            return False
+        raise
+    name = "ANONYMOUS" if known.last.startswith(ANONYMOUS) else known.last
+    return any(name in str(row[5]) for row in rows)
+
+
 def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:
     """The name of the transaction with which a stream begins, and its second."""
     checksums = Checksums()
     while True:
         for data in stream.read():
             event = checksums.event(data)
-            if event.type == EventType.GTID:
-                return str(gtid_of(event, data)), event.timestamp
+            if event.type in BEGINS:
+                return beginning(event, data).gtid, event.timestamp
             if event.type not in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
                 return None

@@ -1,20 +1,30 @@
-"""Where a MariaDB source stands: which server, and the last transaction of each of its domains.
+"""Where a source stands: which server, and which of its transactions are behind us.
 
 A place is always between two transactions, so resuming never cuts one (S5). Transactions of a
-domain are in order, and domains are interleaved in one binlog (S6): the last of each is exactly
-what a replica tells a server, which then sends all that it has not told.
+domain of MariaDB's are in order, and domains are interleaved in one binlog (S6): the last of each
+is exactly what a replica tells a server, which then sends all that it has not told. MySQL is told
+the set of all that a replica has (`gtid_sets`).
 Source: the MariaDB documentation, "Global Transaction ID".
 """
 
 from collections.abc import Iterable
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RequestError
 from penstock.sources.mysql.binlog import Gtid
+from penstock.sources.mysql.copying import Copying, begun_anew
+from penstock.sources.mysql.file_places import FilePlace
+from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import Shape
+
+Flavour = Literal["mariadb", "mysql", "mysql_files"]
+"""How a place is said: the last GTID of each domain; a set of GTIDs; a file, and a place in it."""
+_VERSIONS: Final[dict[Flavour, int]] = {"mariadb": 1, "mysql": 2, "mysql_files": 2}
+"""Of a position's text: 2 came with MySQL's, which who knows only 1 must not take for MariaDB's."""
 
 
 class Server(Struct, frozen=True, omit_defaults=True):
@@ -23,7 +33,7 @@ class Server(Struct, frozen=True, omit_defaults=True):
     id: int
     """Its server_id."""
     uid: str = ""
-    """Its server_uid, where it has one: of its host and port."""
+    """Its server_uuid (MySQL), or its server_uid, where it has one: of its host and port."""
 
     def __str__(self) -> str:
         return f"server_id {self.id}" + (f" ({self.uid})" if self.uid else "")
@@ -34,43 +44,78 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
 
     server: Server
     gtids: str
-    """The last of each domain, as the server writes them: `0-1-5,1-2-7`. Empty: none yet."""
+    """As the server writes them: the last of each domain, `0-1-5,1-2-7`, or the set of all,
+    `uuid:1-5:7-9`. Empty: none yet. Without GTIDs, where they end: `mysql-bin.000003:1234`."""
     scope: Scope
     at: int = 0
     """Unix seconds of the last of them; 0 where that is not known."""
     last: str = ""
-    """The last of them all."""
+    """The last of them all, as it says itself."""
     file: str = ""
     """The binlog that it is in,"""
     offset: int = 0
     """and where: by that another history under the same numbers is told from ours."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it."""
+    flavour: Flavour = "mariadb"
     shapes: tuple[Shape, ...] = ()
     """What is known here of tables that their TABLE_MAP does not say (record 0022)."""
+    copying: Copying | None = None
+    """How far a copy is."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:
         """As it is kept in the log."""
         return _ENCODER.encode(self).decode()
 
+    def told(self) -> "Told":
+        """The transactions that are behind it."""
+        return told(self.flavour, self.gtids)
+
 
 def parse_position(text: str) -> MysqlPosition:
     """The place that `text` says. Raises ConfigError for what this version did not write."""
     try:
         position = _DECODER.decode(text)
-        parse_gtids(position.gtids)
+        position.told()
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(
             f"not a position of a MySQL source ({error}). Nothing was captured. If the source's "
             f"name belonged to another kind of source before, give this one a name of its own."
         ) from error
-    if position.version != 1:
+    if position.version != _VERSIONS[position.flavour]:
         raise ConfigError(
             f"this position is of version {position.version}, written by a newer Penstock; "
             f"nothing was captured. Run that version."
         )
     return position
+
+
+def moved(source: str, position: str, *, before: str | None) -> str:
+    """As `penstock.ports.Moves.moved`."""
+    try:
+        place = parse_position(position)
+    except ConfigError as error:
+        raise RequestError(
+            f"{source}: that is no position of a MySQL source. Nothing was changed. Take one from "
+            f"`penstock checkpoint show --json`."
+        ) from error
+    stood = None if before is None else _parsed(before)
+    copying = begun_anew(place.copying, None if stood is None else stood.copying)
+    return structs.replace(place, copying=copying, gap_said=False).text()
+
+
+def is_copying(position: str) -> bool:
+    """As `penstock.ports.Moves.is_copying`; False for the position of another kind of source."""
+    known = _parsed(position)
+    return known is not None and known.copying is not None
+
+
+def _parsed(position: str) -> MysqlPosition | None:
+    try:
+        return parse_position(position)
+    except ConfigError:
+        return None
 
 
 def all_gtids(text: str) -> list[Gtid]:
@@ -112,6 +157,49 @@ def unknown(ours: dict[int, Gtid], logged: Iterable[Gtid]) -> Gtid | None:
         if last.get((mine.domain, mine.server), 0) < mine.sequence:
             return mine
     return None
+
+
+class Domains:
+    """The last transaction of each of MariaDB's domains; grows."""
+
+    def __init__(self, gtids: dict[int, Gtid]) -> None:
+        self._gtids = gtids
+
+    def add(self, name: str) -> None:
+        """Take a transaction in, the next of its domain."""
+        gtid = Gtid.parse(name)
+        self._gtids[gtid.domain] = gtid
+
+    def text(self) -> str:
+        """As the server writes them."""
+        return gtids_text(self._gtids.values())
+
+    def purged(self, before: str) -> str | None:
+        """As the function `purged`, of a server's lists."""
+        gone = purged(self._gtids, parse_gtids(before))
+        return None if gone is None else str(gone)
+
+    def unknown(self, logged: str) -> str | None:
+        """As the function `unknown`, of a server's lists."""
+        strange = unknown(self._gtids, all_gtids(logged))
+        return None if strange is None else str(strange)
+
+
+Told = Domains | GtidSet | FilePlace
+"""The transactions that are behind us."""
+
+
+def told(flavour: Flavour, gtids: str) -> Told:
+    """What a server of this kind writes. Raises ValueError."""
+    if flavour == "mysql":
+        return GtidSet.parse(gtids)
+    return FilePlace.parse(gtids) if flavour == "mysql_files" else Domains(parse_gtids(gtids))
+
+
+def begun_at(server: Server, gtids: str, scope: Scope, flavour: Flavour) -> MysqlPosition:
+    """Behind these transactions, of which no more is known."""
+    version = _VERSIONS[flavour]
+    return MysqlPosition(server, gtids, scope, flavour=flavour, version=version)
 
 
 _ENCODER = msgspec.json.Encoder()

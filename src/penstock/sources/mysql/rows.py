@@ -16,9 +16,11 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from penstock import extjson
+from penstock.sources.mysql.binary_json import json_value
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
+from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
 from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
@@ -49,6 +51,10 @@ class CompiledTable(NamedTuple):
     table: Table
     read: RowReader
     """Reads a row that has all columns."""
+    read_bare: RowReader
+    """As `read`, but before the rules of columns are applied."""
+    ruled: Callable[[Document], Document]
+    """What the rules make of a row that was read so."""
     key: tuple[str, ...]
     """The names of the key's columns; empty without a primary key."""
     told: Mapping[int, str]
@@ -155,7 +161,7 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
             compiled.read if image == whole else compiled.read_some(image) for image in images
         ]
         found = _rows(kind, body, at, readers[0], readers[-1])
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     return _of_images(kind, found, images, compiled)
 
@@ -237,6 +243,17 @@ _FIXED: Final[dict[tuple[int, bool], tuple[str, int]]] = {
 }
 
 
+_OF_MYSQL: Final[dict[int, Callable[[bytes], Any]]] = {
+    ColumnType.JSON: json_value,
+    JSON_DIFFS: JsonDiffs,
+    ColumnType.VECTOR: extjson.binary,
+}
+_WITH_LENGTH: Final = frozenset(
+    {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED, *_OF_MYSQL}
+)
+"""Those whose values say their length, in so many bytes as their table says."""
+
+
 class _Writer:
     """Writes the source of one table's function, and keeps the objects that it uses."""
 
@@ -258,7 +275,11 @@ class _Writer:
         fixed = _FIXED.get((kind, column.unsigned))
         if fixed is not None:
             layout = self.name(Layout(f"<{fixed[0]}").unpack_from)
-            return [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            lines = [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            if kind in {ColumnType.FLOAT, ColumnType.DOUBLE}:
+                # No server takes what is no number today, and JSON would make a null of it.
+                lines.append(f"if {into} - {into}: {into} = {self.name(extjson.exact)}({into})")
+            return lines
         match kind:
             case ColumnType.INT24:
                 signed = "" if column.unsigned else ", signed=True"
@@ -298,7 +319,7 @@ class _Writer:
     def _variable(self, column: Column, into: str) -> list[str]:
         """The lines for a value that says its own length."""
         kind, meta = column.type, column.meta
-        if kind in {ColumnType.BLOB, ColumnType.GEOMETRY, ColumnType.BLOB_COMPRESSED}:
+        if kind in _WITH_LENGTH:
             prefix = meta
         elif kind in {
             ColumnType.STRING,
@@ -314,6 +335,9 @@ class _Writer:
         value = "b[q:p]"
         if kind in {ColumnType.BLOB_COMPRESSED, ColumnType.VARCHAR_COMPRESSED}:
             value = f"{self.name(uncompressed_column)}({value})"
+        own = _OF_MYSQL.get(kind)
+        if own is not None:
+            return [*lines, f"{into} = {self.name(own)}({value})"]
         if kind == ColumnType.GEOMETRY:
             return [*lines, f"{into} = {self.name(geometry)}({value})"]
         if column.collation == BINARY_COLLATION:
@@ -412,11 +436,30 @@ def compile_table(
         read = _reader(table, charsets, told, image)
         return read if ruled is None else _ruled(read, ruled)
 
+    whole = (1 << len(table.columns)) - 1
+    if ruled is None:
+        bare, apply = reader(whole), as_it_is
+    else:
+        bare, apply = _reader(table, charsets, told, whole), ruled.apply
     return CompiledTable(
-        *(table, reader((1 << len(table.columns)) - 1), key, told, reader),
+        *(table, reader(whole), bare, apply, key, told, reader),
         version=version,
         shape={"schemaVersion": version, **described(table, charsets, told.values())},
     )
+
+
+def as_it_is(row: Document) -> Document:
+    """What no rule is of."""
+    return row
+
+
+def without_bytes(table: Table, key: tuple[str, ...]) -> CompiledTable:
+    """A table whose rows are read by SELECT: of the binlog's, nothing is known here."""
+
+    def read(_data: bytes, _at: int) -> tuple[Document, int]:
+        raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
+
+    return CompiledTable(table, read, read, as_it_is, key, {}, lambda _: read, version=0, shape={})
 
 
 def _reader(
@@ -456,4 +499,6 @@ def _unread(column: Column) -> Column:
     """The column as bytes of the same length: what is not told needs no character set."""
     if column.type in {ColumnType.ENUM, ColumnType.SET}:
         return structs.replace(column, type=ColumnType.BIT, meta=8 * column.meta)
+    if column.type in _WITH_LENGTH:
+        return structs.replace(column, type=ColumnType.BLOB, collation=BINARY_COLLATION)
     return structs.replace(column, collation=BINARY_COLLATION)

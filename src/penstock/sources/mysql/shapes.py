@@ -176,6 +176,7 @@ _WORDS: Final = {
     ColumnType.SET: "set",
     ColumnType.GEOMETRY: "geometry",
     ColumnType.JSON: "json",
+    ColumnType.VECTOR: "vector",
 }
 _DIGITS: Final = frozenset({ColumnType.TIME2, ColumnType.DATETIME2, ColumnType.TIMESTAMP2})
 _BLOBS: Final = {1: "tiny", 2: "", 3: "medium", 4: "long"}

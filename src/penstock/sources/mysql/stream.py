@@ -4,10 +4,14 @@ We say which transactions we have, and the server sends all others, in the order
 speaks at least every heartbeat, so that silence is a broken connection (S15). Nothing is read ahead
 of who asks: what we do not take stays with the server.
 Sources: the MariaDB documentation, "Replication Protocol" (COM_REGISTER_SLAVE, COM_BINLOG_DUMP,
-"Slave registration"), and "Global Transaction ID" for @slave_connect_state.
+"Slave registration"), and "Global Transaction ID" for @slave_connect_state; the MySQL source
+documentation, COM_BINLOG_DUMP_GTID.
 """
 
 import secrets
+import select
+import socket
+import ssl
 from struct import Struct as Layout
 from typing import Final
 
@@ -15,9 +19,13 @@ import pymysql
 from pymysql.err import raise_mysql_exception
 
 from penstock.sources.mysql.connection import Connected, Facts, ask, socket_of
+from penstock.sources.mysql.file_places import BEGINNING, FilePlace
+from penstock.sources.mysql.gtid_sets import GtidSet
+from penstock.sources.mysql.positions import Told
 
 _COM_BINLOG_DUMP: Final = 0x12
 _COM_REGISTER_SLAVE: Final = 0x15
+_COM_BINLOG_DUMP_GTID: Final = 0x1E
 _PACKET_BYTES_MAX: Final = 0xFFFFFF
 _READ_BYTES: Final = 256 << 10
 _KNOWS_GTIDS: Final = 4
@@ -26,8 +34,6 @@ _NON_BLOCKING: Final = 0x01
 """The server ends the stream where its binlog ends."""
 _WITH_STATEMENTS: Final = 0x02
 """MariaDB sends the statement before its rows, too: ANNOTATE_ROWS."""
-_BEGINNING: Final = 4
-"""Where the first event of a binlog is."""
 _OK, _END, _ERROR = 0x00, 0xFE, 0xFF
 
 
@@ -56,36 +62,61 @@ class BinlogStream:
         self,
         facts: Facts,
         *,
-        after: str,
+        after: Told,
         server_id: int,
         heartbeat_seconds: float,
         statements: bool = False,
     ) -> None:
-        """Ask for all transactions after those of `after`, which are the last of each domain.
+        """Ask for all transactions but those of `after`, or for all behind it.
 
-        With `statements`, each statement's text comes before its rows, if it is in the binlog.
+        With `statements`, each statement's text comes before its rows, if it is in the binlog:
+        MariaDB leaves it out without, MySQL never does.
         """
         connection = self._connection
-        ask(connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
-        ask(connection, "SET @master_binlog_checksum = %s", facts.binlog_checksum)
+        self._introduce(facts)
         ask(connection, f"SET @master_heartbeat_period = {round(heartbeat_seconds * 1e9)}")
-        ask(connection, "SET @slave_connect_state = %s", after)
+        if isinstance(after, GtidSet):
+            self._register(server_id)
+            self._dump_but(after, server_id)
+            return
+        if isinstance(after, FilePlace):
+            self._register(server_id)
+            self._dump(server_id, file=after.file, offset=after.offset, flags=0)
+            return
+        ask(connection, "SET @slave_connect_state = %s", after.text())
         ask(connection, "SET @slave_gtid_strict_mode = 1")
         ask(connection, "SET @slave_gtid_ignore_duplicates = 0")
         self._register(server_id)
         self._dump(server_id, file="", flags=_WITH_STATEMENTS if statements else 0)
 
-    def begin_at(
-        self, facts: Facts, *, file: str, server_id: int, offset: int = _BEGINNING
-    ) -> None:
+    def begin_at(self, facts: Facts, *, file: str, server_id: int, offset: int = BEGINNING) -> None:
         """Ask for what is in a binlog from an event on, up to where the binlogs end now."""
-        ask(self._connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
-        ask(self._connection, "SET @master_binlog_checksum = %s", facts.binlog_checksum)
+        self._introduce(facts)
         self._dump(server_id, file=file, offset=offset, flags=_NON_BLOCKING)
+
+    def _introduce(self, facts: Facts) -> None:
+        """Say what kind of replica we are: one that takes events as they are in the binlog."""
+        if facts.is_mariadb:
+            ask(self._connection, f"SET @mariadb_slave_capability = {_KNOWS_GTIDS}")
+        # MySQL calls it `source` from 8.0.26 on, and still knows the older name.
+        ask(self._connection, "SET @master_binlog_checksum = %s", facts.binlog_checksum)
 
     def deadline(self, seconds: float) -> None:
         """Raise TimeoutError where nothing is heard for so long."""
         self._socket.settimeout(seconds)
+
+    def wait(self, seconds: float, bell: socket.socket) -> bool:
+        """Whether there is something to read, or will be within `seconds`; no longer than until the
+        bell can be read from."""
+        if len(self._buffer) >= 4 + int.from_bytes(self._buffer[:3], "little"):
+            return True
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        waiting.register(bell, select.POLLIN)
+        ours = self._socket.fileno()
+        return any(ready == ours for ready, _ in waiting.poll(max(seconds, 0) * 1000))
 
     def read(self) -> list[bytes]:
         """The next events, at least one; waits for it.
@@ -149,8 +180,13 @@ class BinlogStream:
         del self._buffer[: 4 + size]
         return packet
 
-    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = _BEGINNING) -> None:
+    def _dump(self, server_id: int, *, file: str, flags: int, offset: int = BEGINNING) -> None:
         self._send(_COM_BINLOG_DUMP, _DUMP.pack(offset, flags, server_id) + file.encode())
+
+    def _dump_but(self, told: GtidSet, server_id: int) -> None:
+        data = told.encoded()
+        head = _DUMP_GTID.pack(0, server_id, 0, BEGINNING, len(data))
+        self._send(_COM_BINLOG_DUMP_GTID, head + data)
 
     def _send(self, command: int, payload: bytes) -> None:
         self._socket.sendall(
@@ -160,6 +196,8 @@ class BinlogStream:
 
 _REGISTER: Final = Layout("<I")
 _DUMP: Final = Layout("<IHI")
+_DUMP_GTID: Final = Layout("<HIIQI")
+"""Flags, server id, the length of a file's name, where in it, the length of the set."""
 
 
 def _refusal(packet: bytes) -> Exception:

@@ -41,6 +41,7 @@ class ColumnType(IntEnum):
     TIME2 = 19
     BLOB_COMPRESSED = 140
     VARCHAR_COMPRESSED = 141
+    VECTOR = 242
     JSON = 245
     NEWDECIMAL = 246
     ENUM = 247
@@ -86,6 +87,19 @@ _TEXT = frozenset(
     }
 )
 """Those that have a character set in DEFAULT_CHARSET and COLUMN_CHARSET, as MariaDB 10.11 does."""
+_TEXT_OF_MYSQL = _TEXT - {ColumnType.GEOMETRY} | {ColumnType.VECTOR}
+"""And as MySQL 9.7 does."""
+_LONG = frozenset(
+    {
+        ColumnType.BLOB,
+        ColumnType.GEOMETRY,
+        ColumnType.JSON,
+        ColumnType.VECTOR,
+        ColumnType.BLOB_COMPRESSED,
+    }
+)
+"""Those whose metadata says how many bytes the length of a value has."""
+_AS_STRING = frozenset({ColumnType.STRING, ColumnType.ENUM, ColumnType.SET})
 
 _META_BYTES: dict[int, int] = {
     ColumnType.FLOAT: 1,
@@ -93,6 +107,7 @@ _META_BYTES: dict[int, int] = {
     ColumnType.BLOB: 1,
     ColumnType.GEOMETRY: 1,
     ColumnType.JSON: 1,
+    ColumnType.VECTOR: 1,
     ColumnType.BLOB_COMPRESSED: 1,
     ColumnType.TIME2: 1,
     ColumnType.DATETIME2: 1,
@@ -180,21 +195,21 @@ def named(body: bytes) -> tuple[str, str]:
     return database, _name(body, at)[0]
 
 
-def parse_table(body: bytes) -> Table:
-    """What a TABLE_MAP event says. Raises MalformedEventError."""
+def parse_table(body: bytes, *, of_mysql: bool = False) -> Table:
+    """What a TABLE_MAP event says; MariaDB's and MySQL's differ. Raises MalformedEventError."""
     try:
-        return _parsed(body)
+        return _parsed(body, _TEXT_OF_MYSQL if of_mysql else _TEXT)
     except (IndexError, UnicodeDecodeError) as error:
         raise MalformedEventError("a TABLE_MAP that does not say what it must") from error
 
 
-def _parsed(body: bytes) -> Table:
+def _parsed(body: bytes, texts: frozenset[ColumnType]) -> Table:
     database, at = _name(body, 8)
     name, at = _name(body, at)
     count, at = lenenc(body, at)
     types = body[at : at + count]
-    if len(types) != count:
-        raise MalformedEventError("a TABLE_MAP that is too short")
+    if len(types) != count or not count:
+        raise MalformedEventError("a TABLE_MAP that is too short, or has no columns")
     at += count
     size, at = lenenc(body, at)
     bases = _bases(types, body[at : at + size])
@@ -212,7 +227,7 @@ def _parsed(body: bytes) -> Table:
     return Table(
         database=database,
         name=name,
-        columns=_columns(bases, nullable, fields),
+        columns=_columns(bases, nullable, fields, texts),
         key=_key(fields, count),
         full=_Meta.COLUMN_NAME in fields,
     )
@@ -241,19 +256,26 @@ def _bases(types: bytes, meta: bytes) -> list[_Base]:
                 # Two bits of a length over 255 are kept, inverted, in the type.
                 length |= ((real & 0x30) ^ 0x30) << 4
                 real |= 0x30
+            if real not in _AS_STRING:
+                raise MalformedEventError(f"a STRING that is of type {real}")
             bases.append(_Base(real, length))
         elif kind == ColumnType.NEWDECIMAL:
             bases.append(_Base(kind, said[0] << 8 | said[1]))
         elif kind == ColumnType.BIT:
             bases.append(_Base(kind, said[1] * 8 + said[0]))
         else:
-            bases.append(_Base(kind, int.from_bytes(said, "little")))
+            number = int.from_bytes(said, "little")
+            if kind in _LONG and not 1 <= number <= 4:
+                raise MalformedEventError(f"a column whose lengths have {number} bytes")
+            bases.append(_Base(kind, number))
     if at != len(meta):
         raise MalformedEventError("a TABLE_MAP whose column metadata is too long")
     return bases
 
 
-def _columns(bases: list[_Base], nullable: bytes, fields: dict[int, bytes]) -> tuple[Column, ...]:
+def _columns(
+    bases: list[_Base], nullable: bytes, fields: dict[int, bytes], texts: frozenset[ColumnType]
+) -> tuple[Column, ...]:
     names = _strings(fields.get(_Meta.COLUMN_NAME, b""))
     if names and len(names) != len(bases):
         raise MalformedEventError("a TABLE_MAP with another number of names than columns")
@@ -262,10 +284,15 @@ def _columns(bases: list[_Base], nullable: bytes, fields: dict[int, bytes]) -> t
     if len(bits) * 8 < len(numeric) and bits:
         raise MalformedEventError("a TABLE_MAP whose signedness is too short")
     unsigned = {i for n, i in enumerate(numeric) if bits and bits[n // 8] & 0x80 >> n % 8}
+    if bits and any(
+        base.type == ColumnType.YEAR and i not in unsigned for i, base in enumerate(bases)
+    ):
+        # It always is, so this server counts other columns than those that we know of.
+        raise MalformedEventError("a TABLE_MAP whose signedness is of other columns")
     lists = [i for i, base in enumerate(bases) if base.type in {ColumnType.ENUM, ColumnType.SET}]
     collations = {
         **_collations(
-            [i for i, base in enumerate(bases) if base.type in _TEXT],
+            [i for i, base in enumerate(bases) if base.type in texts],
             fields.get(_Meta.DEFAULT_CHARSET),
             fields.get(_Meta.COLUMN_CHARSET),
         ),

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+from penstock.testing.servers.debian import MYSQL, install_debian
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
     MissingLibrariesError,
@@ -32,7 +33,16 @@ def main(arguments: list[str]) -> int:
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
+    install_mysql()
     return 0
+
+
+def install_mysql() -> None:
+    """Install MySQL, or say why not: its tests are skipped then. sid moves under us."""
+    try:
+        print(f"{MYSQL.package} {install_debian(MYSQL)}: {MYSQL.root / MYSQL.executable}")
+    except ServerUnavailableError as error:
+        print(f"MySQL is left out, and so are its tests: {error}", file=sys.stderr)
 
 
 def install_with_libraries(package: ServerPackage) -> ServerBinary:

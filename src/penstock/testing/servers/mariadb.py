@@ -3,38 +3,16 @@
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
 
 from penstock.testing.servers.packages import ServerUnavailableError
-from penstock.testing.servers.process import (
-    ServerFolder,
-    ServerProcess,
-    ServerStartError,
-    free_ports,
-)
+from penstock.testing.servers.process import ServerStartError
+from penstock.testing.servers.sql import SqlServer
 
-if TYPE_CHECKING:
-    from pymysql import Connection
-
-START_SECONDS_MAX = 60.0
-POLL_SECONDS = 0.05
-USER = "root"
-
-# What capture needs, a small memory, and nothing that waits for a disk: ours die by signals.
-OPTIONS = (
-    *("--log-bin=mysql-bin", "--binlog-format=ROW", "--binlog-row-image=FULL"),
-    *("--binlog-row-metadata=FULL", "--gtid-strict-mode=1", "--log-slave-updates=1"),
-    *("--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"),
-    *("--skip-name-resolve", "--character-set-server=utf8mb4", "--max-allowed-packet=64M"),
-    "--performance-schema=OFF",
-)
+OPTIONS = ("--gtid-strict-mode=1", "--log-slave-updates=1")
 
 
-class MariaDbServer:
+class MariaDbServer(SqlServer):
     """One MariaDB on loopback with a binlog, and a temporary data folder.
 
     It keeps its port and its data over kills and restarts; `root` needs no password. `options` are
@@ -43,113 +21,30 @@ class MariaDbServer:
     Stop it, or use it as a context manager; should the process die first, the server dies too.
     """
 
-    def __init__(self, *, server_id: int = 1, options: Sequence[str] = ()) -> None:
-        self.server_id = server_id
-        self._options = tuple(options)
-        self._folder: ServerFolder | None = None
-        self._process: ServerProcess | None = None
-        self._port = 0
+    NAME = "MariaDB"
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
+    def binlog_command(self) -> Sequence[str]:
+        return (_program("mariadb-binlog"),)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    @property
-    def host(self) -> str:
-        return "127.0.0.1"
-
-    @property
-    def port(self) -> int:
-        """Its port, valid once it is started."""
-        return self._port
-
-    @property
-    def process(self) -> ServerProcess:
-        """Its process: the pid, and whether it runs."""
-        assert self._process is not None, "not started"
-        return self._process
-
-    @property
-    def data(self) -> Path:
-        """Where its files are: tables and binlogs."""
-        assert self._folder is not None, "not started"
-        return self._folder.path / "data"
-
-    def connect(self, **options: Any) -> "Connection[Any]":
-        """A client's connection as root, with autocommit; `options` are PyMySQL's."""
-        import pymysql
-
-        options = {"autocommit": True, "charset": "utf8mb4", **options}
-        return pymysql.connect(host=self.host, port=self.port, user=USER, **options)
-
-    def start(self) -> None:
-        """Make its data folder, start it, and return when it answers.
-
-        Raises ServerUnavailableError when MariaDB is not installed, and ServerStartError with the
-        end of its log when it does not come up.
-        """
-        if self._folder is not None:
-            raise RuntimeError("MariaDB is already started")
+    def _require(self) -> None:
         _program("mariadbd")
-        self._folder = ServerFolder()
-        (self._port,) = free_ports(1)
-        try:
-            self._install()
-            self._launch()
-        except BaseException:
-            self.stop()
-            raise
 
-    def stop(self) -> None:
-        """Stop it and remove its data; harmless when nothing runs."""
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
-        if self._folder is not None:
-            self._folder.remove()
-            self._folder = None
-
-    def kill(self) -> None:
-        """Kill it with SIGKILL; its data stays."""
-        self.process.kill()
-
-    def restart(self) -> None:
-        """Start it again on its own port and data, stopping it first if it runs."""
-        self.process.stop()
-        self._launch()
-
-    @property
-    def _temporary(self) -> Path:
-        """Its own: a server removes what others are about to use in a folder that they share."""
-        assert self._folder is not None
-        return self._folder.path / "tmp"
-
-    def _install(self) -> None:
-        assert self._folder is not None
+    def _prepare(self) -> None:
         # The server gives up root, and must still reach its folder.
-        self._folder.path.chmod(0o711)
-        for folder in (self.data, self._temporary):
+        self.folder.chmod(0o711)
+        for folder in (self.data, self.temporary):
             folder.mkdir()
             if os.geteuid() == 0:
                 shutil.chown(folder, "mysql", "mysql")
         outcome = subprocess.run(
             [
                 *(_program("mariadb-install-db"), "--no-defaults", *_user()),
-                *(f"--datadir={self.data}", "--auth-root-authentication-method=normal"),
-                "--skip-test-db",
+                *(f"--datadir={self.data}", f"--tmpdir={self.temporary}"),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
             ],
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "TMPDIR": str(self._temporary)},
         )
         if outcome.returncode != 0:
             raise ServerStartError(
@@ -157,35 +52,9 @@ class MariaDbServer:
                 f"{outcome.stdout}{outcome.stderr}"
             )
 
-    def _launch(self) -> None:
-        assert self._folder is not None
-        self._process = ServerProcess(
-            [
-                *_as_its_user(),
-                *(_program("mariadbd"), "--no-defaults", f"--datadir={self.data}"),
-                *(f"--socket={self.data / 'socket'}", f"--pid-file={self.data / 'pid'}"),
-                f"--tmpdir={self._temporary}",
-                *(f"--bind-address={self.host}", f"--port={self.port}"),
-                *(f"--server-id={self.server_id}", *OPTIONS, *self._options),
-            ],
-            log_path=self._folder.path / "mariadb.log",
-        )
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not self._answers():
-            if not self._process.running or time.monotonic() > deadline:
-                raise ServerStartError(
-                    f"MariaDB did not come up. Its log ends:\n{self._process.log_tail()}"
-                )
-            time.sleep(POLL_SECONDS)
-
-    def _answers(self) -> bool:
-        import pymysql
-
-        try:
-            self.connect(connect_timeout=1, read_timeout=5).close()
-        except pymysql.err.OperationalError:
-            return False  # still starting: the caller looks at the process
-        return True
+    def _command(self) -> Sequence[str]:
+        program = (*_as_its_user(), _program("mariadbd"), "--no-defaults")
+        return (*program, *self._arguments(), *OPTIONS, *self._options)
 
 
 def _as_its_user() -> tuple[str, ...]:

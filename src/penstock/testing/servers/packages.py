@@ -157,7 +157,7 @@ def install(package: ServerPackage) -> ServerBinary:
     directory = servers_directory()
     directory.mkdir(parents=True, exist_ok=True)
     folder = directory / package.folder
-    with _locked(directory / f"{package.folder}.lock"):
+    with locked(directory / f"{package.folder}.lock"):
         if not (folder / package.executable).exists():
             # Renamed into place when complete: a half install must never look whole.
             with tempfile.TemporaryDirectory(dir=directory, prefix=f".{package.folder}-") as work:
@@ -172,7 +172,8 @@ def install(package: ServerPackage) -> ServerBinary:
 
 
 @contextmanager
-def _locked(path: Path) -> Generator[None, None, None]:
+def locked(path: Path) -> Generator[None, None, None]:
+    """Hold a lock file, which tells installations of one thing apart."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""One server process: started in a session of its own, and never outliving the tests."""
+"""Server processes: each in a session of its own, and never outliving the tests."""
 
 import fcntl
 import os
@@ -9,14 +9,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from types import TracebackType
+from typing import IO, ClassVar, Self
 
 from penstock.errors import PenstockError
 
+START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
+POLL_SECONDS = 0.05
 LOG_TAIL_BYTES = 4096
 
 # Ports that the kernel hands to outgoing connections begin at 32768. Below them, a port that we
@@ -133,6 +138,110 @@ class ServerFolder:
     @staticmethod
     def _open_lock(folder: Path) -> IO[str]:
         return (folder / "lock").open("w")
+
+
+class Server(ABC):
+    """One server on loopback, with a temporary data folder.
+
+    It keeps its ports and its data over kills and restarts. Stop it, or use it as a context
+    manager; should the process die first, the server dies too.
+    """
+
+    NAME: ClassVar[str]
+    """As its messages call it."""
+    PORTS: ClassVar[int] = 1
+    """How many it listens on."""
+
+    def __init__(self) -> None:
+        self._folder: ServerFolder | None = None
+        self._ports: list[int] = []
+        self._process: ServerProcess | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def process(self) -> ServerProcess:
+        """Its process: the pid, and whether it runs."""
+        assert self._process is not None, "not started"
+        return self._process
+
+    @property
+    def folder(self) -> Path:
+        """Where all of its files are, gone when it is stopped."""
+        assert self._folder is not None, "not started"
+        return self._folder.path
+
+    def start(self) -> None:
+        """Make its data folder, start it, and return when it answers.
+
+        Raises ServerUnavailableError when it is not installed, and ServerStartError with the end of
+        its log when it does not come up.
+        """
+        if self._folder is not None:
+            raise RuntimeError(f"{self.NAME} is already started")
+        self._require()
+        self._folder = ServerFolder()
+        self._ports = free_ports(self.PORTS)
+        try:
+            self._prepare()
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop it and remove its data; harmless when nothing runs."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL, as a power cut would; its data stays."""
+        self.process.kill()
+
+    def restart(self) -> None:
+        """Start it again on its own ports and data, stopping it first if it runs."""
+        self.process.stop()
+        self._launch()
+
+    def _launch(self) -> None:
+        self._process = ServerProcess(self._command(), log_path=self.folder / "server.log")
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self._answers():
+            if not self._process.running or time.monotonic() > deadline:
+                raise ServerStartError(
+                    f"{self.NAME} did not come up. Its log ends:\n{self._process.log_tail()}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    @abstractmethod
+    def _require(self) -> None:
+        """Raise ServerUnavailableError unless it is installed."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make its data, in `folder`. Raises ServerStartError."""
+
+    @abstractmethod
+    def _command(self) -> Sequence[str]:
+        """What starts it."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether it does; not yet, while it comes up."""
 
 
 def free_ports(count: int) -> list[int]:

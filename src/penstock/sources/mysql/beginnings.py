@@ -1,0 +1,48 @@
+"""What begins a transaction, as MariaDB and as MySQL write it. Pure."""
+
+from typing import Final, NamedTuple
+
+from penstock.sources.mysql.binlog import Event, EventType, begun, gtid_of
+from penstock.sources.mysql.mysql_events import mysql_begun, tagged_begun
+
+BEGINS: Final = frozenset(
+    {EventType.GTID, EventType.GTID_LOG, EventType.GTID_TAGGED_LOG, EventType.ANONYMOUS_GTID}
+)
+ANONYMOUS: Final = "anonymous@"
+"""What the names of transactions begin with that have none; then the microsecond of the commit."""
+
+
+class Beginning(NamedTuple):
+    """The beginning of a transaction."""
+
+    gtid: str
+    """Its name, as the server writes it; of one without, when it was committed."""
+    millis: int
+    """When it was committed, in milliseconds since the epoch; MariaDB tells seconds."""
+    standalone: bool
+    """Whether the next statement is all of it. MySQL says otherwise by a BEGIN."""
+    alters_nothing: bool = False
+    """Whether its ALTER only begins, or did not come about."""
+    is_xa: bool = False
+    """Whether MariaDB says that its rows wait for an XA COMMIT, or what became of such."""
+    thread: int = 0
+    """The session that wrote it; 0 where it does not say. MySQL says it with its BEGIN."""
+
+
+def beginning(event: Event, data: bytes) -> Beginning:
+    """What an event of one of the types BEGINS says. Raises MalformedEventError."""
+    if event.type == EventType.GTID:
+        said = begun(event.body)
+        return Beginning(
+            str(gtid_of(event, data)),
+            event.timestamp * 1000,
+            said.standalone,
+            said.alters_nothing,
+            said.xa_prepared or said.xa_completed,
+            said.thread,
+        )
+    read = tagged_begun if event.type == EventType.GTID_TAGGED_LOG else mysql_begun
+    named = read(event.body)
+    if event.type == EventType.ANONYMOUS_GTID:
+        named = named._replace(gtid=f"{ANONYMOUS}{named.micros}")
+    return Beginning(named.gtid, named.micros // 1000 or event.timestamp * 1000, True)

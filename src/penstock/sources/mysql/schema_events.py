@@ -1,0 +1,97 @@
+"""What statements do to captured tables, as events. Pure."""
+
+from collections.abc import Sequence
+
+from penstock.event import AnyEvent
+from penstock.sources.mysql import statements
+from penstock.sources.mysql.binlog import MalformedEventError
+from penstock.sources.mysql.events import Place, Teller
+from penstock.sources.mysql.origins import OriginRules
+from penstock.sources.mysql.scope import Scope
+
+
+class StatementTeller:
+    """Makes the events of one source's statements."""
+
+    def __init__(self, teller: Teller, origins: OriginRules, scope: Scope) -> None:
+        self._teller = teller
+        self._origins = origins
+        self._scope = scope
+
+    def told(self, effect: statements.Effect, text: str, place: Place) -> Sequence[AnyEvent]:
+        """The events of one effect of a statement, whose text this is.
+
+        Raises MalformedEventError for one that changes rows.
+        """
+        scope, facts = self._scope, self._facts(text)
+        if isinstance(effect, statements.RowsAsStatement):
+            raise MalformedEventError(
+                f"{effect.verb} as a statement: its session had another binlog_format than ROW"
+            )
+        if isinstance(effect, statements.Unclear):
+            return [self._gap(("", ""), "unclear_statement", facts, place)]
+        if isinstance(effect, statements.DatabaseDropped):
+            return [self._teller.schema("dropDatabase", (effect.database, ""), place, facts)]
+        if isinstance(effect, statements.Renamed):
+            return self._renamed(effect, facts, place)
+        if effect.table not in scope:
+            return ()
+        if isinstance(effect, statements.RowsChanged):
+            return [self._gap(effect.table, "unlogged_rows", {**facts, "how": effect.how}, place)]
+        words = {
+            statements.Created: ("create",),
+            statements.Dropped: ("drop",),
+            statements.Emptied: ("drop", "create"),
+            statements.Altered: ("modify",),
+        }[type(effect)]
+        if isinstance(effect, statements.Emptied):
+            facts["truncated"] = "true"
+        return [self._teller.schema(word, effect.table, place, facts) for word in words]
+
+    def _renamed(
+        self, effect: statements.Renamed, facts: dict[str, str], place: Place
+    ) -> Sequence[AnyEvent]:
+        scope = self._scope
+        database, name = effect.to
+        if effect.table in scope:
+            return [
+                self._teller.schema(
+                    "rename",
+                    effect.table,
+                    place,
+                    {
+                        **facts,
+                        "to": {"db": database, "coll": name},
+                        "targetCaptured": effect.to in scope,
+                    },
+                )
+            ]
+        if effect.to in scope:
+            # Its rows were never told.
+            dropped = self._teller.schema("drop", effect.to, place, facts)
+            return [dropped, self._gap(effect.to, "renamed_into_scope", facts, place)]
+        return ()
+
+    def prepared_before(self, text: str, place: Place) -> AnyEvent:
+        """What is told of an XA COMMIT, whose text this is, of rows from before the beginning."""
+        return self._gap(("", ""), "xa_prepared_before", self._facts(text), place)
+
+    def _facts(self, text: str) -> dict[str, str]:
+        """What is told of a statement with what it did."""
+        shown = self._origins.shown(text)
+        return {} if shown is None else {"statement": shown}
+
+    def _gap(
+        self, table: tuple[str, str], reason: str, facts: dict[str, str], place: Place
+    ) -> AnyEvent:
+        """Changes of a table, or of any, that are not told."""
+        position, ordinal = place.next()
+        return self._teller.system(
+            "gap",
+            f"{reason}:{place.gtid}:{ordinal}",
+            position=position,
+            seconds=place.seconds,
+            facts={"from": place.gtid, "to": place.gtid, "reason": reason, **facts},
+            table=table,
+            origin=place.origin.of(ordinal),
+        )

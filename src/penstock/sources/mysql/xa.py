@@ -1,0 +1,87 @@
+"""XA transactions of MySQL: their rows wait for what becomes of them.
+
+MySQL logs the rows of an XA transaction when it is prepared, as a transaction of its own, and
+later, maybe by another session and after a restart, an XA COMMIT or XA ROLLBACK, as another one. So
+rows are kept from the one to the other, and told in the commit's place. Until then the transaction
+that prepared them is not told: a position lacks its GTID, and so the server sends it again to
+whoever begins there, whatever else was told since.
+
+What is kept beyond a few megabytes is in a temporary file, which has no name and goes with us.
+Source: the MySQL source documentation, mysql::binlog::event::XA_prepare_event.
+"""
+
+import struct
+from collections.abc import Iterator
+from tempfile import SpooledTemporaryFile
+from typing import Final, NamedTuple
+
+from penstock.errors import SourceError
+from penstock.sources.mysql.binlog import Event, MalformedEventError
+
+MEMORY_BYTES_MAX: Final = 4 << 20
+PREPARED_BYTES_MAX: Final = 4 << 30
+"""Of one transaction. The server holds as much."""
+_HEAD: Final = struct.Struct("<BIQI")
+"""Type, timestamp, where it began, and how many bytes follow."""
+
+
+class Written(NamedTuple):
+    """Where the rows of an XA transaction are, and who wrote them: its prepare is often in another
+    binlog than its commit, and of another session."""
+
+    file: str
+    offset: int
+    """Of the transaction that prepared it."""
+    thread: int
+    collation: int
+    """Of the character set that the session wrote in; 0 if it does not say."""
+
+
+class Branch:
+    """The events of one XA transaction, in order."""
+
+    def __init__(self, source: str, xid: str, gtid: str, written: Written) -> None:
+        self.xid = xid
+        self.gtid = gtid
+        self.written = written
+        self._source = source
+        self._bytes = 0
+        self._file = SpooledTemporaryFile[bytes](max_size=MEMORY_BYTES_MAX)
+
+    def keep(self, event: Event) -> None:
+        """Keep an event. Raises SourceError where there is no room for it."""
+        self._bytes += _HEAD.size + len(event.body)
+        if self._bytes > PREPARED_BYTES_MAX:
+            raise self._no_room(f"it has more than {PREPARED_BYTES_MAX} bytes")
+        head = _HEAD.pack(event.type, event.timestamp, event.begin, len(event.body))
+        try:
+            self._file.write(head + event.body)
+        except OSError as error:
+            raise self._no_room(error.strerror or "unknown") from error
+
+    def events(self) -> Iterator[Event]:
+        """What was kept, once."""
+        self._file.seek(0)
+        with self._file as file:
+            while head := file.read(_HEAD.size):
+                kind, timestamp, begin, size = _HEAD.unpack(head)
+                yield Event(kind, timestamp, 0, 0, file.read(size), begin)
+
+    def drop(self) -> None:
+        """Keep nothing any more."""
+        self._file.close()
+
+    def _no_room(self, why: str) -> SourceError:
+        return SourceError(
+            f"{self._source}: the XA transaction {self.gtid} waits for its commit, and cannot be "
+            f"kept in a temporary file ({why}). Capture has stopped and nothing was skipped. Have "
+            f"it committed or rolled back, make room where temporary files are (TMPDIR), then "
+            f"start the source again."
+        )
+
+
+def is_one_phase(body: bytes) -> bool:
+    """Whether an XA_PREPARE event commits its transaction at once."""
+    if len(body) < 13:
+        raise MalformedEventError("an XA_PREPARE event that is too short")
+    return bool(body[0])

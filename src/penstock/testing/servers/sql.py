@@ -1,0 +1,82 @@
+"""What the SQL servers of the tests have in common: a binlog, clients, and a start on data."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.testing.servers.process import Server
+
+if TYPE_CHECKING:
+    from pymysql import Connection
+
+USER = "root"
+
+# Small memory, and nothing that waits for a disk: ours die by signals.
+COMMON_OPTIONS = (
+    *("--log-bin=mysql-bin", "--binlog-format=ROW", "--binlog-row-image=FULL"),
+    *("--binlog-row-metadata=FULL", "--skip-name-resolve", "--character-set-server=utf8mb4"),
+    *("--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"),
+    *("--max-allowed-packet=64M", "--performance-schema=OFF"),
+)
+
+
+class SqlServer(Server):
+    """One server with a binlog; `root` needs no password.
+
+    `options` are added to its command line, behind ours, so that they win.
+    """
+
+    def __init__(self, *, server_id: int = 1, options: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.server_id = server_id
+        self._options = tuple(options)
+
+    @property
+    def host(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        """Its port, valid once it is started."""
+        return self._ports[0]
+
+    @property
+    def data(self) -> Path:
+        """Where its files are: tables and binlogs."""
+        return self.folder / "data"
+
+    @property
+    def temporary(self) -> Path:
+        """Where its temporary files are. Servers that start at the same time name theirs alike, and
+        each removes what looks like its own."""
+        return self.folder / "tmp"
+
+    def connect(self, **options: Any) -> "Connection[Any]":
+        """A client's connection as root, with autocommit; `options` are PyMySQL's."""
+        import pymysql
+
+        options = {"autocommit": True, "charset": "utf8mb4", **options}
+        return pymysql.connect(host=self.host, port=self.port, user=USER, **options)
+
+    @abstractmethod
+    def binlog_command(self) -> Sequence[str]:
+        """The server's own tool that reads binlogs, as a command that awaits options and files."""
+
+    def _arguments(self) -> Sequence[str]:
+        """The options that the servers have in common."""
+        return (
+            *(f"--datadir={self.data}", f"--tmpdir={self.temporary}"),
+            *(f"--socket={self.data / 'socket'}", f"--pid-file={self.data / 'pid'}"),
+            *(f"--bind-address={self.host}", f"--port={self.port}"),
+            *(f"--server-id={self.server_id}", *COMMON_OPTIONS),
+        )
+
+    def _answers(self) -> bool:
+        import pymysql
+
+        try:
+            self.connect(connect_timeout=1, read_timeout=5).close()
+        except pymysql.err.OperationalError:
+            return False  # still starting: the caller looks at the process
+        return True
