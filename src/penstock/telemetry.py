@@ -17,6 +17,8 @@ REGISTRY = CollectorRegistry()
 """What the capture process counts."""
 SERVE_REGISTRY = CollectorRegistry()
 """What the serve process counts. No name is in both, so that one page can show them."""
+PIPELINE_REGISTRY = CollectorRegistry()
+"""What a pipeline's process counts; a page of its own."""
 
 _LATENCY = (*(n / 1000 for n in (1, 2.5, 5, 10, 25, 50, 100, 250, 500)), 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the buckets of what takes time, in seconds."""
@@ -195,6 +197,62 @@ SOURCE_OVER_QUOTA = Gauge(
     "1 while a source has written its quota of the log and waits.",
     ["source"],
     registry=REGISTRY,
+)
+
+PIPELINE_ENTRIES = Counter(
+    "penstock_pipeline_entries_total",
+    "Entries of the log that a pipeline has applied.",
+    ["pipeline"],
+    registry=PIPELINE_REGISTRY,
+)
+PIPELINE_ROWS = Counter(
+    "penstock_pipeline_rows_total",
+    "Rows or records that a pipeline has written.",
+    ["pipeline"],
+    registry=PIPELINE_REGISTRY,
+)
+PIPELINE_REJECTED = Counter(
+    "penstock_pipeline_rejected_total",
+    "Changes that fitted no column.",
+    ["pipeline"],
+    registry=PIPELINE_REGISTRY,
+)
+PIPELINE_BATCH_SECONDS = Histogram(
+    "penstock_pipeline_batch_seconds",
+    "From a batch's plan to its last commit.",
+    ["pipeline"],
+    buckets=_LATENCY,
+    registry=PIPELINE_REGISTRY,
+)
+AUDIT_RECORDS = Counter(
+    "penstock_audit_records_total",
+    "Records added to a trail.",
+    ["source"],
+    registry=PIPELINE_REGISTRY,
+)
+AUDIT_KNOWN = Counter(
+    "penstock_audit_known_total",
+    "Changes that were read again and are in the trail already.",
+    ["source"],
+    registry=PIPELINE_REGISTRY,
+)
+AUDIT_RETRIES = Counter(
+    "penstock_audit_retries_total",
+    "Calls of a trail's MongoDB that failed and were made again.",
+    ["source"],
+    registry=PIPELINE_REGISTRY,
+)
+AUDIT_CIRCUIT_OPEN = Gauge(
+    "penstock_audit_circuit_open",
+    "1 while a trail's MongoDB is left alone for a while, because it does not answer.",
+    ["source"],
+    registry=PIPELINE_REGISTRY,
+)
+AUDIT_PENDING_PARTS = Gauge(
+    "penstock_audit_pending_parts",
+    "Staged parts of a commit that has not come to its end.",
+    ["source"],
+    registry=PIPELINE_REGISTRY,
 )
 
 

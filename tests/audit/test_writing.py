@@ -9,6 +9,7 @@ from penstock.audit.chain import HASH_BYTES, batch_hash, cut, leaf_of, root_of
 from penstock.audit.records import parts_of
 from penstock.audit.trail import Trail
 from penstock.errors import TrailConflictError, TrailTakenError
+from penstock.testing.servers import MongoReplicaSet
 from tests.audit.support import (
     commit_of,
     entries,
@@ -109,6 +110,8 @@ def test_parts_without_an_end_are_dropped_and_come_again(any_trail: Trail) -> No
         writer.write([step], marker=marker)
     assert any_trail.staging.count_documents({"status": "pending"}) == 2
     assert (any_trail.head() or writer.head).at == 0
+    writer_of(any_trail)
+    assert any_trail.staging.count_documents({}) == 0
     write(any_trail, rows, events_max=3)
     assert [record["seq"] for record in stored(any_trail)] == list(range(10))
 
@@ -167,3 +170,18 @@ def test_a_place_is_filled_once(trail: Trail) -> None:
     with pytest.raises(DuplicateKeyError):
         trail.records.insert_one({"_id": "other", "at": 1})
     assert len(entries([row(1, after={"id": 1})])) == 1
+
+
+@pytest.mark.parametrize("compression", ["zstd", "zlib"])
+def test_what_is_sent_is_compressed_by_one_setting(
+    mongo: MongoReplicaSet, mongo_database: str, compression: str
+) -> None:
+    with closing(trail_of(mongo.uri, mongo_database, compression=compression)) as trail:
+
+        def received() -> int:
+            network = trail.client.admin.command("serverStatus")["network"]
+            return int(network["compression"][compression]["decompressor"]["bytesIn"])
+
+        before = received()
+        write(trail, commit_of(1, 50))
+        assert received() > before

@@ -1,6 +1,7 @@
 """Processes for a test to kill with -9 at any moment.
 
-python programs.py write PORT SEED       write to a server from several threads, and change tables
+python programs.py write PORT SEED [BIG] write to a server from several threads, and change tables;
+                                         BIG: how likely a transaction has a row of 9 MiB
 python programs.py capture PORT LOG      capture it into a log
 """
 
@@ -60,7 +61,7 @@ def connected(port: int) -> Connected:
             time.sleep(0.02)
 
 
-def write(port: int, seed: int, number: int) -> None:
+def write(port: int, seed: int, number: int, *, big: float) -> None:
     """Transactions in a domain of this thread's own, or of another kind than others', for ever."""
     rng = random.Random(f"{seed}:{number}")
     while True:
@@ -73,7 +74,7 @@ def write(port: int, seed: int, number: int) -> None:
                     decide(db, rng)
                 for _ in range(rng.choice([1, 1, 2, 5, 40])):
                     run(db, change(rng))
-                if rng.random() < 0.02:
+                if rng.random() < big:
                     key = rng.randrange(KEYS)
                     run(db, f"REPLACE INTO plain VALUES ({key}, 0, REPEAT('x', {BIG}))")
                     run(db, f"REPLACE INTO plain VALUES ({key}, 1, 'small again')")
@@ -172,8 +173,10 @@ async def capture(port: int, log_path: Path) -> None:
 if __name__ == "__main__":
     what, port, third = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     if what == "write":
+        big = float(sys.argv[4]) if len(sys.argv) > 4 else 0.02
         for one in range(1, DOMAINS):
-            threading.Thread(target=write, args=(port, int(third), one), daemon=True).start()
-        write(port, int(third), 0)
+            arguments = (port, int(third), one)
+            threading.Thread(target=write, args=arguments, kwargs={"big": big}, daemon=True).start()
+        write(port, int(third), 0, big=big)
     else:
         asyncio.run(capture(port, Path(third)))

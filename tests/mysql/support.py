@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 from pymysql.connections import Connection
 
-from penstock.event import ChangeEvent, Fragment, Operation
+from penstock.event import AnyEvent, ChangeEvent, Fragment, Operation, SchemaEvent
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, facts
 from penstock.sources.mysql.file_places import FilePlace
@@ -66,6 +66,27 @@ class Story(Told):
     """What a source has said, and where it stands."""
 
     @property
+    def said(self) -> list[tuple[str, str]]:
+        """As `Told.said`, without the columns of tables (`shapes`)."""
+        return [
+            (event.operation, event.collection)
+            for event in self.effects
+            if not isinstance(event, ChangeEvent)
+        ]
+
+    @property
+    def effects(self) -> list[AnyEvent]:
+        """All that was said but the columns of tables (`shapes`)."""
+        shapes = {event.event_id for event in self.shapes}
+        return [event for event in self.events if event.event_id not in shapes]
+
+    @property
+    def shapes(self) -> list[SchemaEvent]:
+        """What was said of the columns of tables."""
+        schema = [event for event in self.events if isinstance(event, SchemaEvent)]
+        return [event for event in schema if b'"columns":' in bytes(event.description)]
+
+    @property
     def place(self) -> MysqlPosition:
         assert self.position is not None
         return parse_position(self.position)
@@ -75,8 +96,12 @@ class Story(Told):
         while self.items and isinstance(self.items[-1], Fragment):
             self.items.pop()
 
-    def rows(self) -> Rows:
-        """The changes applied, as a consumer would. Empty tables are left out."""
+    def rows(self, *, copies: bool = False) -> Rows:
+        """The changes applied, as a consumer would. Empty tables are left out.
+
+        Each must fit what is there, unless there are `copies`: a change may be of a row that is not
+        copied yet, or a row of one that came before.
+        """
         rows: Rows = {}
         for event in self.events:
             name = f"{event.database}.{event.collection}"
@@ -84,10 +109,10 @@ class Story(Told):
                 of_table = rows.setdefault(name, {})
                 key = bytes(event.key).decode()
                 if event.operation is Operation.DELETE:
-                    del of_table[key]
+                    assert of_table.pop(key, None) is not None or copies
                 else:
                     assert event.full_document is not None
-                    assert (key in of_table) == (event.operation is Operation.REPLACE)
+                    assert copies or (key in of_table) == (event.operation is Operation.REPLACE)
                     of_table[key] = msgspec.json.decode(event.full_document)
             elif event.operation == "drop":
                 rows.pop(name, None)
@@ -102,6 +127,12 @@ class Story(Told):
                 if moved is not None and said["targetCaptured"]:
                     rows[target] = moved
         return {table: found for table, found in rows.items() if found}
+
+
+def completed(story: Told) -> bool:
+    """Holds where it was said last that a copy is complete."""
+    said = story.items[-1].events if story.items else ()
+    return any(event.operation == "snapshot_completed" for event in said)
 
 
 def behind(gtids: str) -> Callable[[Story], bool]:

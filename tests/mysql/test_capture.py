@@ -65,8 +65,9 @@ async def test_a_transaction_is_one_commit_of_all_its_tables_and_its_events_are_
         run(db, "INSERT INTO a VALUES (1, 0), (2, 0)", "UPDATE a SET n = 1 WHERE id = 1")
         run(db, "UPDATE a SET n = 2 WHERE id = 1", "INSERT INTO b VALUES (1, 1)", "COMMIT")
     await caught_up(mariadb, source, story)
-    (commit,) = [item for item in story.items if len(item.events) == 5]
-    assert [event.collection for event in commit.events] == ["a", "a", "a", "a", "b"]
+    (commit,) = [item for item in story.items if len(item.events) > 1]
+    rows = [event for event in commit.events if isinstance(event, ChangeEvent)]
+    assert [event.collection for event in rows] == ["a", "a", "a", "a", "b"]
     assert len({event.transaction for event in commit.events}) == 1
     assert len({event.event_id for event in story.events}) == len(story.events)
     again = await caught_up(mariadb, source, Story(story.items[0].position))  # type: ignore[union-attr]

@@ -3,7 +3,7 @@
 import contextlib
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from penstock.testing.servers import MariaDbServer
 from tests.mysql.anything import KINDS, POINT, AnyTable
 from tests.mysql.support import run
 
-CHARSETS = {45: "utf8mb4", 46: "utf8mb4", 8: "latin1", 33: "utf8mb3", 63: "binary"}
+CHARSETS = {**dict.fromkeys(range(1, 2048), "utf8mb4"), 8: "latin1", 33: "utf8mb3", 63: "binary"}
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +63,10 @@ def split(file: bytes) -> list[bytes]:
 
 
 def reading(
-    undone: Undone, *, charset_of: Callable[[int], str] = lambda _: "", **options: Any
+    undone: Undone, *, charsets: Mapping[int, str] = CHARSETS, **options: Any
 ) -> Transactions:
     def compiled(table: Table) -> rows.CompiledTable:
-        return compile_table(table, {**dict.fromkeys(range(1, 2048), "utf8mb4"), **CHARSETS})
+        return compile_table(table, charsets)
 
     position = MysqlPosition(Server(1), "", Scope())
     teller = Teller("db", tenant=None)
@@ -74,7 +74,7 @@ def reading(
         *("db", position),
         teller=teller,
         compile_table=compiled,
-        charset_of=charset_of,
+        charset_of=lambda number: charsets.get(number, ""),
         undone=undone,
         **options,
     )
@@ -222,3 +222,29 @@ def test_compressed_bytes_are_inflated_or_refused(data: bytes) -> None:
     for damaged in (packed[:-1], packed[:1] + b"\xff" + packed[2:], data):
         with contextlib.suppress(MalformedEventError):
             assert binlog.uncompressed(damaged) == data
+
+
+def described(kind: int, meta: bytes, *, count: int = 1) -> bytes:
+    """A TABLE_MAP of one column, or of none."""
+    types, columns = bytes([kind]) * count, bytes([count])
+    sized = bytes([len(meta) * count]) + meta * count
+    return bytes(8) + b"\1d\0\1t\0" + columns + types + sized + b"\1" * count + b"\4\2\1c"
+
+
+def test_a_table_without_columns_and_lengths_without_an_end_are_refused() -> None:
+    """S1: rows without columns have no end, and a length of sixteen bytes ends nowhere."""
+    with pytest.raises(MalformedEventError, match="no columns"):
+        tables.parse_table(described(3, b"", count=0))
+    for kind, meta in ((252, b"\x10"), (252, b"\0"), (255, b"\5"), (254, b"\xfc\x10")):
+        with pytest.raises(MalformedEventError, match=r"have \d+ bytes|of type 252"):
+            tables.parse_table(described(kind, meta))
+
+
+@pytest.mark.parametrize(("layout", "kind"), [("<d", 5), ("<f", 4)])
+@pytest.mark.parametrize(("value", "name"), [("nan", "NaN"), ("-inf", "-Infinity")])
+def test_a_number_that_is_none_is_not_null(layout: str, kind: int, value: str, name: str) -> None:
+    """A28: JSON has no word for it, and would say null."""
+    table = tables.parse_table(described(kind, b"\x08"))
+    read = compile_table(table, CHARSETS).read
+    assert read(b"\0" + struct.pack(layout, float(value)), 0)[0] == {"c": {"$numberDouble": name}}
+    assert read(b"\0" + struct.pack(layout, 1.5), 0)[0] == {"c": 1.5}

@@ -175,8 +175,6 @@ async def test_tls_is_spoken_with_the_server_whose_certificate_is_trusted(
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({"start": "snapshot"}, "not built for this kind of source"),
-        ({"on_position_lost": "snapshot"}, "not built for this kind of source"),
         ({"include": ["orders"]}, "is not `database.table`"),
         ({"ca": "ca.pem"}, "tls = 'verify'"),
         ({"tls": "verify", "key": "key.pem"}, "the certificate that it is of"),

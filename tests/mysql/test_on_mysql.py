@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -269,11 +269,14 @@ async def test_json_of_which_only_the_change_is_logged_is_told_whole(
 def plain(value: Any) -> Any:
     """A document with decimals as the numbers that the server shows."""
     if isinstance(value, dict):
-        members = cast("dict[str, Any]", value)
+        members: dict[str, Any] = value
         if "$numberDecimal" in members:
             return float(members["$numberDecimal"])
         return {name: plain(one) for name, one in members.items()}
-    return [plain(one) for one in cast("list[Any]", value)] if isinstance(value, list) else value
+    if isinstance(value, list):
+        items: list[Any] = value
+        return [plain(one) for one in items]
+    return value
 
 
 async def test_rows_that_a_foreign_key_changes_are_told(

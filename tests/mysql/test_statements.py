@@ -123,3 +123,14 @@ def test_a_name_without_a_database_where_there_is_none_is_unclear() -> None:
 def test_no_statement_stops_capture(statement: str) -> None:
     """S13: foreign and unparseable ones, too."""
     effects(statement, database="d")
+
+
+def test_a_backslash_is_what_the_session_says_that_it_is() -> None:
+    """S13: with NO_BACKSLASH_ESCAPES, it ends no text's end."""
+    statement = r"ALTER TABLE a COMMENT 'c:\', DROP PARTITION p, COMMENT 'x'"
+    told = effects(statement, database="d", escapes=False)
+    assert told == [
+        Altered(("d", "a")),
+        RowsChanged(("d", "a"), "DROP PARTITION"),
+    ]
+    assert effects(statement, database="d") == [Altered(("d", "a"))]

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from penstock.telemetry import REGISTRY, SERVE_REGISTRY
+from penstock.cli.pipeline_metrics import BEHIND, LAG, STALLED
+from penstock.telemetry import PIPELINE_REGISTRY, REGISTRY, SERVE_REGISTRY
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs/reference/monitoring.md"
@@ -33,7 +34,8 @@ THE_DESIGNS = [
 
 def declared_names() -> set[str]:
     declared = set[str]()
-    for registry in (REGISTRY, SERVE_REGISTRY):
+    declared |= {name for name, _ in (BEHIND, LAG, STALLED)}
+    for registry in (REGISTRY, SERVE_REGISTRY, PIPELINE_REGISTRY):
         for metric in registry.collect():
             suffix = "_total" if metric.type == "counter" else ""
             if not OF_A_PROCESS.match(metric.name):
@@ -63,3 +65,13 @@ def test_every_metric_is_asserted_after_some_workload() -> None:
     """P27: a metric that nothing increments is worse than none."""
     tests = "".join(path.read_text() for path in TESTS.rglob("test_*.py") if path != Path(__file__))
     assert [name for name in sorted(declared_names()) if name not in tests] == []
+
+
+def test_rules_and_dashboard_ask_for_metrics_that_there_are() -> None:
+    """A22: an alert on a metric that nobody has would never be told."""
+    deploy = TESTS.parent / "deploy"
+    for name in ("prometheus-rules.yml", "grafana-dashboard.json"):
+        asked = set(re.findall(r"penstock_\w+", (deploy / name).read_text()))
+        known = declared_names() | {"penstock_capture_up", "penstock_pipeline_batch_seconds_bucket"}
+        assert asked
+        assert asked <= known, name

@@ -28,6 +28,18 @@ def test_what_was_committed_survives_kill_9(start_mariadb: Callable[..., MariaDb
         assert cursor.fetchall() == ((1,),)
 
 
+def test_its_temporary_files_are_in_its_own_folder(
+    start_mariadb: Callable[..., MariaDbServer],
+) -> None:
+    """Others start at the same time, and remove what has the names of their own."""
+    server = start_mariadb()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@tmpdir")
+        assert cursor.fetchall() == ((str(server.temporary),),)
+        cursor.execute("CREATE TEMPORARY TABLE mysql.t AS SELECT 1 AS n")
+    assert server.temporary.is_relative_to(server.folder)
+
+
 @pytest.mark.server
 def test_it_dies_with_the_process_that_started_it(
     start_mariadb: Callable[..., MariaDbServer],

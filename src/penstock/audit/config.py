@@ -1,6 +1,7 @@
 """Where a trail is, and how it is kept."""
 
 import re
+from typing import Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -49,8 +50,8 @@ class TrailConfig(Config):
     staged_days: int = Field(
         7, gt=0, le=3650, description="Staged parts are kept so long once they are in the trail."
     )
-    compression: bool = Field(
-        False, description="Compress what is sent to MongoDB (zstd, or zlib where it is missing)."
+    compression: Literal["off", "zstd", "zlib"] = Field(
+        "off", description="Compress what is sent to MongoDB and what it answers."
     )
     retry_attempts: int = Field(
         5, ge=0, le=1000, description="Try again so often before the circuit opens."

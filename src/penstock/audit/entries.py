@@ -4,10 +4,12 @@ import hashlib
 from typing import Any, Final
 
 import bson
+from bson.errors import InvalidDocument, InvalidStringData
 
 from penstock.audit.chain import leaf_of, new_salt
 from penstock.audit.packing import Entry
 from penstock.audit.records import Record, Row, parts_of, record_of
+from penstock.errors import AuditError
 
 _U64: Final = (1 << 64) - 1
 SPILLED_FIELDS: Final = ("chg", "said")
@@ -25,6 +27,7 @@ def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
         "commit_rows": 1 if lone else row["commit_rows"],
         "commit_digest": check if lone else (row["commit_digest"] or 0) & _U64,
         "id": row["event_id"],
+        "timestamp": row["timestamp"] or 0,
     }
     if record is None:
         return Entry(**place, record=None)
@@ -33,7 +36,14 @@ def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
 
 def made_ready(record: Record, *, bytes_max: int) -> dict[str, Any]:
     """What an Entry has of its record: its BSON, a salt, the leaf, and what is spilled."""
-    data, spilled = bson.encode(record), None
+    try:
+        data, spilled = bson.encode(record), None
+    except (InvalidDocument, InvalidStringData) as error:
+        raise AuditError(
+            f"record {record['_id']} of {record['meta']['db']}.{record['meta']['tbl']} has a name "
+            f"that MongoDB cannot keep, as one with a zero byte is ({type(error).__name__}). "
+            f"Nothing of its batch was written. Leave the table out of the pipeline's collections."
+        ) from None
     if len(data) > bytes_max:
         record, spilled = _spill(record)
         data = bson.encode(record)

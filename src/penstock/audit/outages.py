@@ -18,6 +18,7 @@ from pymongo.errors import (
 from penstock.audit.config import TrailConfig
 from penstock.capture.breaker import Breaker, Circuit
 from penstock.errors import AuditError, TrailUnavailableError
+from penstock.telemetry import AUDIT_CIRCUIT_OPEN, AUDIT_RETRIES
 
 logger = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -95,18 +96,16 @@ class Patience:
         config: TrailConfig,
         *,
         stopping: threading.Event,
-        on_circuit: Callable[[Circuit], None] | None = None,
     ) -> None:
-        """`on_circuit` is told when the circuit opens or closes."""
         self._trail = trail
         self._config = config
         self._stopping = stopping
-        self._on_circuit = on_circuit
         self._breaker = Breaker(
             steady_seconds=time.monotonic,
             failures_max=config.retry_attempts + 1,
             open_seconds=config.circuit_seconds,
         )
+        AUDIT_CIRCUIT_OPEN.labels(trail).set(0)
 
     def call(self, act: Callable[[], T]) -> T:
         """What `act`, which may be repeated, returns at last.
@@ -126,6 +125,7 @@ class Patience:
                     raise refused(self._trail, error) from None
                 self._breaker.failed()
                 failures += 1
+                AUDIT_RETRIES.labels(self._trail).inc()
                 self._say(before, type(error).__name__, failures)
                 if self._breaker.circuit is Circuit.CLOSED:
                     pause = self._config.retry_first * 2 ** (failures - 1)
@@ -137,7 +137,7 @@ class Patience:
                 self._breaker.succeeded()
                 if before is not Circuit.CLOSED:
                     logger.warning("the audit trail is written again", trail=self._trail)
-                    self._tell(Circuit.CLOSED)
+                    AUDIT_CIRCUIT_OPEN.labels(self._trail).set(0)
                 return found
 
     def once(self, act: Callable[[], T]) -> T:
@@ -161,11 +161,7 @@ class Patience:
                 attempts=failures,
                 wait_seconds=self._config.circuit_seconds,
             )
-            self._tell(Circuit.OPEN)
-
-    def _tell(self, circuit: Circuit) -> None:
-        if self._on_circuit is not None:
-            self._on_circuit(circuit)
+            AUDIT_CIRCUIT_OPEN.labels(self._trail).set(1)
 
     def _wait(self, seconds: float) -> None:
         if self._stopping.wait(seconds) if seconds > 0 else self._stopping.is_set():

@@ -29,6 +29,8 @@ class Entry(NamedTuple):
     leaf: bytes = b""
     spilled: bytes | None = None
     """What is too large for the record: BSON of its content."""
+    timestamp: int = 0
+    """When it was committed, in Unix milliseconds."""
 
     @property
     def size(self) -> int:

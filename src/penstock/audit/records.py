@@ -21,7 +21,8 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     said*     of a ddl or gap: what the source said
 
 `copied`: of a copy, not a change that was seen. `keyless`: the table has no key, and the row's
-digest stands for one (A11). `partial`: the row before the change was not sent, so `chg` has no `f`.
+digest stands for one (A11). `partial`: the row before the change was not sent, so
+`chg` has no `f`; or an insert lacks columns.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -108,6 +109,7 @@ def _change(row: Row) -> Record:
     partial = False
     if operation == "i":
         chg = _from_to(None, after)
+        partial = bool(row["unchanged"])
     elif operation == "d":
         chg = _from_to(before, None)
         partial = before is None

@@ -74,8 +74,8 @@ class Trail:
         self.source = source
         self.config = config
         options: Document = {}
-        if config.compression:
-            options["compressors"] = "zstd,zlib"
+        if config.compression != "off":
+            options["compressors"] = config.compression
         try:
             self.client: MongoClient[Document] = MongoClient(
                 config.uri.get_secret_value(),

@@ -2,8 +2,8 @@
 
 A document of the log is Extended JSON (`penstock.extjson`), and so is nearly all of BSON. What BSON
 has no exact form for is text (a decimal of more than 34 digits), a decimal (an integer beyond 64
-bits, signed), or stays Extended JSON (MongoDB's own symbols, pointers and undefined). Nothing is
-rounded.
+bits, signed), or stays Extended JSON (an instant between two milliseconds; MongoDB's own symbols,
+pointers and undefined). Nothing is rounded.
 """
 
 from collections.abc import Sequence
@@ -75,10 +75,13 @@ def _decimal(text: str) -> Decimal128 | str:
     return Decimal128(exact)
 
 
-def _instant(said: str | dict[str, str]) -> DatetimeMS:
+def _instant(said: str | dict[str, str]) -> DatetimeMS | dict[str, str]:
     if isinstance(said, dict):
         return DatetimeMS(int(said["$numberLong"]))
-    return DatetimeMS(datetime.fromisoformat(said))
+    moment = datetime.fromisoformat(said)
+    if moment.microsecond % 1000:
+        return {"$date": said}
+    return DatetimeMS(moment)
 
 
 _WRAPPERS: Final = frozenset(

@@ -27,6 +27,7 @@ from penstock.audit.outages import Patience
 from penstock.audit.packing import Ended, Entry, Part, Place, Step
 from penstock.audit.trail import RAW, Document, Head, Staged, Trail, document_of_head
 from penstock.errors import AuditError, TrailConflictError, TrailMovedError, TrailTakenError
+from penstock.telemetry import AUDIT_KNOWN, AUDIT_PENDING_PARTS, AUDIT_RECORDS
 
 logger = structlog.get_logger(__name__)
 
@@ -160,6 +161,7 @@ class Writer:
         """Parts of a commit that never ended, ours or an older writer's; it comes again whole."""
         theirs = {"source": self._trail.source, "epoch": {"$lte": Int64(self._head.epoch)}}
         self._trail.staging.delete_many({**theirs, "status": "pending"})
+        AUDIT_PENDING_PARTS.labels(self._trail.source).set(0)
 
     # --- what the packer says -----------------------------------------------------------------
 
@@ -188,11 +190,15 @@ class Writer:
             batch = self._batch(self._head, entries, progress)
             outcome = self._patience.call(partial(self._attempt, batch))
             if outcome is Outcome.DONE:
-                self.written += len(entries)
+                self._count(len(entries))
                 break
             if outcome is Outcome.KNOWN:
                 entries = self._new(entries)
         self._progress = progress
+
+    def _count(self, records: int) -> None:
+        self.written += records
+        AUDIT_RECORDS.labels(self._trail.source).inc(records)
 
     def save(self, progress: str) -> None:
         """Everything up to `progress` is in the trail; stored at once, or after a while."""
@@ -304,6 +310,7 @@ class Writer:
         if self._transactions and not stored:
             raise TrailConflictError(trail=self._trail.source, record=f"at {self._head.at + 1}")
         self.known += len(stored)
+        AUDIT_KNOWN.labels(self._trail.source).inc(len(stored))
         return [entry for entry in entries if entry.id not in stored]
 
     def _spill(self, entries: Iterable[Entry]) -> None:
@@ -340,6 +347,7 @@ class Writer:
         still = {"_id": part["_id"], "status": "pending"}
         self._patience.call(lambda: self._trail.staging.replace_one(still, part, upsert=True))
         self._parts = batch.after
+        AUDIT_PENDING_PARTS.labels(self._trail.source).inc()
 
     def _unknown(self, entries: Sequence[Entry]) -> list[Entry]:
         entries = list(entries)
@@ -373,7 +381,7 @@ class Writer:
             self._patience.call(self._drop_pending)
             self._patience.call(self._adopt)
             raise TrailMovedError(trail=self._trail.source)
-        self.written += parts.at - self._head.at
+        self._count(parts.at - self._head.at)
         self._bring_in(staged)
         self._progress = progress
 
@@ -397,6 +405,7 @@ class Writer:
             staged=None,
         )
         self._patience.call(lambda: self._show(staged, after))
+        AUDIT_PENDING_PARTS.labels(self._trail.source).set(0)
         self._stand(after)
         self._progress = after.progress
 

@@ -18,6 +18,7 @@ from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings, SourceSettings
+    from penstock.spark.config import AuditPipelineConfig
 
 
 class SourceCheck(Protocol):
@@ -76,6 +77,8 @@ async def examine(settings: "Settings") -> list[Finding]:
     positions = await _positions(settings)
     for source in settings.sources.values():
         findings += await _source(source, positions.get(source.name))
+    for name, pipeline in settings.audit_pipelines.items():
+        findings += await asyncio.to_thread(_trail, name, pipeline)
     if not settings.sources:
         findings.append(
             Finding(
@@ -183,6 +186,22 @@ async def _source(source: "SourceSettings", position: str | None) -> list[Findin
     return [
         Finding(about=about, name=check.name, ok=check.ok, detail=check.detail, fix=check.fix)
         for check in checks
+    ]
+
+
+def _trail(name: str, config: "AuditPipelineConfig") -> list[Finding]:
+    """What an audit trail's own doctor says."""
+    from penstock.audit.doctor import doctor
+
+    return [
+        Finding(
+            about=f"pipelines.{name}",
+            name=check.name,
+            ok=check.ok,
+            detail=check.detail,
+            fix=check.fix,
+        )
+        for check in doctor(config.source, name, config)
     ]
 
 

@@ -43,6 +43,7 @@ def run(
     """
     from penstock.cli import logs
     from penstock.cli.config import load, missing_extra, near
+    from penstock.cli.pipeline_metrics import Meter, shown
     from penstock.cli.telling import Teller
 
     logs.configure(as_json=as_json, process="pipeline")
@@ -54,13 +55,20 @@ def run(
             f"Nothing was started."
         )
     try:
-        from penstock.spark.run import run_pipeline
+        from penstock.spark.run import PipelineProgress, run_pipeline
         from penstock.spark.session import local_session
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
 
     service = endpoint or settings.serve.flight
-    with _signals() as stop:
+    meter = Meter(name, service)
+    with _signals() as stop, shown(pipeline.metrics, meter):
+        teller = Teller(name, service, as_json=as_json, stop=stop)
+
+        def tell(progress: PipelineProgress) -> None:
+            meter.count(progress)
+            teller(progress)
+
         run_pipeline(
             name,
             pipeline,
@@ -69,7 +77,7 @@ def run(
             if master is None
             else local_session(app_name=f"penstock {name}", master=master),
             once=once,
-            on_progress=Teller(name, service, as_json=as_json, stop=stop),
+            on_progress=tell,
             stop=stop,
         )
 

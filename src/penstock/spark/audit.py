@@ -55,6 +55,7 @@ _ENTRY_SCHEMA: Final = arrow.schema(
         ("salt", pa.binary()),
         ("leaf", pa.binary()),
         ("spilled", pa.large_binary()),
+        ("timestamp", pa.int64()),
     ]
 )
 assert tuple(_ENTRY_SCHEMA.names) == Entry._fields
@@ -107,7 +108,10 @@ class AuditTarget:
         except StoppedError:
             raise TargetStoppedError from None
         return Applied(
-            entries=read.entries, rows=writer.written - before, sequence=read.last_sequence
+            entries=read.entries,
+            rows=writer.written - before,
+            sequence=read.last.sequence if read.last else 0,
+            timestamp=read.last.timestamp if read.last else 0,
         )
 
     def _steps(self, batch: "DataFrame", read: "_Read") -> Iterator[Step]:
@@ -118,7 +122,7 @@ class AuditTarget:
         )
         for entry in self._entries(batch):
             read.entries += 1
-            read.last_sequence = entry.sequence
+            read.last = entry
             yield from packer.add(entry)
         yield from packer.end()
 
@@ -151,7 +155,7 @@ class _Read:
     """How much of a batch was read."""
 
     entries = 0
-    last_sequence = 0
+    last: Entry | None = None
 
 
 def decide_start(pipeline: str, marker: str, bounds: Bounds, *, knowingly: bool) -> Progress:

@@ -31,6 +31,23 @@ class ReadingConfig(Config):
         description="Where a new pipeline starts: at the log's first entry, and not at all if that "
         "is gone; or knowingly at the oldest that is left. Where a pipeline stands it goes on.",
     )
+    metrics: str = Field(
+        "off",
+        description="Where the pipeline's process shows its metrics (`/metrics`), as "
+        "127.0.0.1:9464; on this machine only.",
+    )
+
+    @field_validator("metrics")
+    @classmethod
+    def _on_this_machine(cls, metrics: str) -> str:
+        if metrics == "off":
+            return metrics
+        host, colon, port = metrics.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{metrics!r} is not an address; write host:port, or off")
+        if host not in {"localhost", "127.0.0.1", "[::1]"}:
+            raise ValueError(f"{metrics!r} is not of this machine; write 127.0.0.1:{port}")
+        return metrics
 
     @field_validator("collections")
     @classmethod
@@ -109,7 +126,7 @@ class TablePipelineConfig(ReadingConfig):
         """Where the table of a collection is."""
         if len(self.collections) == 1:
             return self.path.rstrip("/")
-        return f"{self.path.rstrip('/')}/{_folder(collection)}"
+        return f"{self.path.rstrip('/')}/{folder_of(collection)}"
 
 
 class AuditPipelineConfig(ReadingConfig, TrailConfig):
@@ -145,7 +162,7 @@ def config_class(to: object) -> type[TablePipelineConfig] | type[AuditPipelineCo
     return TARGETS[to]
 
 
-def _folder(collection: str) -> str:
+def folder_of(collection: str) -> str:
     """A folder name that no file system, URL or table format reads in a way of its own.
 
     Anything but ASCII letters, digits, `_`, `-` and `.` is `~` and its UTF-8 in hex; so is a first

@@ -65,6 +65,9 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
     seconds: float
     """What the batch took, from its plan to the last commit."""
 
+    timestamp: int = 0
+    """When the last entry was committed, in Unix milliseconds; 0 where that is not known."""
+
     @property
     def entries_per_second(self) -> float:
         return self.entries / self.seconds if self.seconds else 0.0
@@ -361,6 +364,7 @@ def _progress(name: str, batch_id: int, result: Applied, seconds: float) -> Pipe
         rejected=result.rejected,
         sequence=result.sequence,
         seconds=seconds,
+        timestamp=result.timestamp,
     )
 
 

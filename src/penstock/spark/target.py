@@ -21,6 +21,8 @@ class Applied(Struct, frozen=True, kw_only=True):
     rejected: int = 0
     sequence: int = 0
     """The last one applied; 0 for an empty batch."""
+    timestamp: int = 0
+    """When that was committed, in Unix milliseconds; 0 where the target does not know."""
 
 
 class TargetStoppedError(Exception):

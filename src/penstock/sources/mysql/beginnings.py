@@ -23,10 +23,10 @@ class Beginning(NamedTuple):
     """Whether the next statement is all of it. MySQL says otherwise by a BEGIN."""
     alters_nothing: bool = False
     """Whether its ALTER only begins, or did not come about."""
-    thread: int = 0
-    """The session that wrote it; 0 where only its statements say it."""
     is_xa: bool = False
     """Whether MariaDB says that its rows wait for an XA COMMIT, or what became of such."""
+    thread: int = 0
+    """The session that wrote it; 0 where it does not say. MySQL says it with its BEGIN."""
 
 
 def beginning(event: Event, data: bytes) -> Beginning:
@@ -38,8 +38,8 @@ def beginning(event: Event, data: bytes) -> Beginning:
             event.timestamp * 1000,
             said.standalone,
             said.alters_nothing,
-            said.thread,
             said.xa_prepared or said.xa_completed,
+            said.thread,
         )
     read = tagged_begun if event.type == EventType.GTID_TAGGED_LOG else mysql_begun
     named = read(event.body)

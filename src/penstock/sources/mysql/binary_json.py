@@ -77,7 +77,7 @@ class _Reader:
         if kind == _LITERAL:
             return _LITERALS[data[at]]
         if kind == _DOUBLE:
-            return struct.unpack_from("<d", data, at)[0]
+            return extjson.exact(struct.unpack_from("<d", data, at)[0])
         if kind == _OPAQUE:
             column = data[at]
             size, at = self._length(at + 1)

@@ -81,6 +81,9 @@ class Event(NamedTuple):
     """Where the next event begins in its file; 0 for what is in no file."""
     flags: int
     body: bytes
+    begin: int = 0
+    """Where in its file it begins; 0 where that is not said. From MariaDB 11.4 on, what was in a
+    transaction's cache does not say it; nor what is compressed with its transaction."""
 
 
 _ENDS_STATEMENT: Final = 0x01
@@ -89,15 +92,6 @@ _ENDS_STATEMENT: Final = 0x01
 def ends_statement(body: bytes) -> bool:
     """Whether the last of a statement's rows are in a ROWS event."""
     return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
-
-
-def offset_of(event: Event, data: bytes) -> int | None:
-    """Where in its file an event begins; None where it does not say.
-
-    From MariaDB 11.4 on, what was in a transaction's cache does not; nor what is compressed with
-    its transaction in MySQL.
-    """
-    return event.end - len(data) if event.end else None
 
 
 class Checksums:
@@ -126,7 +120,8 @@ class Checksums:
             if checked and not _is_proven(data):
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
         stop = size - CHECKSUM_BYTES if checked else size
-        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop])
+        begin = max(0, end - size) if end else 0
+        return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop], begin)
 
 
 _IN_USE: Final = 0x01
@@ -256,8 +251,16 @@ class Query(NamedTuple):
     thread: int
     collation: int
     """Of the character set in which its session wrote it; 0 where it does not say."""
+    sql_mode: int = 0
+    """Bits of its session's sql_mode."""
+
+    @property
+    def escapes(self) -> bool:
+        """Whether a backslash in a text begins an escape."""
+        return not self.sql_mode & _NO_BACKSLASH_ESCAPES
 
 
+_NO_BACKSLASH_ESCAPES: Final = 1 << 20
 _QUERY = Layout("<IIBHH")
 
 
@@ -279,28 +282,32 @@ def query(body: bytes, *, compressed: bool = False) -> Query:
         text.decode(errors="surrogateescape"),
         error,
         thread,
-        _client_collation(body[_QUERY.size : start]),
+        *_of_session(body[_QUERY.size : start]),
     )
 
 
-_CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 4, 5, 6
+_SQL_MODE, _CLIENT_CHARSET, _TIME_ZONE, _CATALOG = 1, 4, 5, 6
 _VARIABLE_BYTES: Final = {0: 4, 1: 8, 3: 4, 7: 2, 8: 2, 9: 8}
 """Of the session's variables that have one length: flags, SQL mode, auto increment, ..."""
 
 
-def _client_collation(variables: bytes) -> int:
-    at = 0
+def _of_session(variables: bytes) -> tuple[int, int]:
+    """The collation of a statement's session, and its sql_mode; 0 for what is not said."""
+    at = mode = 0
     while at < len(variables):
         code, at = variables[at], at + 1
         if code == _CLIENT_CHARSET:
-            return int.from_bytes(variables[at : at + 2], "little")
+            return int.from_bytes(variables[at : at + 2], "little"), mode
         if code in {_TIME_ZONE, _CATALOG}:
             at += 1 + int.from_bytes(variables[at : at + 1], "little")
         elif code in _VARIABLE_BYTES:
-            at += _VARIABLE_BYTES[code]
+            size = _VARIABLE_BYTES[code]
+            if code == _SQL_MODE:
+                mode = int.from_bytes(variables[at : at + size], "little")
+            at += size
         else:
-            return 0
-    return 0
+            break
+    return 0, mode
 
 
 class Rotation(NamedTuple):

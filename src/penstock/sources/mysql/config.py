@@ -3,7 +3,7 @@
 import re
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
@@ -133,15 +133,19 @@ class MysqlSourceConfig(Config):
         description="Whose an event is: a constant, or `{field = ...}` of the row, "
         "`{id_prefix = ...}` or `{id_field = ...}` of its key. Default: the event's database.",
     )
-    start: Literal["now", "beginning"] = Field(
+    start: Literal["now", "snapshot", "beginning"] = Field(
         "now",
-        description="Where to start without a position: at the next transaction, or at the oldest "
-        "that the server still holds.",
+        description="Where to start without a position: at the next transaction, with a copy of "
+        "what is there, or at the oldest transaction that the server still holds.",
     )
-    on_position_lost: Literal["halt", "gap"] = Field(
+    on_position_lost: Literal["halt", "snapshot", "gap"] = Field(
         "halt",
         description="When the server no longer holds what follows our position: a gap is recorded, "
-        "and capture stops, or goes on from now.",
+        "and capture stops, copies everything again, or goes on from now. With `snapshot`, tables "
+        "whose rows a statement changed without a word are copied again, too.",
+    )
+    snapshot_chunk_documents: int = Field(
+        2000, gt=0, le=100_000, description="Rows copied between two looks at the stream."
     )
     on_cascades: Literal["halt", "ignore"] = Field(
         "halt",
@@ -179,16 +183,6 @@ class MysqlSourceConfig(Config):
     connect_timeout: Seconds = Field(
         10.0, gt=0, le=3600, description="Wait so long for a connection, or an answer."
     )
-
-    @field_validator("start", "on_position_lost", mode="before")
-    @classmethod
-    def _no_copies(cls, value: Any) -> Any:
-        if value == "snapshot":
-            raise ValueError(
-                "copying tables that are there already ('snapshot') is not built for this kind of "
-                "source; load them by other means, and capture what changes from now"
-            )
-        return value
 
     @field_validator("actor")
     @classmethod

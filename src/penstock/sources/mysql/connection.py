@@ -27,7 +27,10 @@ GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
-_NO_TABLE: Final = frozenset({1049, 1146})
+NO_TABLE: Final = frozenset({1049, 1146})
+"""There is no such table, or database."""
+GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
+"""The connection was closed, as for being idle."""
 _PASSING: Final = frozenset(
     {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1317, 1927}
 )
@@ -154,6 +157,13 @@ def _one_line(gtids: str) -> str:
     return "".join(gtids.split())
 
 
+NO_COPIES: Final = (
+    "tables of a MySQL are not copied: it does not say at which place of its binlog a snapshot is",
+    "load what is there by other means; leave 'snapshot' out of start and on_position_lost",
+)
+"""An obstacle, of who wants copies."""
+
+
 def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, str]]:
     """What keeps a server from being captured, each with what mends it.
 
@@ -202,8 +212,8 @@ def _has_column(connection: Connected, view: str, column: str) -> bool:
     return bool(ask(connection, f"SHOW COLUMNS FROM information_schema.{view} LIKE %s", column))
 
 
-def virtual_columns(connection: Connected, database: str, table: str) -> frozenset[str]:
-    """The columns of a table whose values the server computes when it is asked.
+def virtual_columns(connection: Connected, database: str, table: str) -> dict[str, bool]:
+    """The columns of a table, and whether the server computes their values when it is asked.
 
     It does not compute them for its binlog, which holds what happened to be there. None of a table
     that is not there any more. Raises a MySQLError where we may not see it, which says no word.
@@ -211,7 +221,7 @@ def virtual_columns(connection: Connected, database: str, table: str) -> frozens
     rows = ask(
         connection,
         "SELECT COLUMN_NAME, EXTRA FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND "
-        "TABLE_NAME = %s",
+        "TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
         database,
         table,
     )
@@ -219,9 +229,9 @@ def virtual_columns(connection: Connected, database: str, table: str) -> frozens
         try:
             ask(connection, f"SELECT 1 FROM {_quoted(database, table)} LIMIT 0")  # noqa: S608
         except pymysql.MySQLError as error:
-            if code_of(error) not in _NO_TABLE:
+            if code_of(error) not in NO_TABLE:
                 raise
-    return frozenset(str(name) for name, extra in rows if "VIRTUAL" in str(extra).upper())
+    return {str(name): "VIRTUAL" in str(extra).upper() for name, extra in rows}
 
 
 def _quoted(database: str, table: str) -> str:
@@ -233,7 +243,7 @@ def tables(connection: Connected, scope: Scope) -> list[tuple[str, str]]:
     rows = ask(
         connection,
         "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES "
-        "WHERE TABLE_TYPE = 'BASE TABLE'",
+        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED')",
     )
     return [one for one in ((str(database), str(name)) for database, name in rows) if one in scope]
 
@@ -258,7 +268,7 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
         try:
             ((_, definition, *_),) = ask(connection, f"SHOW CREATE TABLE {_quoted(database, name)}")
         except pymysql.MySQLError as error:
-            if code_of(error) not in _NO_TABLE:
+            if code_of(error) not in NO_TABLE:
                 raise
             continue  # it was dropped meanwhile
         if _CASCADES.search(str(definition)):

@@ -15,22 +15,27 @@ class Described(Struct):
     columns: list[str]
     key: list[str]
     """Those of the key by which a row is known; not in the key's own order."""
+    virtual: list[str]
+    """Those that are computed when they are asked."""
 
 
 def described(connection: Connected, scope: Scope) -> dict[tuple[str, str], Described]:
     """The captured tables that are there."""
-    found = {table: Described([], []) for table in tables(connection, scope)}
+    found = {table: Described([], [], []) for table in tables(connection, scope)}
     rows = ask(
         connection,
-        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_KEY FROM information_schema.COLUMNS "
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_KEY, EXTRA "
+        "FROM information_schema.COLUMNS "
         "ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION",
     )
-    for database, table, column, key in rows:
+    for database, table, column, key, extra in rows:
         one = found.get((str(database), str(table)))
         if one is not None:
             one.columns.append(str(column))
             if key == "PRI":  # so is the first unique key without NULL, where no other is primary
                 one.key.append(str(column))
+            if "VIRTUAL" in str(extra).upper():
+                one.virtual.append(str(column))
     return found
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
+    NO_COPIES,
     Connected,
     Facts,
     ask,
@@ -60,6 +61,9 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
         checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
+        if not found.is_mariadb and "snapshot" in (config.start, config.on_position_lost):
+            why, remedy = NO_COPIES
+            checks.append(Check(name="copies", ok=False, detail=why, fix=remedy))
         if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:

@@ -93,6 +93,40 @@ class Teller:
             structs.replace(come, origin=moved(come.origin, source=old[1])),
         ]
 
+    def row(
+        self, row: Document, compiled: CompiledTable, *, copy: str, number: int, seconds: int
+    ) -> ChangeEvent:
+        """A row of a copy, told apart from other copies' by `copy`.
+
+        `number` tells equal rows of a table without a key apart. Raises ValueError as `change`.
+        """
+        table = compiled.table
+        full = Raw(_encoder.encode(row))
+        document_id, key, of = _key(compiled, row, full)
+        where = f"snapshot:{copy}:{table.database}.{table.name}:{bytes(key).decode()}"
+        if not compiled.key:
+            where = f"{where}:{number}"
+        if self._rule is None:
+            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+        else:
+            tenant = self._rule.of(of, after=row, before=None)
+        return ChangeEvent(
+            event_id=event_id(self._source, where, 0),
+            source=self._source,
+            database=table.database,
+            tenant=tenant,
+            collection=table.name,
+            cluster_time=ClusterTime(seconds),
+            timestamp=seconds * 1000,
+            position=where,
+            document_id=document_id,
+            key=key,
+            operation=Operation.INSERT,
+            full_document=full,
+            snapshot=True,
+            full_document_as_of_event=True,
+        )
+
     def _event(
         self,
         operation: Operation,
@@ -124,6 +158,7 @@ class Teller:
             position=position,
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
+            schema_version=compiled.version,
             document_id=key[0],
             key=key[1],
             operation=operation,
@@ -154,6 +189,30 @@ class Teller:
             transaction=place.gtid,
             origin=place.origin.of(ordinal),
             operation=operation,
+            description=Raw(json.encode(said)),
+        )
+
+    def shape(self, compiled: CompiledTable, place: Place) -> SchemaEvent:
+        """What the columns of a table are now, before the first row that is read by them.
+
+        It has no number in its transaction: those of the rows are the same whoever was told what.
+        """
+        database, name = compiled.table.database, compiled.table.name
+        said = {"ns": {"db": database, "coll": name}, **compiled.shape}
+        identity = f"{place.gtid}:shape:{database}.{name}:{compiled.version}"
+        return SchemaEvent(
+            event_id=event_id(self._source, identity, 0),
+            source=self._source,
+            database=database,
+            tenant=control_tenant(self._tenant, database=database, source=self._source),
+            collection=name,
+            cluster_time=ClusterTime(place.seconds),
+            timestamp=place.millis,
+            position=f"{place.gtid}:{place.ordinal}",
+            schema_version=compiled.version,
+            transaction=place.gtid,
+            origin=place.origin.here(),
+            operation="modify",
             description=Raw(json.encode(said)),
         )
 

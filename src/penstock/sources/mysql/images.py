@@ -12,13 +12,11 @@ Source: the MariaDB documentation, "Annotate_rows_log_event".
 from collections.abc import Iterable, Sequence
 
 from penstock.sources.mysql import statements
-from penstock.sources.mysql.binlog import Event, EventType
 from penstock.sources.mysql.rows import Change, UnreadableTableError
 from penstock.sources.mysql.tables import Table, named
 
 _TEXT_BYTES = 64 << 10
 """Of a statement: where its verb is, and the names of its tables."""
-_STATEMENT_ENDS = 0x01
 
 
 class Images:
@@ -26,22 +24,16 @@ class Images:
 
     def __init__(self, *, allowed: bool) -> None:
         """`allowed`: rows may lack columns at all."""
-        self._allowed = allowed
+        self.allowed = allowed
         self._statement: str | None = None
 
-    def annotated(self, event: Event) -> None:
-        """An ANNOTATE_ROWS or ROWS_QUERY event: the statement of the rows that follow."""
-        # MySQL has a byte of the length first, which counts no further than 255.
-        body = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
-        self._statement = body[:_TEXT_BYTES].decode(errors="surrogateescape")
+    def stated(self, text: bytes) -> None:
+        """The statement of the rows that follow, as the session wrote it."""
+        if self.allowed:
+            self._statement = text[:_TEXT_BYTES].decode(errors="surrogateescape")
 
-    def rows(self, body: bytes) -> None:
-        """A ROWS event was read."""
-        if int.from_bytes(body[6:8], "little") & _STATEMENT_ENDS:
-            self._statement = None
-
-    def forget(self) -> None:
-        """The transaction ended."""
+    def ends(self) -> None:
+        """The statement ended, or its transaction."""
         self._statement = None
 
     def check(self, rows: Sequence[Change], table: Table, mapped: Iterable[bytes]) -> None:
@@ -53,7 +45,7 @@ class Images:
         if row.sent is None and not row.before_lacks:
             return
         name = f"{table.database}.{table.name}"
-        if not self._allowed:
+        if not self.allowed:
             raise UnreadableTableError(
                 f"rows of {name} that lack columns: binlog_row_image is not FULL (on_partial_rows "
                 f"= 'decode' has them told without those)"
@@ -69,6 +61,6 @@ class Images:
             raise UnreadableTableError(
                 f"rows of {name} that lack columns, and may be of a REPLACE, which resets columns "
                 f"and does not log that (or their statement is not in the binlog: "
-                f"binlog_annotate_row_events, or binlog_rows_query_log_events of MySQL): set "
+                f"binlog_annotate_row_events, and MySQL's binlog_rows_query_log_events): set "
                 f"binlog_row_image to FULL"
             )

@@ -14,7 +14,7 @@ from penstock.sources.mysql.tables import Table, parse_table, table_id
 Compile = Callable[[Table], CompiledTable]
 _TABLES_MAX: Final = 4096
 """Tables, as of one place, that are kept compiled."""
-_NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
+NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
 """What rows refer to that only say that a statement ends; the first may be a table's, too."""
 
 
@@ -51,7 +51,7 @@ class MappedTables:
     def is_of_none(self, body: bytes) -> bool:
         """Whether a ROWS event only says that a statement ends."""
         which = refers_to(body)
-        return which in _NO_TABLE and which not in self._numbered
+        return which in NO_TABLE and which not in self._numbered
 
     def of(self, body: bytes) -> CompiledTable | None:
         """The table of a ROWS event; None if nobody captures it. Raises MalformedEventError."""

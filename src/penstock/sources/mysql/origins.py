@@ -113,6 +113,12 @@ class Origin:
         """What follows was written by this session; 0 where that is not said."""
         self._thread = b',"thread":%d' % thread if thread else b""
 
+    def elsewhere(self, file: str, offset: int, thread: int) -> None:
+        """What follows was written before this transaction, by that session: with another one,
+        which begins in `file` at `offset`."""
+        self._file, self._offset = _encode(file), offset
+        self.by(thread)
+
     def stated(self, text: Callable[[], str]) -> None:
         """What follows is of a statement; its `text` is asked for only if something is told."""
         self._statement = text if self._rules.wants_text else None
@@ -124,10 +130,13 @@ class Origin:
         self._statement = self._said_at = None
         self._actor = b""
 
-    def at(self, offset: int | None) -> None:
-        """What follows is of the binlog event at `offset`; None: of one without a place."""
-        at = self._offset if offset is None else offset
-        self._head = b'{"file":%b,"offset":%d%b' % (self._file, at, self._thread)
+    def at(self, offset: int) -> None:
+        """What follows is of the binlog event at `offset`; 0: of one that does not say where."""
+        self._head = b'{"file":%b,"offset":%d%b' % (
+            self._file,
+            offset or self._offset,
+            self._thread,
+        )
         self._rest = None
         if self._statement is None:
             self._settle()
@@ -141,6 +150,10 @@ class Origin:
         """What the event of that number, in the transaction, says."""
         rest = self._rest
         return self._first(number) if rest is None else rest
+
+    def here(self) -> Raw:
+        """The place alone, for what is told beside the rows that are read."""
+        return Raw(self._head + b"}")
 
     def _first(self, number: int) -> Raw:
         assert self._statement is not None

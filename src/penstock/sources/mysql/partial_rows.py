@@ -40,8 +40,13 @@ def partial_changes(
     size, whole = (count + 7) // 8, (1 << count) - 1
     for _ in range(2):
         if int.from_bytes(body[at : at + size], "little") & whole != whole:
-            raise UnreadableTableError("rows that lack columns: binlog_row_image is not FULL")
+            table = f"{compiled.table.database}.{compiled.table.name}"
+            raise UnreadableTableError(
+                f"rows of {table} that lack columns, and of JSON say only what changed: "
+                f"binlog_row_image is not FULL, and binlog_row_value_options is PARTIAL_JSON"
+            )
         at += size
+    # Of rules for columns, what they make of whole values: a change is of the value as it was.
     readers: dict[int, RowReader] = {0: compiled.read_bare}
     flags_bytes = (sum(column.type == ColumnType.JSON for column in columns) + 7) // 8
     found: list[Change] = []
@@ -60,11 +65,8 @@ def partial_changes(
             after, at = readers[flags](body, at)
             if flags:
                 after = _applied(before, after)
-            if compiled.rules is not None:
-                # Of whole values only: what changed is found in the one before as it is.
-                before, after = compiled.rules.apply(before), compiled.rules.apply(after)
-            found.append(Change(before, after))
-    except (struct.error, IndexError) as error:
+            found.append(Change(compiled.ruled(before), compiled.ruled(after)))
+    except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     if at != len(body):
         raise MalformedEventError("rows that end too early")

@@ -61,7 +61,7 @@ def payload_events(body: bytes) -> Iterator[Event]:
             inner = _read(source, size - HEADER_BYTES)
             if len(inner) != size - HEADER_BYTES:
                 raise MalformedEventError("a compressed transaction that ends within an event")
-            yield Event(kind, timestamp, 0, flags, inner)  # it is nowhere in the file
+            yield Event(kind, timestamp, 0, flags, inner)  # what it says of its place is of none
     except OSError as error:
         raise MalformedEventError("a compressed transaction that zstd does not take") from error
 

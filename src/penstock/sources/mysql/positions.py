@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RequestError
 from penstock.sources.mysql.binlog import Gtid
+from penstock.sources.mysql.copying import Copying, begun_anew
 from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shape
 
 Flavour = Literal["mariadb", "mysql", "mysql_files"]
 """How a place is said: the last GTID of each domain; a set of GTIDs; a file, and a place in it."""
@@ -56,6 +58,10 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it."""
     flavour: Flavour = "mariadb"
+    shapes: tuple[Shape, ...] = ()
+    """What is known here of tables that their TABLE_MAP does not say (record 0022)."""
+    copying: Copying | None = None
+    """How far a copy is."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:
@@ -83,6 +89,33 @@ def parse_position(text: str) -> MysqlPosition:
             f"nothing was captured. Run that version."
         )
     return position
+
+
+def moved(source: str, position: str, *, before: str | None) -> str:
+    """As `penstock.ports.Moves.moved`."""
+    try:
+        place = parse_position(position)
+    except ConfigError as error:
+        raise RequestError(
+            f"{source}: that is no position of a MySQL source. Nothing was changed. Take one from "
+            f"`penstock checkpoint show --json`."
+        ) from error
+    stood = None if before is None else _parsed(before)
+    copying = begun_anew(place.copying, None if stood is None else stood.copying)
+    return structs.replace(place, copying=copying, gap_said=False).text()
+
+
+def is_copying(position: str) -> bool:
+    """As `penstock.ports.Moves.is_copying`; False for the position of another kind of source."""
+    known = _parsed(position)
+    return known is not None and known.copying is not None
+
+
+def _parsed(position: str) -> MysqlPosition | None:
+    try:
+        return parse_position(position)
+    except ConfigError:
+        return None
 
 
 def all_gtids(text: str) -> list[Gtid]:

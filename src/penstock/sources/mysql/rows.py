@@ -21,6 +21,7 @@ from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
 from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
+from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
@@ -50,16 +51,20 @@ class CompiledTable(NamedTuple):
     table: Table
     read: RowReader
     """Reads a row that has all columns."""
+    read_bare: RowReader
+    """As `read`, but before the rules of columns are applied."""
+    ruled: Callable[[Document], Document]
+    """What the rules make of a row that was read so."""
     key: tuple[str, ...]
     """The names of the key's columns; empty without a primary key."""
     told: Mapping[int, str]
     """The columns that a row's document has, by their number."""
     read_some: Callable[[int], RowReader]
     """What reads a row that has some columns: a bit for each of all."""
-    read_bare: RowReader
-    """As `read`, before the rules of columns."""
-    rules: TableRules | None
-    """Those rules."""
+    version: int
+    """Of its shape, as events say it."""
+    shape: Mapping[str, Any]
+    """Its columns and its key, as a schema event says them."""
 
 
 class Change(NamedTuple):
@@ -156,7 +161,7 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
             compiled.read if image == whole else compiled.read_some(image) for image in images
         ]
         found = _rows(kind, body, at, readers[0], readers[-1])
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     return _of_images(kind, found, images, compiled)
 
@@ -270,7 +275,11 @@ class _Writer:
         fixed = _FIXED.get((kind, column.unsigned))
         if fixed is not None:
             layout = self.name(Layout(f"<{fixed[0]}").unpack_from)
-            return [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            lines = [f"{into}, = {layout}(b, p)", f"p += {fixed[1]}"]
+            if kind in {ColumnType.FLOAT, ColumnType.DOUBLE}:
+                # No server takes what is no number today, and JSON would make a null of it.
+                lines.append(f"if {into} - {into}: {into} = {self.name(extjson.exact)}({into})")
+            return lines
         match kind:
             case ColumnType.INT24:
                 signed = "" if column.unsigned else ", signed=True"
@@ -412,6 +421,7 @@ def compile_table(
         ruled = rules.of((table.database, table.name), names, key) if rules else None
     except ForbiddenRuleError as error:
         raise UnreadableTableError(str(error)) from error
+    version = version_of(table, without)
     if ruled is not None:
         without |= ruled.left_out
     told = {i: one.name for i, one in enumerate(table.columns) if one.name not in without}
@@ -427,8 +437,29 @@ def compile_table(
         return read if ruled is None else _ruled(read, ruled)
 
     whole = (1 << len(table.columns)) - 1
-    bare = _reader(table, charsets, told, whole)
-    return CompiledTable(table, reader(whole), key, told, reader, bare, ruled)
+    if ruled is None:
+        bare, apply = reader(whole), as_it_is
+    else:
+        bare, apply = _reader(table, charsets, told, whole), ruled.apply
+    return CompiledTable(
+        *(table, reader(whole), bare, apply, key, told, reader),
+        version=version,
+        shape={"schemaVersion": version, **described(table, charsets, told.values())},
+    )
+
+
+def as_it_is(row: Document) -> Document:
+    """What no rule is of."""
+    return row
+
+
+def without_bytes(table: Table, key: tuple[str, ...]) -> CompiledTable:
+    """A table whose rows are read by SELECT: of the binlog's, nothing is known here."""
+
+    def read(_data: bytes, _at: int) -> tuple[Document, int]:
+        raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
+
+    return CompiledTable(table, read, read, as_it_is, key, {}, lambda _: read, version=0, shape={})
 
 
 def _reader(
@@ -468,6 +499,6 @@ def _unread(column: Column) -> Column:
     """The column as bytes of the same length: what is not told needs no character set."""
     if column.type in {ColumnType.ENUM, ColumnType.SET}:
         return structs.replace(column, type=ColumnType.BIT, meta=8 * column.meta)
-    if column.type in _OF_MYSQL:
+    if column.type in _WITH_LENGTH:
         return structs.replace(column, type=ColumnType.BLOB, collation=BINARY_COLLATION)
     return structs.replace(column, collation=BINARY_COLLATION)

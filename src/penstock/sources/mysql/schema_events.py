@@ -23,15 +23,13 @@ class StatementTeller:
 
         Raises MalformedEventError for one that changes rows.
         """
-        scope = self._scope
-        shown = self._origins.shown(text)
-        facts = {} if shown is None else {"statement": shown}
+        scope, facts = self._scope, self._facts(text)
         if isinstance(effect, statements.RowsAsStatement):
             raise MalformedEventError(
                 f"{effect.verb} as a statement: its session had another binlog_format than ROW"
             )
         if isinstance(effect, statements.Unclear):
-            return [self.gap(("", ""), "unclear_statement", facts, place)]
+            return [self._gap(("", ""), "unclear_statement", facts, place)]
         if isinstance(effect, statements.DatabaseDropped):
             return [self._teller.schema("dropDatabase", (effect.database, ""), place, facts)]
         if isinstance(effect, statements.Renamed):
@@ -39,7 +37,7 @@ class StatementTeller:
         if effect.table not in scope:
             return ()
         if isinstance(effect, statements.RowsChanged):
-            return [self.gap(effect.table, "unlogged_rows", {**facts, "how": effect.how}, place)]
+            return [self._gap(effect.table, "unlogged_rows", {**facts, "how": effect.how}, place)]
         words = {
             statements.Created: ("create",),
             statements.Dropped: ("drop",),
@@ -71,10 +69,19 @@ class StatementTeller:
         if effect.to in scope:
             # Its rows were never told.
             dropped = self._teller.schema("drop", effect.to, place, facts)
-            return [dropped, self.gap(effect.to, "renamed_into_scope", facts, place)]
+            return [dropped, self._gap(effect.to, "renamed_into_scope", facts, place)]
         return ()
 
-    def gap(
+    def prepared_before(self, text: str, place: Place) -> AnyEvent:
+        """What is told of an XA COMMIT, whose text this is, of rows from before the beginning."""
+        return self._gap(("", ""), "xa_prepared_before", self._facts(text), place)
+
+    def _facts(self, text: str) -> dict[str, str]:
+        """What is told of a statement with what it did."""
+        shown = self._origins.shown(text)
+        return {} if shown is None else {"statement": shown}
+
+    def _gap(
         self, table: tuple[str, str], reason: str, facts: dict[str, str], place: Place
     ) -> AnyEvent:
         """Changes of a table, or of any, that are not told."""

@@ -4,6 +4,7 @@
 calls them in a thread, and `abort` from any other to have them return.
 """
 
+import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +21,21 @@ from penstock.errors import (
     PositionLostError,
     SourceChangedError,
     SourceError,
-    SourceSilentError,
     UndecodableError,
 )
 from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
-from penstock.sources.mysql.binlog import Checksums, Event, EventType, MalformedEventError
+from penstock.sources.mysql.binlog import (
+    Checksums,
+    Event,
+    EventType,
+    MalformedEventError,
+    gtid_of,
+)
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
+    GONE,
+    NO_COPIES,
     Connected,
     Facts,
     abort,
@@ -43,13 +51,24 @@ from penstock.sources.mysql.connection import (
     translated,
     virtual_columns,
 )
+from penstock.sources.mysql.copier import Copier
+from penstock.sources.mysql.copying import (
+    Name,
+    Policy,
+    begun_anew,
+    everything,
+    with_tables,
+    without,
+)
 from penstock.sources.mysql.described import described, forbidden, keyed_anew
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.history import is_ours
 from penstock.sources.mysql.holdings import flavour_of, holdings
+from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shape, Shapes, chosen
 from penstock.sources.mysql.stream import BinlogStream
 from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions, Undone
@@ -57,10 +76,9 @@ from penstock.sources.mysql.transactions import Transactions, Undone
 logger = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+_HASH_OF_KEY: Final = re.compile(r"DB_ROW_HASH_\d+")
 SAY_SECONDS: Final = 1.0
 """Where nothing that passes is captured, the position is told so often."""
-_GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
-"""The connection was closed, as for being idle."""
 
 Item = Commit | Fragment
 
@@ -71,6 +89,8 @@ class Step(NamedTuple):
     items: list[Item]
     error: PenstockError | None = None
     """To be raised behind the items."""
+    begun: bool = False
+    """Whether the copies that were asked for are under way from here on."""
 
 
 class Session:
@@ -92,6 +112,8 @@ class Session:
         self._undone = undone
         self._teller = Teller(source, tenant=config.tenant)
         self._rules = config.columns.rules
+        self._copier = Copier(source, config, self._teller)
+        self._listener = Listener(source, silence_seconds_max=config.deadline_seconds)
         self._checksums = Checksums()
         self._asking: Connected | None = None
         self._streaming: Connected | None = None
@@ -129,16 +151,20 @@ class Session:
         if known is None:
             flavour = flavour_of(found)
             theirs = holdings(asking, found, flavour)
-            gtids = theirs.end if self._config.start == "now" else theirs.before
+            gtids = theirs.before if self._config.start == "beginning" else theirs.end
             position = begun_at(server, gtids, self._config.scope, flavour)
+            if self._config.start != "beginning":
+                position = structs.replace(position, shapes=self._shapes_now(asking))
+            if self._config.start == "snapshot":
+                position = structs.replace(position, copying=self._copier.everything())
         else:
             position = known
             lost = self._lost(asking, found, known, server)
             if lost is not None:
                 events, position, error = self._gap(found, known, lost)
             position = structs.replace(position, server=server)
-            events += self._rescoped(position)
-            position = structs.replace(position, scope=self._config.scope)
+            scoped, position = self._rescoped(position)
+            events += scoped
         self._transactions = Transactions(
             self._source,
             position,
@@ -149,6 +175,10 @@ class Session:
             undone=self._undone,
             origins=self._config.origin_rules,
             partial_rows=self._decodes_partial,
+            policy=Policy(
+                new=self._config.start == "snapshot",
+                lost=self._config.on_position_lost == "snapshot",
+            ),
         )
         if error is None:
             self._open(found, position)
@@ -156,6 +186,11 @@ class Session:
 
     def _require(self, found: Facts) -> None:
         unfit = obstacles(found, partial_rows=self._decodes_partial)
+        if not found.is_mariadb and "snapshot" in (
+            self._config.start,
+            self._config.on_position_lost,
+        ):
+            unfit.append(NO_COPIES)
         if unfit:
             why, remedy = unfit[0]
             raise ConfigError(
@@ -199,6 +234,12 @@ class Session:
                 f"and nothing was skipped. Correct `columns` of this source."
             )
 
+    def _shapes_now(self, asking: Connected) -> tuple[Shape, ...]:
+        shapes = Shapes()
+        for table, one in described(asking, self._config.scope).items():
+            shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
+        return shapes.kept()
+
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config
         streaming = connect(self._source, config, read_seconds=config.connect_timeout)
@@ -214,7 +255,7 @@ class Session:
             heartbeat_seconds=config.heartbeat_seconds,
             statements=config.origin_rules.wants_text or self._decodes_partial,
         )
-        self._stream.deadline(config.deadline_seconds)
+        self._listener.begin(self._stream)
 
     # --- a lost position -------------------------------------------------------------------------
 
@@ -284,23 +325,31 @@ class Session:
             )
         if halts:
             error = PositionLostError(source=self._source, position=known.gtids, detail=why)
-            return events, structs.replace(known, gap_said=True), error
-        return events, _at(known, str(until)), None
+            halted = structs.replace(known, gap_said=True, copying=begun_anew(known.copying))
+            return events, halted, error
+        copying = begun_anew(known.copying)
+        if self._config.on_position_lost == "snapshot":
+            copying = everything(seconds=known.at)
+        return events, structs.replace(_at(known, str(until)), copying=copying), None
 
     # --- a change of scope -----------------------------------------------------------------------
 
-    def _rescoped(self, position: MysqlPosition) -> list[AnyEvent]:
-        """What is said of a scope that is not that of the position.
+    def _rescoped(self, position: MysqlPosition) -> tuple[list[AnyEvent], MysqlPosition]:
+        """What is said of a scope that is not that of the position, and the position with ours.
 
         The stream goes on where it was: changes of tables that are new to the scope are captured
-        from there on, and what they held before is not.
+        from there on. What they held before is copied if `start` says so.
         """
         before, after = position.scope, self._config.scope
         if before == after:
-            return []
+            return [], position
         there = self._again(lambda by: tables(by, Scope()))
         added = [one for one in there if one in after and one not in before]
         removed = [one for one in there if one in before and one not in after]
+        anew: list[Name] = []
+        if before.columns != after.columns:
+            anew = keyed_anew(self._again(lambda by: described(by, after)), before, after)
+        copied = [*added, *anew] if self._config.start == "snapshot" else []
         identity = f"{position.gtids}:{json.encode((before, after)).decode()}"
         tell = partial(self._teller.system, position=position.gtids, seconds=position.at)
         facts_: dict[str, object] = {
@@ -308,46 +357,71 @@ class Session:
             "after": to_builtins(after),
             "added": [".".join(one) for one in added],
             "removed": [".".join(one) for one in removed],
-            "copied": False,
+            "copied": bool(copied),
             "since": position.gtids,
         }
         events: list[AnyEvent] = [tell("scope_changed", identity, facts=facts_)]
         for table in removed:
             gap: dict[str, object] = {"from": position.gtids, "to": None, "reason": "scope"}
             events.append(tell("gap", f"scope:{identity}", facts=gap, table=table))
+        for table in anew:
+            # Their rows are known by other keys from here on; a copy alone ends the old ones.
+            gap = {"from": position.gtids, "to": None, "reason": "columns"}
+            events.append(tell("gap", f"columns:{identity}", facts=gap, table=table))
         if before.columns != after.columns:
-            anew = keyed_anew(self._again(lambda by: described(by, after)), before, after)
-            for table in anew:
-                # Their rows are known by other keys from here on, and the old ones are never ended.
-                gap = {"from": position.gtids, "to": None, "reason": "columns"}
-                events.append(tell("gap", f"columns:{identity}", facts=gap, table=table))
             logger.warning(
                 "columns are captured by other rules from here on; what was told stays as it was",
                 source=self._source,
                 keyed_anew=[".".join(one) for one in anew],
             )
-        if added:
+        if added and not copied:
             logger.warning(
                 "tables are captured that were not; what they held before is not copied",
                 source=self._source,
                 tables=[".".join(one) for one in added],
             )
-        return events
+        copying = without(position.copying, after)
+        if set(anew).intersection(copying.covers if copying is not None else ()):
+            copying = begun_anew(copying)
+        if copied:
+            copying = with_tables(copying, copied, seconds=self._copier.seconds())
+        elif added and copying is not None:
+            copying = structs.replace(copying, whole=False)
+        return events, structs.replace(position, scope=after, copying=copying)
 
     # --- what follows ----------------------------------------------------------------------------
 
-    def step(self) -> Step:
-        """Wait for what follows, up to the server's next word."""
-        return self._ours(self._stepped)
+    def step(self, asked: Sequence[Sequence[Name]] = ()) -> Step:
+        """Wait for what follows, up to the server's next word, or the bell's.
 
-    def _stepped(self) -> Step:
+        `asked` are copies that somebody waits for, each of tables (none: of all).
+        """
+        return self._ours(lambda: self._stepped(asked))
+
+    @property
+    def copies(self) -> bool:
+        """Whether tables of this server can be copied; behind `begin`."""
+        return self._reading.position.flavour == "mariadb"
+
+    def ring(self) -> None:
+        """Have whoever waits in `step` return, to ask it for something; from any thread."""
+        self._listener.ring()
+
+    def _stepped(self, asked: Sequence[Sequence[Name]]) -> Step:
+        if not self._reading.open:
+            begun = bool(asked) and not self._copier.reading
+            if begun:
+                position = self._reading.position
+                self._reading.copied(self._copier.asked(position.copying, asked))
+            said = self._copied()
+            if said is not None or begun:
+                return Step([said or self._say([])], begun=begun)
         assert self._stream is not None
         try:
             if self._flow is None:
-                self._beat, self._flow = False, self._flowing(self._stream.read())
-        except TimeoutError:
-            seconds = self._config.deadline_seconds
-            raise SourceSilentError(source=self._source, silence_seconds_max=seconds) from None
+                wait = self._copier.wait_seconds
+                events = self._listener.hear(self._stream, seconds_max=wait)
+                self._beat, self._flow = False, self._flowing(events)
         except pymysql.MySQLError as error:
             if code_of(error) != CANNOT_READ_BINLOG:
                 raise
@@ -373,12 +447,26 @@ class Session:
                 items.append(self._say([]))
         return Step(items)
 
-    def _flowing(self, events: Sequence[bytes]) -> Iterator[Item]:
-        """What events come to, made as it is asked for."""
-        for data in events:
+    def _flowing(self, events: list[bytes]) -> Iterator[Item]:
+        """What events come to, made as it is asked for; up to where a copy has to speak."""
+        for number, data in enumerate(events):
             event = self._parsed(data)
+            if event.type == EventType.GTID and self._copier.stops(gtid_of(event, data)):
+                self._listener.again(events[number:])
+                return
             self._beat = self._beat or event.type == EventType.HEARTBEAT
-            yield from self._reading.event(event, data)
+            for item in self._reading.event(event, data):
+                self._copier.told(item)
+                yield item
+            self._copier.passed(event)
+
+    def _copied(self) -> Commit | None:
+        """The next word of a copy, between two transactions; None: the stream is to be read."""
+        found = self._copier.next(self._reading.position)
+        if found is None:
+            return None
+        self._reading.copied(found.copying)
+        return self._say(found.events)
 
     @property
     def _reading(self) -> Transactions:
@@ -423,8 +511,24 @@ class Session:
 
     def _compiled(self, table: Table) -> CompiledTable:
         self._learn({column.collation for column in table.columns})
-        virtual = self._again(lambda by: virtual_columns(by, table.database, table.name))
-        return compile_table(table, self._charsets, without=virtual, rules=self._rules)
+        name, columns = (table.database, table.name), [column.name for column in table.columns]
+        # Also where we know: a table that we may not see is none that we may capture.
+        now = self._again(lambda by: virtual_columns(by, *name))
+        shapes = self._reading.shapes
+        # Of unique keys that it hashes, MariaDB keeps columns that it shows nobody.
+        kept = {one for one in columns if one not in now and _HASH_OF_KEY.fullmatch(one)}
+        shown = [one for one in columns if one not in kept]
+        virtual, certain = chosen(shown, shapes.virtual(name), now)
+        if certain:
+            shapes.learned(name, frozenset(one.casefold() for one in virtual))
+        else:
+            logger.warning(
+                "a table is not as it was at this place of the binlog, so which of its columns are "
+                "virtual is taken from what is left of them",
+                source=self._source,
+                table=".".join(name),
+            )
+        return compile_table(table, self._charsets, without=virtual | kept, rules=self._rules)
 
     def _charset_of(self, collation: int) -> str:
         self._learn({collation})
@@ -439,7 +543,7 @@ class Session:
         try:
             return question(self._ask_by())
         except pymysql.MySQLError as error:
-            if code_of(error) not in _GONE:
+            if code_of(error) not in GONE:
                 raise
             self._close_asking()
             return question(self._ask_by())
@@ -466,6 +570,8 @@ class Session:
         for connection in (self._asking, self._streaming):
             if connection is not None:
                 abort(connection)
+        self._copier.abort()
+        self._listener.ring()
 
     def close(self) -> None:
         """Let go of the connections; harmless when there are none."""
@@ -473,6 +579,8 @@ class Session:
             self._transactions.close()
         self._close_stream()
         self._close_asking()
+        self._copier.close()
+        self._listener.close()
 
     def _close_stream(self) -> None:
         streaming, self._streaming, self._stream = self._streaming, None, None
@@ -492,4 +600,6 @@ def _redefines(item: Item) -> bool:
 
 def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
     """Behind other transactions, of which no more is known."""
-    return structs.replace(known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False)
+    return structs.replace(
+        known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False, shapes=()
+    )

@@ -1,13 +1,19 @@
 """MySQL or MariaDB as a source: a reading of its binlog behind the port of a source."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar
 
+from penstock.capture.copies import CopyDesk, CopyRequest
+from penstock.errors import RequestError
 from penstock.event import Commit, Fragment
+from penstock.sources.mysql.chunks import captured_tables
 from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.connection import NO_COPIES
+from penstock.sources.mysql.copying import Name, named
 from penstock.sources.mysql.history import seconds_to_loss
-from penstock.sources.mysql.positions import parse_position
+from penstock.sources.mysql.positions import is_copying, moved, parse_position
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
 from penstock.sources.mysql.transactions import Undone
@@ -30,6 +36,9 @@ class MysqlSource:
         self._server_id = config.server_id or drawn_server_id()
         self._undone: Undone = {}
         self._warns = True
+        self._desk = CopyDesk[Name]()
+        self._session: Session | None = None
+        """While it is captured."""
 
     async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
         """Commits after `position`; None: where `start` says.
@@ -48,20 +57,64 @@ class MysqlSource:
         self._warns = False
         try:
             step = await self._away(session, lambda: session.begin(known))
+            self._session = session
+            asked: Sequence[CopyRequest[Name]] = ()
             while True:
+                if step.begun:
+                    self._desk.begun(asked)
                 for item in step.items:
+                    self._desk.saying(item)
                     yield item
                 if step.error is not None:
                     raise step.error
-                step = await self._away(session, session.step)
+                asked = self._desk.asked
+                step = await self._away(
+                    session, partial(session.step, [request.names for request in asked])
+                )
         finally:
+            self._session = None
+            self._desk.session_ended()
             session.close()
 
     async def acknowledge(self, position: str) -> None:
-        """Nothing: the server's own settings decide how long it keeps its binlogs."""
+        """The server alone decides what it keeps of its binlogs; who asked for a copy waits."""
+        self._desk.acknowledged(position)
 
     async def close(self) -> None:
         """Nothing is held between sessions."""
+
+    # --- what others ask -------------------------------------------------------------------------
+
+    async def copy(self, names: Sequence[str], *, known: Collection[tuple[str, str]]) -> list[str]:
+        """As `Copies.copy`."""
+        if self._session is None:
+            raise RequestError(
+                f"{self.name} is not being captured now, and a copy is made beside its stream. "
+                f"Nothing was copied. Ask again when `penstock status` shows it running."
+            )
+        if not self._session.copies:
+            why, remedy = NO_COPIES
+            raise RequestError(f"{self.name}: {why}. Nothing was copied. What to do: {remedy}.")
+        there = await asyncio.to_thread(captured_tables, self.name, self.config)
+        scope = self.config.scope
+        asked = named(self.name, names, scope=scope, there=there, known=known)
+        waiting = asyncio.ensure_future(self._desk.ask(asked))
+        await asyncio.sleep(0)  # it is on the desk before the bell rings
+        if self._session is not None:
+            self._session.ring()
+        try:
+            await waiting
+        finally:
+            waiting.cancel()
+        return [".".join(one) for one in asked or there]
+
+    def moved(self, position: str, *, before: str | None) -> str:
+        """As `Moves.moved`."""
+        return moved(self.name, position, before=before)
+
+    def is_copying(self, position: str) -> bool:
+        """As `Moves.is_copying`."""
+        return is_copying(position)
 
     async def seconds_to_loss(self, position: str) -> float | None:
         """As `Retains.seconds_to_loss`: from the age of the server's oldest binlog."""

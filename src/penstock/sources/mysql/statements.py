@@ -85,17 +85,24 @@ Effect = (
     | RowsAsStatement
 )
 
-_TOKEN: Final = re.compile(
-    r"""
-      (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*M?!\d*|\*/|/\*(?!M?!).*?\*/)
-    | `(?P<quoted>(?:[^`]|``)*)`
-    | "(?P<double>(?:[^"\\]|""|\\.)*)"
-    | (?P<text>'(?:[^'\\]|''|\\.)*')
-    | (?P<word>[\w$@]+)
-    | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+
+def _token_of(escape: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"""
+          (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*M?!\d*|\*/|/\*(?!M?!).*?\*/)
+        | `(?P<quoted>(?:[^`]|``)*)`
+        | "(?P<double>(?:[^"{escape}]|""{"|" + escape + "." if escape else ""})*)"
+        | (?P<text>'(?:[^'{escape}]|''{"|" + escape + "." if escape else ""})*')
+        | (?P<word>[\w$@]+)
+        | (?P<sign>.)
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_TOKEN: Final = _token_of(r"\\")
+_TOKEN_WITHOUT_ESCAPES: Final = _token_of("")
+"""Where a backslash is one: sql_mode has NO_BACKSLASH_ESCAPES."""
 _ROW_VERBS: Final = frozenset(
     {"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "CALL", "DO", "VALUES"}
 )
@@ -103,27 +110,32 @@ _TABLE_VERBS: Final = frozenset({"CREATE", "DROP", "ALTER", "RENAME", "TRUNCATE"
 _PARTITIONS_LOST: Final = frozenset({"DROP", "TRUNCATE", "EXCHANGE", "DISCARD", "IMPORT"})
 
 
-class _Token(Struct, frozen=True):
+class Token(Struct, frozen=True):
+    """A word, name, text or sign."""
+
     text: str
     quoted: bool = False
     """Written as a name, and so no word of the language."""
 
     @property
     def word(self) -> str:
+        """In upper case; empty for a quoted name, which is no word of the language."""
         return "" if self.quoted else self.text.upper()
 
 
-class _UnclearError(ValueError):
+class UnclearError(ValueError):
     """The statement does not go on as it must."""
 
 
-def effects(statement: str, *, database: str, lowers: bool = False) -> list[Effect]:
+def effects(
+    statement: str, *, database: str, lowers: bool = False, escapes: bool = True
+) -> list[Effect]:
     """What `statement` does; `database` is the session's, for names without one.
 
     With `lowers`, the server keeps names in lower case, however they are written
-    (lower_case_table_names).
+    (lower_case_table_names). `escapes`: a backslash in a text is no character of it.
     """
-    reader = _Reader(_tokens(statement), database, lowers=lowers)
+    reader = Reader(tokens(statement, escapes=escapes), database, lowers=lowers)
     try:
         verb = reader.word()
         if verb == "SET" and reader.take("STATEMENT"):
@@ -132,7 +144,7 @@ def effects(statement: str, *, database: str, lowers: bool = False) -> list[Effe
         if verb in _ROW_VERBS or verb == "(":
             return [RowsAsStatement(verb)]
         return _of_tables(verb, reader) if verb in _TABLE_VERBS else []
-    except _UnclearError:
+    except UnclearError:
         return [Unclear()]
 
 
@@ -160,23 +172,24 @@ def writes_in_place(statement: str, table: Name) -> bool:
     )
 
 
-def _tokens(statement: str) -> list[_Token]:
-    found: list[_Token] = []
-    for match in _TOKEN.finditer(statement):
+def tokens(statement: str, *, escapes: bool) -> list[Token]:
+    """The words, names, texts and signs of a statement, without comments."""
+    found: list[Token] = []
+    for match in (_TOKEN if escapes else _TOKEN_WITHOUT_ESCAPES).finditer(statement):
         kind = match.lastgroup
         if kind == "quoted":
-            found.append(_Token(match["quoted"].replace("``", "`"), quoted=True))
+            found.append(Token(match["quoted"].replace("``", "`"), quoted=True))
         elif kind == "double":
-            found.append(_Token(match["double"].replace('""', '"'), quoted=True))
+            found.append(Token(match["double"].replace('""', '"'), quoted=True))
         elif kind != "space":
-            found.append(_Token(match[0]))
+            found.append(Token(match[0]))
     return found
 
 
-class _Reader:
+class Reader:
     """Goes through a statement's words."""
 
-    def __init__(self, tokens: Sequence[_Token], database: str, *, lowers: bool) -> None:
+    def __init__(self, tokens: Sequence[Token], database: str, *, lowers: bool) -> None:
         self.tokens = tokens
         self.at = 0
         self._database = database
@@ -190,6 +203,7 @@ class _Reader:
         return self.tokens[self.at - 1].word
 
     def peek(self, ahead: int = 0) -> str:
+        """A word that comes, not taken; empty behind the end."""
         at = self.at + ahead
         return self.tokens[at].word if at < len(self.tokens) else ""
 
@@ -206,19 +220,20 @@ class _Reader:
             self.at += 1
 
     def skip_to(self, word: str) -> None:
-        """Take everything up to `word`, and it; raises _UnclearError if it does not come."""
+        """Take everything up to `word`, and it; raises UnclearError if it does not come."""
         while self.at < len(self.tokens):
             if self.word() == word:
                 return
-        raise _UnclearError(word)
+        raise UnclearError(word)
 
     def plain_name(self) -> str:
+        """A name of one part, taken; raises UnclearError if none comes."""
         if self.at == len(self.tokens):
-            raise _UnclearError("a name")
+            raise UnclearError("a name")
         token = self.tokens[self.at]
         self.at += 1
         if not token.quoted and not re.fullmatch(r"[\w$]+", token.text):
-            raise _UnclearError(token.text)
+            raise UnclearError(token.text)
         return token.text.lower() if self._lowers else token.text
 
     def table(self) -> Name:
@@ -228,11 +243,11 @@ class _Reader:
             return first, self.plain_name()
         # `db.1table` and the like come as one word from no server, which quotes such names.
         if not self._database:
-            raise _UnclearError(first)
+            raise UnclearError(first)
         return self._database, first
 
 
-def _of_tables(verb: str, reader: _Reader) -> list[Effect]:
+def _of_tables(verb: str, reader: Reader) -> list[Effect]:
     if verb == "CREATE":
         return _create(reader)
     if verb == "DROP":
@@ -245,7 +260,7 @@ def _of_tables(verb: str, reader: _Reader) -> list[Effect]:
     return [Emptied(reader.table())]
 
 
-def _create(reader: _Reader) -> list[Effect]:
+def _create(reader: Reader) -> list[Effect]:
     replaces = reader.take("OR", "REPLACE")
     reader.take_any("UNIQUE", "FULLTEXT", "SPATIAL")
     if reader.take("INDEX"):
@@ -260,7 +275,7 @@ def _create(reader: _Reader) -> list[Effect]:
     return [Altered(table)] if unless_there else [Created(table)]
 
 
-def _drop(reader: _Reader) -> list[Effect]:
+def _drop(reader: Reader) -> list[Effect]:
     if reader.take("INDEX"):
         reader.skip_to("ON")
         return [Altered(reader.table())]
@@ -276,7 +291,7 @@ def _drop(reader: _Reader) -> list[Effect]:
     return found
 
 
-def _rename(reader: _Reader) -> list[Effect]:
+def _rename(reader: Reader) -> list[Effect]:
     if not (reader.take("TABLE") or reader.take("TABLES")):
         return []
     reader.take("IF", "EXISTS")
@@ -289,7 +304,7 @@ def _rename(reader: _Reader) -> list[Effect]:
             return found
 
 
-def _alter(reader: _Reader) -> list[Effect]:
+def _alter(reader: Reader) -> list[Effect]:
     reader.take_any("ONLINE")
     ignores = reader.take("IGNORE")
     if not reader.take("TABLE"):
@@ -323,7 +338,7 @@ def _alter(reader: _Reader) -> list[Effect]:
     return [*found, *renamed]
 
 
-def _converted(reader: _Reader, table: Name) -> list[Effect]:
+def _converted(reader: Reader, table: Name) -> list[Effect]:
     """A partition becomes a table with its rows, or a table becomes a partition."""
     if reader.take("TABLE"):
         return [RowsChanged(table, "CONVERT TABLE"), Dropped(reader.table())]

@@ -9,6 +9,9 @@ documentation, COM_BINLOG_DUMP_GTID.
 """
 
 import secrets
+import select
+import socket
+import ssl
 from struct import Struct as Layout
 from typing import Final
 
@@ -66,7 +69,8 @@ class BinlogStream:
     ) -> None:
         """Ask for all transactions but those of `after`, or for all behind it.
 
-        With `statements`, each statement's text comes before its rows, if it is in the binlog.
+        With `statements`, each statement's text comes before its rows, if it is in the binlog:
+        MariaDB leaves it out without, MySQL never does.
         """
         connection = self._connection
         self._introduce(facts)
@@ -100,6 +104,19 @@ class BinlogStream:
     def deadline(self, seconds: float) -> None:
         """Raise TimeoutError where nothing is heard for so long."""
         self._socket.settimeout(seconds)
+
+    def wait(self, seconds: float, bell: socket.socket) -> bool:
+        """Whether there is something to read, or will be within `seconds`; no longer than until the
+        bell can be read from."""
+        if len(self._buffer) >= 4 + int.from_bytes(self._buffer[:3], "little"):
+            return True
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        waiting = select.poll()
+        waiting.register(self._socket, select.POLLIN)
+        waiting.register(bell, select.POLLIN)
+        ours = self._socket.fileno()
+        return any(ready == ours for ready, _ in waiting.poll(max(seconds, 0) * 1000))
 
     def read(self) -> list[bytes]:
         """The next events, at least one; waits for it.

@@ -89,6 +89,17 @@ _TEXT = frozenset(
 """Those that have a character set in DEFAULT_CHARSET and COLUMN_CHARSET, as MariaDB 10.11 does."""
 _TEXT_OF_MYSQL = _TEXT - {ColumnType.GEOMETRY} | {ColumnType.VECTOR}
 """And as MySQL 9.7 does."""
+_LONG = frozenset(
+    {
+        ColumnType.BLOB,
+        ColumnType.GEOMETRY,
+        ColumnType.JSON,
+        ColumnType.VECTOR,
+        ColumnType.BLOB_COMPRESSED,
+    }
+)
+"""Those whose metadata says how many bytes the length of a value has."""
+_AS_STRING = frozenset({ColumnType.STRING, ColumnType.ENUM, ColumnType.SET})
 
 _META_BYTES: dict[int, int] = {
     ColumnType.FLOAT: 1,
@@ -185,8 +196,8 @@ def _parsed(body: bytes, texts: frozenset[ColumnType]) -> Table:
     name, at = _name(body, at)
     count, at = lenenc(body, at)
     types = body[at : at + count]
-    if len(types) != count:
-        raise MalformedEventError("a TABLE_MAP that is too short")
+    if len(types) != count or not count:
+        raise MalformedEventError("a TABLE_MAP that is too short, or has no columns")
     at += count
     size, at = lenenc(body, at)
     bases = _bases(types, body[at : at + size])
@@ -233,13 +244,18 @@ def _bases(types: bytes, meta: bytes) -> list[_Base]:
                 # Two bits of a length over 255 are kept, inverted, in the type.
                 length |= ((real & 0x30) ^ 0x30) << 4
                 real |= 0x30
+            if real not in _AS_STRING:
+                raise MalformedEventError(f"a STRING that is of type {real}")
             bases.append(_Base(real, length))
         elif kind == ColumnType.NEWDECIMAL:
             bases.append(_Base(kind, said[0] << 8 | said[1]))
         elif kind == ColumnType.BIT:
             bases.append(_Base(kind, said[1] * 8 + said[0]))
         else:
-            bases.append(_Base(kind, int.from_bytes(said, "little")))
+            number = int.from_bytes(said, "little")
+            if kind in _LONG and not 1 <= number <= 4:
+                raise MalformedEventError(f"a column whose lengths have {number} bytes")
+            bases.append(_Base(kind, number))
     if at != len(meta):
         raise MalformedEventError("a TABLE_MAP whose column metadata is too long")
     return bases

@@ -29,26 +29,24 @@ from penstock.sources.mysql.binlog import (
     MalformedEventError,
     Query,
     ends_statement,
-    offset_of,
     query,
     rotation,
 )
 from penstock.sources.mysql.charsets import statement_text
+from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_statement
+from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.held import Held, Numbers
 from penstock.sources.mysql.images import Images
-from penstock.sources.mysql.mapped import Compile, MappedTables
+from penstock.sources.mysql.mapped import NO_TABLE, Compile, MappedTables
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import MysqlPosition
-from penstock.sources.mysql.rows import (
-    ROWS,
-    UnreadableTableError,
-    changes,
-)
+from penstock.sources.mysql.rows import ROWS, CompiledTable, UnreadableTableError, changes
 from penstock.sources.mysql.schema_events import StatementTeller
-from penstock.sources.mysql.xa import Branch, Branches, is_one_phase
+from penstock.sources.mysql.shapes import Shapes
+from penstock.sources.mysql.xa import Branch, Written, is_one_phase
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
@@ -90,6 +88,7 @@ class Transactions:
         compile_table: Compile,
         charset_of: Callable[[int], str],
         undone: Undone,
+        policy: Policy = NOTHING,
         lowers: bool = False,
         origins: OriginRules = _DEFAULT_ORIGINS,
         partial_rows: bool = False,
@@ -105,7 +104,14 @@ class Transactions:
         self._gtids = position.told()
         self._teller = teller
         self._charset_of = charset_of
+        self._policy = policy
+        self._effects_told: list[statements.Effect] = []
+        """What statements of the open transaction do to tables."""
         self._lowers = lowers
+        self.shapes = Shapes(position.shapes)
+        """What is known of the tables at this place."""
+        self._shaped: dict[tuple[str, str], int] = {}
+        """The tables whose columns the open transaction tells: before which number."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
@@ -123,9 +129,12 @@ class Transactions:
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
-        self._branches = Branches(source)
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
+        self._branch: Branch | None = None
+        """The XA transaction whose rows come now."""
+        self._branches: dict[str, Branch] = {}
+        """By name: those that are prepared."""
         self._held = Held()
         self._savepoints: dict[str, int] = {}
         """By name: the number of the first event after it."""
@@ -156,10 +165,20 @@ class Transactions:
         self.close()
         self._base = position
         self._gtids = position.told()
+        self.shapes = Shapes(position.shapes)
+
+    def copied(self, copying: Copying | None) -> None:
+        """A copy beside the stream is so far; only between transactions."""
+        assert not self.open
+        self._base = structs.replace(self._base, copying=copying)
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
-        self._branches.close()
+        if self._branch is not None:
+            self._branch.close()
+        for branch in self._branches.values():
+            branch.close()
+        self._branches.clear()
 
     def event(self, event: Event, data: bytes) -> Iterator[Item]:
         """Take the next event, which came as `data`; what is complete, or too large.
@@ -181,15 +200,14 @@ class Transactions:
 
     def _event(self, event: Event, data: bytes) -> Iterable[Item]:
         kind = event.type
-        if data and event.end:
+        if event.end:
             self._until = event.end
         if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
-            items = self._rows(event, data)
-            self._images.rows(event.body)
-            return items
+            return self._rows(event)
         if kind == EventType.TABLE_MAP:
             self._tables.map(event.body)
-            self._branches.keeps(event)
+            if self._branch is not None:
+                self._branch.keep(event)
             return ()
         if kind in BEGINS:
             self._begin(event, data)
@@ -197,11 +215,8 @@ class Transactions:
         if kind == EventType.XID:
             return self._end()
         if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
-            return self._statement(event, data)
+            return self._statement(event)
         if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
-            if self._branches.keeps(event):
-                return ()
-            self._images.annotated(event)
             self._stated(event)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
@@ -241,7 +256,7 @@ class Transactions:
         if self.open:
             raise MalformedEventError(f"a transaction that begins within {self._name}")
         said = self._begun = beginning(event, data)
-        self._offset, self._seconds = event.end - len(data), event.timestamp
+        self._offset, self._seconds = event.begin, event.timestamp
         anonymous = event.type == EventType.ANONYMOUS_GTID
         if anonymous and not self._in_files:
             raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
@@ -255,7 +270,9 @@ class Transactions:
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
         if self.open:
-            self._branches.abandon()
+            if self._branch is not None:
+                self._branch.close()
+            self._branch = None
             self._undo(0)
             self._forget()
 
@@ -264,8 +281,10 @@ class Transactions:
         self._begun = self._place = None
         self._held = Held()
         self._savepoints.clear()
+        self._shaped.clear()
+        self._effects_told.clear()
         self._collation = 0
-        self._images.forget()
+        self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.forget_numbers()
 
@@ -277,6 +296,18 @@ class Transactions:
                 "a binlog's file of more than 4 GiB, of which no place is told"
             )
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
+        for table in self._shaped:
+            self.shapes.told(table)
+        copying = self._base.copying
+        if self._effects_told:
+            copying = after_statement(
+                copying,
+                self._effects_told,
+                scope=self._base.scope,
+                policy=self._policy,
+                snapshot=self._name,
+                seconds=self._place.seconds,
+            )
         self._base = structs.replace(
             self._base,
             gtids=self._gtids.text(),
@@ -285,6 +316,8 @@ class Transactions:
             file=self._file,
             offset=self._offset,
             gap_said=False,
+            shapes=self.shapes.kept(),
+            copying=copying,
         )
         fragmented, events = bool(self._held.handed_on), self._held.hand_on()
         self._forget()
@@ -295,6 +328,7 @@ class Transactions:
     def _undo(self, first: int) -> None:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
+        self._shaped = {table: number for table, number in self._shaped.items() if number < first}
         if not self._held.undo(first):
             return
         known = self._undone.setdefault(self._copy, [])
@@ -316,33 +350,50 @@ class Transactions:
 
     # --- rows ------------------------------------------------------------------------------------
 
-    def _rows(self, event: Event, data: bytes) -> Sequence[Item]:
-        items = self._changes(event, data)
-        if self._place is not None and ends_statement(event.body):
-            self._place.origin.ends()
+    def _rows(self, event: Event) -> Sequence[Item]:
+        items = self._changes(event)
+        if ends_statement(event.body):
+            self._images.ends()
+            if self._place is not None:
+                self._place.origin.ends()
         return items
 
-    def _changes(self, event: Event, data: bytes) -> Sequence[Item]:
-        kind, body = event.type, event.body
-        if self._tables.is_of_none(body):
-            return ()
+    def _changes(self, event: Event) -> Sequence[Item]:
+        nobody = self._tables.is_of_none(event.body)
         if self._place is None:
+            if nobody:
+                return ()
             raise MalformedEventError("rows outside a transaction")
-        table = self._tables.of(body)
+        table = None if nobody else self._tables.of(event.body)
+        if self._branch is not None:
+            if table is not None:
+                self._branch.keep(event)
+            elif ends_statement(event.body):
+                self._branch.keep(_of_no_table(event))
+            return ()
         if table is None:
             return ()
-        if self._branches.keeps(event):
-            return ()
-        self._place.origin.at(offset_of(event, data))
-        events: list[AnyEvent] = []
-        if kind == EventType.PARTIAL_UPDATE_ROWS:
-            rows = partial_changes(body, table, self._tables.variant)
+        self._place.origin.at(event.begin)
+        self._tell_shape(table)
+        if event.type == EventType.PARTIAL_UPDATE_ROWS:
+            found = partial_changes(event.body, table, self._tables.variant)
         else:
-            rows = changes(kind, body, table)
-        self._images.check(rows, table.table, self._tables.bodies)
-        for change in rows:
+            found = changes(event.type, event.body, table)
+            self._images.check(found, table.table, self._tables.bodies)
+        events: list[AnyEvent] = []
+        for change in found:
             events += self._teller.change(change, table, self._place)
         return self._hold(events)
+
+    def _tell_shape(self, compiled: CompiledTable) -> None:
+        """Tell the columns of a table before its first row since it was created or altered."""
+        table = (compiled.table.database, compiled.table.name)
+        if table in self._shaped or not self.shapes.is_untold(table):
+            return
+        assert self._place is not None
+        event = self._teller.shape(compiled, self._place)
+        self._shaped[table] = self._place.ordinal
+        self._held.add([event], self._place.ordinal, undone=())
 
     # --- transactions within others --------------------------------------------------------------
 
@@ -351,7 +402,7 @@ class Transactions:
         for event in payload_events(body):
             yield from self.event(event, b"")
 
-    def _xa(self, text: str, said: Query, offset: int | None) -> Iterable[Item]:
+    def _xa(self, said: Query, text: str) -> Iterable[Item]:
         """A statement about an XA transaction, whose name comes last, always written alike."""
         assert self._begun is not None
         assert self._place is not None
@@ -361,20 +412,22 @@ class Transactions:
                 if self._in_files:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
-                self._branches.begin(xid, self._name, said)
+                where = Written(self._file, self._offset, said.thread, said.collation)
+                if self._branch is not None:
+                    raise MalformedEventError("an XA transaction that begins within another")
+                self._branch = Branch(self._source, xid, self._name, where)
                 return ()
             case "END":
                 return ()
             case "COMMIT":
-                branch = self._branches.take(xid)
+                branch = self._branches.pop(xid, None)
                 if branch is None:
                     # It was prepared before we began to read.
-                    self._place.origin.at(offset)
-                    gap = self._tells.gap(("", ""), "xa_prepared_before", {"xid": xid}, self._place)
+                    gap = self._tells.prepared_before(text, self._place)
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
-                branch = self._branches.take(xid)
+                branch = self._branches.pop(xid, None)
                 if branch is not None:
                     branch.close()
                     self._gtids.add(branch.gtid)
@@ -383,10 +436,15 @@ class Transactions:
                 raise MalformedEventError(f"an XA {verb} is not known here")
 
     def _prepared_now(self, body: bytes) -> Iterable[Item]:
-        at_once, branch = is_one_phase(body), self._branches.end()
+        branch, at_once = self._branch, is_one_phase(body)
+        if branch is None:
+            raise MalformedEventError("an XA transaction that did not begin")
+        if not at_once and branch.xid in self._branches:
+            raise MalformedEventError("an XA transaction whose name another one has")
+        self._branch = None
         if at_once:
             return self._committed(branch)
-        self._branches.wait(branch)
+        self._branches[branch.xid] = branch
         # Not told: what resumes before its commit is to read it again.
         self._forget()
         return ()
@@ -395,8 +453,8 @@ class Transactions:
         """The rows of an XA transaction, in the place of its commit."""
         assert self._place is not None
         self._tables.forget_numbers()
-        self._place.origin.by(branch.thread)
-        self._collation = branch.collation
+        file, offset, thread, self._collation = branch.written
+        self._place.origin.elsewhere(file, offset, thread)
         with closing(branch):
             for event in branch.events():
                 yield from self.event(event, b"")
@@ -409,22 +467,29 @@ class Transactions:
         """What follows is of a statement, whose text this is."""
         if self._place is None:
             return
+        if self._branch is not None:
+            if self._origins.wants_text or self._images.allowed:
+                self._branch.keep(event)
+            return
         # MySQL has a byte of the length first, which counts no further than 255.
         text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
+        self._images.stated(text)
         self._place.origin.stated(lambda: self._decoded(text)[0])
 
-    def _statement(self, event: Event, data: bytes) -> Iterable[Item]:
+    def _statement(self, event: Event) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
         if self._begun is None or self._place is None:
             raise MalformedEventError("a statement outside a transaction")
         self._place.origin.by(said.thread)
+        self._place.origin.at(event.begin)
         self._collation = said.collation
         text = said.text.strip()
         # A long one is none of these words, and no copy is made of it.
         word = text[:_WORDS_MAX].upper()
         if word.startswith("XA "):
-            return self._xa(text, said, offset_of(event, data))
-        if self._branches.keeps(event):
+            return self._xa(said, text)
+        if self._branch is not None:
+            self._branch.keep(event)
             return ()
         if word == "BEGIN":
             self._begun = self._begun._replace(standalone=False)
@@ -446,25 +511,34 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said, offset_of(event, data))
+            items += self._effects(said, event.begin)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query, offset: int | None) -> Sequence[Item]:
+    def _effects(self, said: Query, begin: int) -> Sequence[Item]:
         assert self._place is not None
         text, known = self._text(said)
         self._place.origin.stated(lambda: text)
-        self._place.origin.at(offset)
+        self._place.origin.at(begin)
         events: list[AnyEvent] = []
         changed = False
-        for effect in statements.effects(text, database=said.database, lowers=self._lowers):
+        database, lowers, escapes = said.database, self._lowers, said.escapes
+        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
+        after = defined(
+            text, database=database, known=self.shapes.virtual, lowers=lowers, escapes=escapes
+        )
+        for effect in effects:
             changed = True
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             if not named and not isinstance(effect, statements.RowsAsStatement):
+                self._effects_told.append(statements.Unclear())
                 events += self._tells.told(statements.Unclear(), text, self._place)
+                self.shapes.alter(statements.Unclear(), {})
                 break
+            self._effects_told.append(effect)
             events += self._tells.told(effect, text, self._place)
+            self.shapes.alter(effect, dict([after] if after else []))
         self._place.origin.ends()
         if changed:
             self._tables.forget_shapes()
@@ -497,3 +571,11 @@ class Transactions:
             "names a table, leaving it out (`exclude`) lets the others go on; else please report "
             "it with the type named here.",
         )
+
+
+_NOBODY: Final = max(NO_TABLE).to_bytes(6, "little")
+
+
+def _of_no_table(event: Event) -> Event:
+    """What is left of rows that nobody captures: that their statement ends."""
+    return event._replace(body=_NOBODY + event.body[6:8])

@@ -140,6 +140,14 @@ def datetime_reader(digits: int) -> Reader:
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC throughout
 
 
+def instant(seconds: int, micros: int) -> Any:
+    """A TIMESTAMP: seconds since the epoch, and the fraction."""
+    if micros % 1000:
+        moment = _EPOCH + timedelta(0, seconds, micros)
+        return {"$date": f"{moment.isoformat(timespec='microseconds')}Z"}
+    return extjson.date(seconds * 1000 + micros // 1000)
+
+
 @lru_cache(maxsize=16)
 def timestamp_reader(digits: int) -> Reader:
     """Reads a TIMESTAMP(n): seconds since the epoch, and the fraction. 0 is the zero timestamp."""
@@ -151,10 +159,7 @@ def timestamp_reader(digits: int) -> Reader:
         micros = int.from_bytes(data[at + 4 : at + 4 + part], "big") * to_micros
         if not seconds and not micros:
             return f"0000-00-00 00:00:00{_fraction(0, part, digits)}"
-        if micros % 1000:
-            moment = _EPOCH + timedelta(0, seconds, micros)
-            return {"$date": f"{moment.isoformat(timespec='microseconds')}Z"}
-        return extjson.date(seconds * 1000 + micros // 1000)
+        return instant(seconds, micros)
 
     return read
 

@@ -32,14 +32,15 @@ class MariaDbServer(SqlServer):
     def _prepare(self) -> None:
         # The server gives up root, and must still reach its folder.
         self.folder.chmod(0o711)
-        self.data.mkdir()
-        if os.geteuid() == 0:
-            shutil.chown(self.data, "mysql", "mysql")
+        for folder in (self.data, self.temporary):
+            folder.mkdir()
+            if os.geteuid() == 0:
+                shutil.chown(folder, "mysql", "mysql")
         outcome = subprocess.run(
             [
                 *(_program("mariadb-install-db"), "--no-defaults", *_user()),
-                *(f"--datadir={self.data}", "--auth-root-authentication-method=normal"),
-                "--skip-test-db",
+                *(f"--datadir={self.data}", f"--tmpdir={self.temporary}"),
+                *("--auth-root-authentication-method=normal", "--skip-test-db"),
             ],
             capture_output=True,
             text=True,

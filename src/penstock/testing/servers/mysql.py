@@ -33,12 +33,14 @@ class MySqlServer(SqlServer):
         MYSQL.command(MYSQL.executable)
 
     def _prepare(self) -> None:
+        self.temporary.mkdir()
         accounts = self.folder / "accounts.sql"
         accounts.write_text(ACCOUNTS)
         outcome = subprocess.run(
             [
                 *(*self._program(), "--initialize-insecure"),
-                *(f"--datadir={self.data}", f"--init-file={accounts}"),
+                *(f"--datadir={self.data}", f"--tmpdir={self.temporary}"),
+                f"--init-file={accounts}",
             ],
             capture_output=True,
             text=True,

@@ -46,6 +46,12 @@ class SqlServer(Server):
         """Where its files are: tables and binlogs."""
         return self.folder / "data"
 
+    @property
+    def temporary(self) -> Path:
+        """Where its temporary files are. Servers that start at the same time name theirs alike, and
+        each removes what looks like its own."""
+        return self.folder / "tmp"
+
     def connect(self, **options: Any) -> "Connection[Any]":
         """A client's connection as root, with autocommit; `options` are PyMySQL's."""
         import pymysql
@@ -60,7 +66,7 @@ class SqlServer(Server):
     def _arguments(self) -> Sequence[str]:
         """The options that the servers have in common."""
         return (
-            f"--datadir={self.data}",
+            *(f"--datadir={self.data}", f"--tmpdir={self.temporary}"),
             *(f"--socket={self.data / 'socket'}", f"--pid-file={self.data / 'pid'}"),
             *(f"--bind-address={self.host}", f"--port={self.port}"),
             *(f"--server-id={self.server_id}", *COMMON_OPTIONS),

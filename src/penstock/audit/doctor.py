@@ -1,0 +1,161 @@
+"""What would keep a trail from being written, or from lasting, each with its fix."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from pymongo.errors import OperationFailure, PyMongoError
+
+from penstock.audit.config import TrailConfig
+from penstock.audit.outages import passes
+from penstock.audit.trail import Document, Trail
+from penstock.errors import AuditError
+
+_ACTIONS = frozenset({"find", "insert", "update", "remove", "createIndex", "createCollection"})
+_PENDING_MAX = 100
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+def doctor(source: str, pipeline: str, config: TrailConfig) -> list[Check]:
+    """Every check; blocks. Raises ConfigError for a uri that is none."""
+    trail = Trail(source, config)
+    try:
+        return list(_looked(trail, pipeline))
+    except PyMongoError as error:
+        what = "does not answer" if passes(error) else "refuses us"
+        return [
+            Check(
+                "reachable",
+                ok=False,
+                detail=f"MongoDB {what} ({type(error).__name__})",
+                fix="start it, or correct the pipeline's uri; the log keeps what comes meanwhile",
+            )
+        ]
+    finally:
+        trail.close()
+
+
+def _looked(trail: Trail, pipeline: str) -> Iterator[Check]:
+    yield _transactions(trail)
+    yield from _durable(trail)
+    yield _rights(trail)
+    yield _head(trail, pipeline)
+    yield _pending(trail)
+
+
+def _transactions(trail: Trail) -> Check:
+    if trail.has_transactions():
+        return Check("transactions", ok=True, detail="records and place are written in one")
+    return Check(
+        "transactions",
+        ok=True,
+        detail="this server is in no replica set and has none, so every batch is staged: twice the "
+        "writes, nothing is lost by it",
+        fix="make it a replica set, of one member at least (rs.initiate())",
+    )
+
+
+def _durable(trail: Trail) -> Iterator[Check]:
+    """Whether w: majority with a journal is what it says (A21)."""
+    try:
+        found = trail.client.admin.command("replSetGetConfig")["config"]
+    except OperationFailure as error:
+        if error.code in {76, 8}:  # NoReplicationEnabled
+            return
+        yield Check(
+            "durable",
+            ok=True,
+            detail="records are written with w: majority and j: true; what the replica set is "
+            "like, this user may not see",
+            fix="grant clusterMonitor to have it looked at",
+        )
+        return
+    members: list[Document] = found["members"]
+    keeping = [one for one in members if not one.get("arbiterOnly") and one.get("votes", 1)]
+    journalled = found.get("writeConcernMajorityJournalDefault", True)
+    yield Check(
+        "journal",
+        ok=bool(journalled),
+        detail="a majority's answer means that it is in its journals"
+        if journalled
+        else "members may answer before a write is in their journal",
+        fix="" if journalled else "set writeConcernMajorityJournalDefault to true",
+    )
+    yield Check(
+        "copies",
+        ok=True,
+        detail=f"{len(keeping)} members keep the trail",
+        fix="" if len(keeping) >= 3 else "with three members, no single disk's loss is the trail's",
+    )
+
+
+def _rights(trail: Trail) -> Check:
+    status = trail.client.admin.command("connectionStatus", showPrivileges=True)["authInfo"]
+    if not status["authenticatedUsers"]:
+        return Check(
+            "rights",
+            ok=True,
+            detail="everybody may write to this MongoDB",
+            fix="turn on access control: a trail that everybody may alter proves little",
+        )
+    allowed: set[str] = set()
+    for privilege in status["authenticatedUserPrivileges"]:
+        resource: dict[str, Any] = privilege["resource"]
+        if resource.get("anyResource") or (
+            resource.get("db") in {"", trail.config.database} and not resource.get("collection")
+        ):
+            allowed |= set(privilege["actions"])
+    missing = sorted(_ACTIONS - allowed)
+    return Check(
+        "rights",
+        ok=not missing,
+        detail=f"this user may not {', '.join(missing)} in {trail.config.database}"
+        if missing
+        else f"this user may write to {trail.config.database}",
+        fix=f"grant readWrite on {trail.config.database}" if missing else "",
+    )
+
+
+def _head(trail: Trail, pipeline: str) -> Check:
+    try:
+        head = trail.head()
+    except AuditError as error:
+        return Check("head", ok=False, detail=str(error))
+    if head is None:
+        return Check("head", ok=True, detail="there is no trail yet; the pipeline begins one")
+    if head.pipeline != pipeline:
+        return Check(
+            "head",
+            ok=False,
+            detail=f"the trail is written by pipeline {head.pipeline}",
+            fix="give this pipeline another database or other collections",
+        )
+    sealed = trail.config.seal_key is not None
+    if head.sealed != sealed:
+        return Check(
+            "head",
+            ok=False,
+            detail="the trail was begun " + ("with" if head.sealed else "without") + " a seal_key",
+            fix="set the key with which it was begun" if head.sealed else "remove seal_key",
+        )
+    return Check("head", ok=True, detail=f"{head.at:,} records in {head.batch:,} batches")
+
+
+def _pending(trail: Trail) -> Check:
+    pending = trail.staging.count_documents({"source": trail.source, "status": "pending"})
+    return Check(
+        "pending",
+        ok=pending <= _PENDING_MAX,
+        detail=f"{pending:,} staged parts wait",
+        fix=""
+        if pending <= _PENDING_MAX
+        else "see that the pipeline runs: a large commit is on "
+        "its way, or one was left by a driver that died",
+    )

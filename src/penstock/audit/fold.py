@@ -1,0 +1,400 @@
+"""What the tables of a trail held at one of its places: its records, folded in order. Pure.
+
+A fold is as certain as its records: where a table was there before its trail, changes were lost,
+or a record was erased, it says so as a Doubt and leaves it to the caller whether to go on. A row of
+which only some columns are known is kept as such, and is not `whole`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, cast
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from msgspec import Struct
+
+from penstock.errors import AuditError
+from penstock.updates import InexactError, apply_update
+
+Name = tuple[str, str]
+"""A database and a table."""
+Document = dict[str, Any]
+EXACT: Final[CodecOptions[Document]] = CodecOptions(
+    tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
+"""Records as they were written: an instant is its milliseconds, whatever its year."""
+CHANGES: Final = frozenset({"i", "u", "d"})
+_decode: Final[Any] = cast("Any", bson).decode  # its types name what the buffers hold in part
+_ROW_BYTES: Final = 200
+"""What a row takes beside its bytes, about."""
+
+
+class Doubt(Struct, frozen=True, kw_only=True):
+    """Why rows of a table may not be what they were."""
+
+    kind: str
+    """beginning, copying, copied_keyless, gap, erased, retired, missing, partial, inexact,
+    contradiction; of an undoing, also ddl and copied."""
+    table: Name
+    """Its name is empty where it is about all tables."""
+    at: int
+    ts: int
+    """Unix milliseconds."""
+    said: str
+
+    def __str__(self) -> str:
+        name = ".".join(self.table) if self.table[1] else "all tables"
+        return f"{name}: {self.said} (record {self.at})"
+
+
+class Row(NamedTuple):
+    """One row, or several equal ones of a table without a key."""
+
+    data: bytes
+    """BSON of its columns."""
+    whole: bool
+    """Whether all of its columns are known."""
+    shape: int
+    """How often the table had been altered when the row was last written as a whole."""
+    times: int = 1
+    """How many equal ones."""
+
+    @property
+    def values(self) -> Document:
+        """Its columns, as the trail keeps values (`penstock.audit.values`)."""
+        return decoded(self.data)
+
+
+class Table(Struct, kw_only=True):
+    """A table as of one place."""
+
+    name: Name
+    began: str
+    """created, copied, or middle: it was there before its first record."""
+    at: int
+    """The record since which its rows are told."""
+    ts: int
+    statement: str = ""
+    """The one that created it, while it is known,"""
+    made_as: Name = ("", "")
+    """and the name that it had then."""
+    shape: int = 0
+    """How often it was altered since."""
+    keyless: bool = False
+    copied_at: int = 0
+    """The last record of a copy."""
+    rows: dict[bytes, Row] = {}
+    """By key, as BSON; of a table without a key, by the whole row."""
+    doubts: list[Doubt] = []
+
+
+def decoded(data: bytes) -> Document:
+    """A document of `bson.encode`, as it was."""
+    found: Document = _decode(data, EXACT)
+    return found
+
+
+class Fold:
+    """Tables, as the records taken so far say."""
+
+    def __init__(
+        self, keeps: Callable[[Name], bool] = lambda _: True, *, bytes_max: int = 1 << 40
+    ) -> None:
+        """`keeps` says of which tables rows are wanted; `bytes_max` is what they may take."""
+        self._keeps = keeps
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._everywhere: list[Doubt] = []
+        self.tables: dict[Name, Table] = {}
+        self.records = 0
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """The next record, with its content in place.
+
+        Raises AuditError for one that this version does not know, and when rows take more than
+        `bytes_max`.
+        """
+        self.records += 1
+        name, op = name_of(record), record["op"]
+        if op == "gap":
+            self._doubt(record, "gap", f"changes were lost: {said_of(record).get('reason')}")
+        elif op == "ddl":
+            self._statement(name, record)
+        elif op in CHANGES:
+            if self._keeps(name):
+                self._change(name, record)
+        elif not is_about_the_trail(record):
+            raise AuditError(
+                f"record {record['at']} of the trail is a {op!r}, which this version does not "
+                f"know. Nothing was changed. Use the version that wrote it."
+            )
+
+    def doubts(self, table: Table) -> list[Doubt]:
+        """Why the rows of a table may not be what they were, in the order of the trail."""
+        found = [*table.doubts, *(one for one in self._everywhere if one.at > table.at)]
+        if table.began == "middle":
+            unknown = sum(not row.whole for row in table.rows.values())
+            found.append(
+                Doubt(
+                    kind="beginning",
+                    table=table.name,
+                    at=table.at,
+                    ts=table.ts,
+                    said="its history begins here, so rows that were there before and did not "
+                    f"change since are not known, and {unknown} only in part",
+                )
+            )
+        return sorted(found, key=lambda doubt: doubt.at)
+
+    # --- changes of rows -------------------------------------------------------------------------
+
+    def _change(self, name: Name, record: Mapping[str, Any]) -> None:
+        table = self.tables.get(name)
+        flags = flags_of(record)
+        if table is None:
+            table = self.tables[name] = _table(name, "middle", record)
+        if "erased" in record:
+            self._doubt(record, "erased", "a change of a row was erased, and so is unknown")
+            return
+        if flags.get("copied"):
+            if table.began == "middle":
+                table.began = "copied"
+            table.copied_at = int(record["at"])
+        table.keyless = bool(flags.get("keyless"))
+        if table.keyless:
+            self._keyless(table, record, copied=bool(flags.get("copied")))
+        else:
+            self._keyed(table, record, copied=bool(flags.get("copied")))
+        if self._bytes > self._bytes_max:
+            raise AuditError(
+                f"the rows come to more than {self._bytes_max:,} bytes of memory. Nothing was "
+                f"changed. Restore fewer tables at a time (--table), or allow more (--memory)."
+            )
+
+    def _keyed(self, table: Table, record: Mapping[str, Any], *, copied: bool) -> None:
+        key = bson.encode(record["meta"]["pk"])
+        old = table.rows.get(key)
+        op = record["op"]
+        if not copied and (old is not None) == (op == "i") and self._is_certain(table):
+            there = "is there already" if op == "i" else "is not there"
+            said = f"it has a change ({op}) of a row that {there}"
+            self._doubt(record, "contradiction", said)
+        if op == "d":
+            self._put(table, key, None)
+        elif op == "i":
+            data = bson.encode(after_of(record))
+            whole = not flags_of(record).get("partial", False)
+            if not whole:
+                self._doubt(record, "partial", "the source did not send all columns of a row")
+            self._put(table, key, Row(data, whole=whole, shape=table.shape))
+        else:
+            base = dict(record["meta"]["pk"]) if old is None else old.values
+            try:
+                values, whole = changed(base, record["chg"]), old is not None and old.whole
+            except InexactError as error:
+                self._doubt(record, "inexact", f"an update has no exact meaning: {error}")
+                values, whole = base, False
+            shape = table.shape if old is None else old.shape
+            self._put(table, key, Row(bson.encode(values), whole=whole, shape=shape))
+
+    def _keyless(self, table: Table, record: Mapping[str, Any], *, copied: bool) -> None:
+        """Rows that are equal are told apart by nothing but their number.
+
+        An update of one is the end of a row and another one's beginning, but where nothing changed.
+        """
+        op = record["op"]
+        if op == "u":
+            return
+        if copied and not any(one.kind == "copied_keyless" for one in table.doubts):
+            said = "it has no key, and was copied: rows that changed meanwhile may be there twice"
+            self._doubt(record, "copied_keyless", said)
+        values = after_of(record) if op == "i" else before_of(record)
+        data = bson.encode(values)
+        old = table.rows.get(data)
+        count = (0 if old is None else old.times) + (1 if op == "i" else -1)
+        if count < 0:
+            if self._is_certain(table):
+                self._doubt(record, "contradiction", "a row was deleted that is not there")
+            return
+        row = Row(data, whole=True, shape=table.shape, times=count) if count else None
+        self._put(table, data, row)
+
+    def _put(self, table: Table, key: bytes, row: Row | None) -> None:
+        old = table.rows.pop(key, None)
+        if old is not None:
+            self._bytes -= len(key) + len(old.data) + _ROW_BYTES
+        if row is not None:
+            table.rows[key] = row
+            self._bytes += len(key) + len(row.data) + _ROW_BYTES
+
+    def _is_certain(self, table: Table) -> bool:
+        return table.began == "created" and not self.doubts(table)
+
+    # --- statements and gaps ---------------------------------------------------------------------
+
+    def _statement(self, name: Name, record: Mapping[str, Any]) -> None:
+        said = said_of(record)
+        if "erased" in record or "operation" not in said:
+            self._doubt(record, "erased", "a statement was erased, and so is unknown")
+            return
+        operation, truncates = said["operation"], "truncated" in said
+        if operation == "create":
+            if not (truncates and name in self.tables):
+                made = _table(name, "created", record)
+                made.statement, made.made_as = str(said.get("statement", "")), name
+                self._add(made)
+        elif operation == "drop":
+            gone = self._remove(name)
+            if truncates and gone is not None:
+                emptied = _table(name, "created", record)
+                emptied.statement, emptied.shape = gone.statement, gone.shape
+                emptied.made_as = gone.made_as
+                self._add(emptied)
+        elif operation == "dropDatabase":
+            for one in [one for one in self.tables if one[0] == name[0]]:
+                self._remove(one)
+        elif operation == "rename":
+            self._rename(name, said)
+        elif operation == "modify":
+            table = self.tables.get(name)
+            if table is None:
+                # CREATE TABLE IF NOT EXISTS, or an ALTER of what was there before.
+                table = self._add(_table(name, "middle", record))
+            table.shape += 1
+
+    def _rename(self, name: Name, said: Mapping[str, Any]) -> None:
+        moved = self._remove(name)
+        to = (said["to"]["db"], said["to"]["coll"])
+        self._remove(to)
+        if moved is not None and said.get("targetCaptured", True):
+            moved.name = to
+            self._add(moved)
+
+    def _add(self, table: Table) -> Table:
+        self._remove(table.name)
+        if self._keeps(table.name):
+            self.tables[table.name] = table
+            self._bytes += sum(
+                len(key) + len(row.data) + _ROW_BYTES for key, row in table.rows.items()
+            )
+        return table
+
+    def _remove(self, name: Name) -> Table | None:
+        table = self.tables.pop(name, None)
+        if table is not None:
+            self._bytes -= sum(
+                len(key) + len(row.data) + _ROW_BYTES for key, row in table.rows.items()
+            )
+        return table
+
+    def _doubt(self, record: Mapping[str, Any], kind: str, said: str) -> None:
+        doubt = doubt_of(record, kind, said)
+        table = self.tables.get(doubt.table)
+        if table is not None:
+            table.doubts.append(doubt)
+        elif not doubt.table[1]:
+            self._everywhere.append(doubt)
+        elif self._keeps(doubt.table):
+            self._add(_table(doubt.table, "middle", record)).doubts.append(doubt)
+
+
+def _table(name: Name, began: str, record: Mapping[str, Any]) -> Table:
+    return Table(name=name, began=began, at=int(record["at"]), ts=int(record["ts"]))
+
+
+def name_of(record: Mapping[str, Any]) -> Name:
+    """The table that a record is of; its name is empty for a whole database, or the source."""
+    return str(record["meta"]["db"]), str(record["meta"]["tbl"])
+
+
+def doubt_of(record: Mapping[str, Any], kind: str, said: str) -> Doubt:
+    """What is doubtful from a record on."""
+    return Doubt(
+        kind=kind, table=name_of(record), at=int(record["at"]), ts=int(record["ts"]), said=said
+    )
+
+
+def said_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the source said of a statement or gap; nothing once that is erased."""
+    said: Mapping[str, Any] = record.get("said") or {}
+    return said
+
+
+def flags_of(record: Mapping[str, Any]) -> Mapping[str, bool]:
+    """The flags of a record: copied, keyless, partial."""
+    flags: Mapping[str, bool] = record.get("flags") or {}
+    return flags
+
+
+def is_about_the_trail(record: Mapping[str, Any]) -> bool:
+    """Whether a record says something of the trail itself, and nothing of its tables."""
+    return bool(record["op"] == "sys")
+
+
+def after_of(record: Mapping[str, Any]) -> Document:
+    """The row that an insert made."""
+    return {column: change["t"] for column, change in record["chg"].items()}
+
+
+def before_of(record: Mapping[str, Any]) -> Document:
+    """The row that a delete ended, as far as the source sent it."""
+    return {column: change["f"] for column, change in record["chg"].items() if "f" in change}
+
+
+def changed(row: Document, chg: Mapping[str, Mapping[str, Any]]) -> Document:
+    """A row behind an update. Raises InexactError where that can mean more than one row."""
+    result = dict(row)
+    update: Document = {"updatedFields": {}, "removedFields": [], "truncatedArrays": []}
+    for column, change in chg.items():
+        if "size" in change:
+            cut = {"field": column, "newSize": change["size"]}
+            update["truncatedArrays"].append(cut)
+        elif _is_path(column, row):
+            if "t" in change:
+                update["updatedFields"][column] = change["t"]
+            else:
+                update["removedFields"].append(column)
+        elif "t" in change:
+            result[column] = change["t"]
+        else:
+            result.pop(column, None)
+    return apply_update(result, update) if any(update.values()) else result
+
+
+def _is_path(column: str, row: Document) -> bool:
+    """Whether a name with dots leads into a document, and is not the name of a column."""
+    return (
+        "." in column
+        and column not in row
+        and isinstance(row.get(column.partition(".")[0]), dict | list)
+    )
+
+
+# --- which records tell of tables -----------------------------------------------------------------
+
+
+def names_before(
+    wanted: Callable[[Name], bool], renames: Iterable[Mapping[str, Any]]
+) -> frozenset[Name]:
+    """The other names that wanted tables may have had: those that they were renamed from.
+
+    `renames` are the trail's, in any order. They may be more names than that, never fewer.
+    """
+    moves = [
+        (name_of(record), (record["said"]["to"]["db"], record["said"]["to"]["coll"]))
+        for record in renames
+        if "to" in said_of(record)
+    ]
+    earlier: set[Name] = set()
+    grew = True
+    while grew:
+        before = len(earlier)
+        earlier |= {name for name, to in moves if wanted(to) or to in earlier}
+        grew = len(earlier) > before
+    return frozenset(earlier)
+
+
+def whole_rows(table: Table) -> Iterator[tuple[Document, Row]]:
+    """The rows of which all is known, each with its key; of a table without one, with {}."""
+    for key, row in table.rows.items():
+        if row.whole:
+            yield ({} if table.keyless else decoded(key)), row

@@ -1,0 +1,323 @@
+"""A copy beside a stream: says when it may read, what it may say, and where that belongs.
+
+Between two transactions, a session asks for the `next` thing to say of the copy that its position
+has, and takes up the copy that comes with it. Before each transaction it asks whether the stream
+has to `stop` there, because what was read belongs before it. A chunk is held, within its bounds,
+while the stream reads up to it; nothing else waits for that, and nothing is locked. A table that
+does not divide is opened, and if the stream does not get there soon, closed until it has.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from penstock.errors import UndecodableError
+from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, SchemaEvent
+from penstock.sources.mysql.binlog import Event, Gtid
+from penstock.sources.mysql.chunks import (
+    ChunkReader,
+    Moment,
+    NotNowError,
+    Opened,
+    Portion,
+    is_told,
+)
+from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.copying import (
+    Copying,
+    Name,
+    announced,
+    looked_up,
+    read,
+    restarted,
+    whole_copy,
+    with_tables,
+)
+from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.places import Reach
+from penstock.sources.mysql.positions import MysqlPosition, parse_gtids
+from penstock.sources.mysql.rows import UnreadableTableError
+from penstock.sources.mysql.selecting import Selection
+
+OPEN_SECONDS_MAX: Final = 1.0
+"""How long a table that does not divide is kept open for the stream to get there."""
+_POLL_SECONDS: Final = 0.1
+_AGAIN_SECONDS: Final = 0.02
+_AGAIN_SECONDS_MAX: Final = 1.0
+"""How long until what could not be read is tried again: twice as long each time."""
+
+
+class Next(NamedTuple):
+    """What to say, and the copy behind it."""
+
+    events: Sequence[AnyEvent]
+    copying: Copying | None
+
+
+class _Held:
+    """What was read, or opened, and is not said yet."""
+
+    def __init__(self, copying: Copying, opened: Opened) -> None:
+        self.copying = copying
+        """As it was when it was read; another one, and this is of no use."""
+        self.opened = opened
+        self.moment = opened.moment
+        self.due = False
+        """The stream is where it belongs."""
+        self.rows: dict[bytes, ChangeEvent] = {}
+        """Of a chunk, by key."""
+        self.then: Copying | None = None
+        """The copy behind the chunk; None: of a table that does not divide, and is still open,"""
+        self.since = 0.0
+        """since when."""
+
+
+class Copier:
+    """The copy of one session. Blocks; one thread at a time."""
+
+    def __init__(
+        self,
+        source: str,
+        config: MysqlSourceConfig,
+        teller: Teller,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._teller = teller
+        self._clock = clock
+        self._reader = ChunkReader(source, config)
+        self._reach = Reach()
+        self._held: _Held | None = None
+        self._again_at = 0.0
+        self._again_seconds = _AGAIN_SECONDS
+        self._not_before: Moment | None = None
+        """No table that does not divide is opened before the stream was read up to here."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether a table is under way that is read in one transaction, so that nothing else may
+        be said before it ends."""
+        held = self._held
+        return held is not None and held.due and held.then is None
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """How long the stream may be waited for before `next` is due; None: as long as it takes."""
+        if self._held is not None:
+            return _POLL_SECONDS if self._held.then is None else None
+        left = self._again_at - self._clock()
+        return left if left > 0 else None
+
+    # --- what the session tells ------------------------------------------------------------------
+
+    def passed(self, event: Event) -> None:
+        """The stream has read this event."""
+        self._reach.passed(event)
+
+    def told(self, item: Commit | Fragment) -> None:
+        """The stream says this."""
+        held = self._held
+        if held is None:
+            return
+        name = held.opened.name
+        for event in item.events:
+            if isinstance(event, ChangeEvent):
+                if not held.opened.exact and (event.database, event.collection) == name:
+                    held.rows.pop(bytes(event.key), None)
+            elif isinstance(event, SchemaEvent) and (
+                event.database == name[0] and event.collection in {"", name[1]}
+            ):
+                self._drop()
+                return
+
+    def stops(self, gtid: Gtid) -> bool:
+        """Whether what is held belongs before this transaction, the stream's next."""
+        held = self._held
+        if held is not None and not held.due:
+            held.due = gtid == held.moment.behind or self._reach.is_at(held.moment.place)
+        return held is not None and held.due
+
+    # --- what is copied --------------------------------------------------------------------------
+
+    def asked(self, copying: Copying | None, requests: Sequence[Sequence[Name]]) -> Copying | None:
+        """The copy with what is asked for, each time tables, or none for all of them."""
+        if not requests:
+            return copying
+        if all(requests):
+            names = [one for request in requests for one in request]
+            return with_tables(copying, names, seconds=self.seconds())
+        if copying is not None and copying.whole:
+            return copying
+        return self.everything()
+
+    def seconds(self) -> int:
+        """The server's clock, in Unix seconds."""
+        return self._reader.seconds()
+
+    def everything(self) -> Copying:
+        """A copy of all that is captured, and there, now."""
+        return whole_copy(self._reader.tables(), seconds=self.seconds())
+
+    def next(self, position: MysqlPosition) -> Next | None:
+        """What to say at `position`, where the stream stands; None: nothing yet.
+
+        Raises UndecodableError for a table or a row that has no exact form.
+        """
+        copying = position.copying
+        if copying is None:
+            self._drop()
+            return None
+        if copying.anew:
+            there = self._reader.tables()
+            return Next((), looked_up(copying, there, seconds=self.seconds()))
+        if not copying.announced:
+            return self._said("snapshot_started", position, copying, announced(copying))
+        if not copying.pending:
+            return self._said("snapshot_completed", position, copying, None)
+        try:
+            return self._rows(position, copying)
+        except NotNowError:
+            self._drop()
+            self._again_at = self._clock() + self._again_seconds
+            self._again_seconds = min(2 * self._again_seconds, _AGAIN_SECONDS_MAX)
+            return None
+        except (UnreadableTableError, UnicodeDecodeError, ValueError) as error:
+            raise self._undecodable(copying, error) from error
+
+    def _rows(self, position: MysqlPosition, copying: Copying) -> Next | None:
+        held = self._held
+        if held is not None and held.copying != copying:
+            self._drop()
+            held = None
+        if held is None:
+            held = self._opened(position, copying)
+            if held is None:
+                return None
+        if not held.due:
+            held.due = self._reach.is_at(held.moment.place)
+        if held.due:
+            return self._told_rows(held)
+        if held.then is None and self._clock() - held.since > OPEN_SECONDS_MAX:
+            self._not_before = held.moment
+            self._drop()
+        return None
+
+    def _opened(self, position: MysqlPosition, copying: Copying) -> _Held | None:
+        """Read the next chunk, or open the next table; None: not now."""
+        before = self._not_before
+        if self._clock() < self._again_at:
+            return None
+        if before is not None and not self._reach.is_at(before.place):
+            return None
+        self._not_before = None
+        told = parse_gtids(position.gtids)
+        opened = self._reader.open(copying.pending[0], told)
+        held = self._held = _Held(copying, opened)
+        selection = opened.selection
+        if selection is None:
+            held.then = read(copying, 0, after=None, key="", last=True)
+        elif selection.definition.divides:
+            self._chunk(held, selection)
+        else:
+            held.since = self._clock()
+        if held.then is not None:
+            self._reader.close()
+        held.due = all(is_told(gtid, told) for gtid in held.moment.gtids.values())
+        if not held.due and self._reach.place is None and held.moment.behind is None:
+            # Nobody could tell when the stream is there. It has more to say, and then it is known.
+            self._drop()
+            return None
+        self._again_seconds = _AGAIN_SECONDS
+        return held
+
+    def _chunk(self, held: _Held, selection: Selection) -> None:
+        copying, shape = held.copying, selection.definition.shape
+        if copying.after is not None and copying.key != shape:
+            copying = restarted(copying)
+        portion, held.moment = self._reader.chunk(held.opened, copying.after)
+        events = self._events(copying, selection, portion)
+        held.rows = {bytes(event.key): event for event in events}
+        after = selection.place(portion.rows[-1]) if portion.rows else None
+        held.then = read(copying, len(events), after=after, key=shape, last=portion.last)
+
+    def _told_rows(self, held: _Held) -> Next:
+        if held.then is not None:
+            self._held = None
+            return Next(tuple(held.rows.values()), held.then)
+        selection = held.opened.selection
+        assert selection is not None
+        portion = self._reader.portion(held.opened)
+        events = self._events(held.copying, selection, portion)
+        held.copying = read(held.copying, len(events), after=None, key="", last=portion.last)
+        if portion.last:
+            self._drop()
+        return Next(events, held.copying)
+
+    def _events(
+        self, copying: Copying, selection: Selection, portion: Portion
+    ) -> list[ChangeEvent]:
+        copy = f"{copying.snapshot}:{copying.copies}"
+        tell, number = self._teller.row, copying.documents
+        return [
+            tell(
+                selection.document(row),
+                selection.compiled,
+                copy=copy,
+                number=number + i,
+                seconds=copying.begun,
+            )
+            for i, row in enumerate(portion.rows)
+        ]
+
+    def _said(
+        self, operation: str, position: MysqlPosition, copying: Copying, then: Copying | None
+    ) -> Next:
+        ends = then is None
+        facts: dict[str, object] = {
+            "snapshot": copying.snapshot,
+            "collections": [".".join(one) for one in (copying.covers if ends else copying.pending)],
+            "documents": copying.documents,
+            "whole": copying.whole,
+        }
+        again = copying.announcements > 0 and not ends
+        if again:
+            facts["again"] = True
+        event = self._teller.system(
+            operation,
+            f"{copying.snapshot}:{copying.announcements}" if again else copying.snapshot,
+            position=position.gtids,
+            seconds=max(copying.begun, position.at),
+            facts=facts,
+        )
+        return Next((event,), then)
+
+    def _undecodable(self, copying: Copying, error: Exception) -> UndecodableError:
+        table = ".".join(copying.pending[0])
+        what = str(error)
+        if isinstance(error, UnicodeDecodeError):
+            what = f"text that is not of its character set, {error.encoding}"
+        return UndecodableError(
+            source=self._source,
+            what=f"a row of {table} for a copy: {what}",
+            position=f"snapshot {copying.snapshot}",
+            remedy="Nothing is lost: the stream goes on from here. Leaving the table out "
+            "(`exclude`) lets the others go on; else please report it with the type named here.",
+        )
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _drop(self) -> None:
+        """What is held is of no use any more."""
+        held, self._held = self._held, None
+        if held is not None and held.then is None:
+            self._reader.close()
+
+    def abort(self) -> None:
+        """Have whoever reads return with an error; from any thread."""
+        self._reader.abort()
+
+    def close(self) -> None:
+        """Let go of the connection; harmless when there is none."""
+        self._held = None
+        self._reader.discard()

@@ -1,0 +1,166 @@
+"""Statements of a trail that change tables, with every table in them named by its database. Pure.
+
+A trail says of a statement's table in which database it was, and not what the session's was; and
+what was done to `shop.orders` then must not be done to it now. So names are put into the databases
+that they are to be in, and a statement in which a name may be left is refused.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from penstock.audit.fold import Name, name_of
+from penstock.sources.mysql.restoring.columns import quoted
+
+Place = Callable[[Name], Name]
+"""Where a table of the trail is to be."""
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
+    | (?P<hint>/\*M?!\d*|\*/)
+    | `(?P<quoted>(?:[^`]|``)*)`
+    | (?P<double>"(?:[^"\\]|""|\\.)*")
+    | (?P<text>'(?:[^'\\]|''|\\.)*')
+    | (?P<word>[\w$@]+)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_BEFORE_NAME: Final = frozenset({"IF", "NOT", "EXISTS"})
+_AFTER_RENAME: Final = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
+
+
+class UnclearStatementError(ValueError):
+    """A statement whose tables cannot be told."""
+
+
+class _Word:
+    """One word or sign of a statement, and where it stands."""
+
+    def __init__(self, match: "re.Match[str]") -> None:
+        self.start, self.end = match.span()
+        kind = match.lastgroup
+        name = match["quoted"].replace("``", "`") if kind == "quoted" else match[0]
+        self.is_name = kind in {"quoted", "word"}
+        self.name = name
+        self.word = match[0].upper() if kind in {"word", "sign"} else ""
+
+
+def restated(record: Mapping[str, Any], to: Place) -> str | None:
+    """The statement of a record (`op` ddl), for tables that are to be elsewhere; None if the record
+    says what another one of the same statement says too.
+
+    Raises UnclearStatementError.
+    """
+    said: Mapping[str, Any] = record.get("said") or {}
+    operation = said.get("operation")
+    if operation is None:
+        raise UnclearStatementError("a statement that was erased")
+    name = name_of(record)
+    if operation == "drop":
+        return None if "truncated" in said else f"DROP TABLE IF EXISTS {quoted(*to(name))}"
+    if operation == "create" and "truncated" in said:
+        return f"TRUNCATE TABLE {quoted(*to(name))}"
+    if operation == "rename":
+        other = (said["to"]["db"], said["to"]["coll"])
+        if not said.get("targetCaptured", True):
+            return f"DROP TABLE IF EXISTS {quoted(*to(name))}"
+        return f"RENAME TABLE {quoted(*to(name))} TO {quoted(*to(other))}"
+    if operation in {"create", "modify"}:
+        return _renamed(str(said.get("statement", "")), name[0], to)
+    raise UnclearStatementError(f"a statement that is a {operation}")
+
+
+def recreated(statement: str, made_as: Name, name: Name, to: Place) -> str:
+    """The statement that made the table `made_as`, for a table `name`; what it refers to is where
+    `to` says.
+
+    Raises UnclearStatementError; also for one that makes a table like another, which is what that
+    one was then.
+    """
+    if any(_Word(match).word == "LIKE" for match in _TOKEN.finditer(statement)):
+        raise UnclearStatementError("a statement that makes a table like another")
+    text = _renamed(statement, made_as[0], lambda one: name if one == made_as else to(one))
+    # The table is made only where there is none, so nothing is to be replaced.
+    return re.sub(r"^(\s*CREATE)\s+OR\s+REPLACE\b", r"\1", text, flags=re.IGNORECASE)
+
+
+def _renamed(statement: str, database: str, to: Place) -> str:
+    words = [
+        _Word(match)
+        for match in _TOKEN.finditer(statement)
+        if match.lastgroup not in {"space", "hint"}
+    ]
+    verb = words[0].word if words else ""
+    if verb not in {"CREATE", "ALTER", "DROP"}:
+        # None, SET STATEMENT ... FOR, and what a future server may write.
+        raise UnclearStatementError(f"a statement that begins with {verb or 'nothing'}")
+    if any(one.word == "?" for one in words):
+        raise UnclearStatementError("a statement that was captured without its values")
+    places: list[tuple[int, int, str]] = []
+    depth, at, first = 0, 1, True
+    while at < len(words):
+        word = words[at].word
+        depth += (word == "(") - (word == ")")
+        at += 1
+        if not _leads_to_a_table(verb, words, at - 1, depth, first=first):
+            continue
+        first = first and word not in {"TABLE", "ON"}
+        while at < len(words) and words[at].word in _BEFORE_NAME:
+            at += 1
+        if word == "RENAME" and at < len(words) and words[at].word in {"TO", "AS", "="}:
+            at += 1
+        at = _name_at(words, at, database, to, places)
+    if first:
+        raise UnclearStatementError(f"{verb} of something else than a table")
+    return _with(statement, words, places)
+
+
+def _leads_to_a_table(verb: str, words: list[_Word], at: int, depth: int, *, first: bool) -> bool:
+    """Whether a table's name comes next."""
+    word = words[at].word
+    if word == "REFERENCES":
+        return True
+    if word == "LIKE":
+        # Of CREATE TABLE a LIKE b, or (LIKE b); elsewhere it is an operator.
+        inside = depth == 1 and words[at - 1].word == "("
+        return verb == "CREATE" and (depth == 0 or inside)
+    if depth:
+        return False
+    if word == "TABLE" and (first or words[at - 1].word == "WITH"):
+        return True
+    if word == "ON" and first:
+        return any(one.word == "INDEX" for one in words[:at])
+    following = words[at + 1].word if at + 1 < len(words) else ""
+    return verb == "ALTER" and word == "RENAME" and following not in _AFTER_RENAME
+
+
+def _name_at(
+    words: list[_Word], at: int, database: str, to: Place, places: list[tuple[int, int, str]]
+) -> int:
+    """Put the name that stands at `at` where it is to be; returns what comes behind it."""
+    if at >= len(words) or not words[at].is_name:
+        raise UnclearStatementError("a statement without the name of a table in its place")
+    start = words[at].start
+    name = (database, words[at].name)
+    if at + 2 < len(words) and words[at + 1].word == "." and words[at + 2].is_name:
+        name = (words[at].name, words[at + 2].name)
+        at += 2
+    places.append((start, words[at].end, quoted(*to(name))))
+    return at + 1
+
+
+def _with(statement: str, words: list[_Word], places: list[tuple[int, int, str]]) -> str:
+    """The statement with these names in their places, and no other name with a database."""
+    for at, word in enumerate(words[1:-1], 1):
+        inside = any(start <= word.start < end for start, end, _ in places)
+        if word.word == "." and not inside and words[at - 1].is_name and words[at + 1].is_name:
+            if words[at - 1].name[:1].isdigit():
+                continue  # a number
+            raise UnclearStatementError("a statement with a name in a place that is not known")
+    pieces: list[str] = []
+    done = 0
+    for start, end, name in places:
+        pieces += [statement[done:start], name]
+        done = end
+    return "".join([*pieces, statement[done:]])

@@ -1,0 +1,351 @@
+"""Rows as a server's SELECT gives them, made into the very documents that its binlog gives. Pure.
+
+Each type is asked for in the form from which its value comes exactly (invariant 9, S12): text as
+the bytes of its own character set, read by the codec that reads the binlog; a FLOAT as the double
+that it is; a TIMESTAMP in a session at UTC. A test has every type told by both and compares bytes.
+
+A table is read in the order of its key. Where a key cannot be compared with a constant as the
+server orders it, or there is none, the table is not divided (`divides`).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import xxhash
+from msgspec import Struct
+
+from penstock import extjson
+from penstock.sources.mysql.binlog import MalformedEventError
+from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
+from penstock.sources.mysql.rows import (
+    CompiledTable,
+    Document,
+    UnreadableTableError,
+    as_it_is,
+    without_bytes,
+)
+from penstock.sources.mysql.tables import Column, ColumnType, Table
+from penstock.sources.mysql.values import geometry, instant
+
+Convert = Callable[[Any], Any]
+"""What becomes of a value that is not NULL, as the client library has it: bytes, or ASCII text."""
+
+
+class ColumnFacts(NamedTuple):
+    """One column, as the server describes it."""
+
+    name: str
+    type: str
+    """Its type alone: `int`, `varchar`."""
+    whole_type: str
+    """With all that belongs to it: `int(10) unsigned`."""
+    charset: str | None
+    collation: str | None
+    extra: str = ""
+
+
+class KeyPart(NamedTuple):
+    """A column of an index."""
+
+    name: str
+    partial: bool
+    """Only the value's beginning is in it."""
+
+
+class Definition(Struct, frozen=True):
+    """A table, as the server describes it."""
+
+    database: str
+    name: str
+    engine: str
+    columns: tuple[ColumnFacts, ...]
+    """In their order, hidden ones too where the binlog has them."""
+    index: str
+    """The name of the index by which its rows are known; empty if there is none."""
+    key: tuple[KeyPart, ...]
+    versioned: bool = False
+    """Whether it keeps rows of before, which the binlog has as well."""
+
+    @property
+    def table(self) -> tuple[str, str]:
+        """Its database and name."""
+        return self.database, self.name
+
+    @property
+    def divides(self) -> bool:
+        """Whether it can be read in parts, in the order of its key."""
+        types = {column.name: column.type for column in self.columns}
+        return bool(self.key) and not any(
+            part.partial or types[part.name] in _GEOMETRIES for part in self.key
+        )
+
+    @property
+    def shape(self) -> str:
+        """Differs where the key does, so that a place in one is none in the other."""
+        known = {column.name: column for column in self.columns}
+        said = [(part, known[part.name][2:5]) for part in self.key]
+        return xxhash.xxh3_64_hexdigest(repr(said).encode())
+
+
+_INTEGERS: Final = {
+    "tinyint": ColumnType.TINY,
+    "smallint": ColumnType.SHORT,
+    "mediumint": ColumnType.INT24,
+    "int": ColumnType.LONG,
+    "bigint": ColumnType.LONGLONG,
+    "year": ColumnType.YEAR,
+}
+_TEXTS: Final = {
+    "char": ColumnType.STRING,
+    "varchar": ColumnType.VARCHAR,
+    "tinytext": ColumnType.BLOB,
+    "text": ColumnType.BLOB,
+    "mediumtext": ColumnType.BLOB,
+    "longtext": ColumnType.BLOB,
+}
+_BYTES: Final = {
+    "binary": ColumnType.STRING,
+    "varbinary": ColumnType.VARCHAR,
+    "tinyblob": ColumnType.BLOB,
+    "blob": ColumnType.BLOB,
+    "mediumblob": ColumnType.BLOB,
+    "longblob": ColumnType.BLOB,
+}
+_FIXED_BYTES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
+_GEOMETRIES: Final = frozenset(
+    {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"}
+    | {"multipolygon", "geometrycollection"}
+)
+_OTHERS: Final = {
+    "bit": ColumnType.BIT,
+    "decimal": ColumnType.NEWDECIMAL,
+    "float": ColumnType.FLOAT,
+    "double": ColumnType.DOUBLE,
+    "date": ColumnType.DATE,
+    "time": ColumnType.TIME2,
+    "datetime": ColumnType.DATETIME2,
+    "timestamp": ColumnType.TIMESTAMP2,
+    "enum": ColumnType.ENUM,
+    "set": ColumnType.SET,
+    **dict.fromkeys(_FIXED_BYTES, ColumnType.STRING),
+    **dict.fromkeys(_GEOMETRIES, ColumnType.GEOMETRY),
+}
+_TYPES: Final[Mapping[str, ColumnType]] = {**_INTEGERS, **_TEXTS, **_BYTES, **_OTHERS}
+
+
+class Selection:
+    """How to ask for the rows of one table, and what to make of the answer."""
+
+    def __init__(self, definition: Definition, *, rules: ColumnRules | None = None) -> None:
+        """`rules` are those of columns, as of the stream.
+
+        Raises UnreadableTableError for a column that has no exact form, or that they cannot be of.
+        """
+        self.definition = definition
+        names, key = [one.name for one in definition.columns], [one.name for one in definition.key]
+        try:
+            ruled = None if rules is None else rules.of(definition.table, names, key)
+        except ForbiddenRuleError as error:
+            raise UnreadableTableError(str(error)) from error
+        left_out = frozenset[str]() if ruled is None else ruled.left_out
+        self._ruled = as_it_is if ruled is None else ruled.apply
+        told = [column for column in definition.columns if column.name not in left_out]
+        asked = [_asked(definition, column) for column in told]
+        self._expressions = [expression for expression, _ in asked]
+        self._values = [
+            (column.name, convert) for column, (_, convert) in zip(told, asked, strict=True)
+        ]
+        known = {column.name: column for column in definition.columns}
+        self._key = [known[part.name] for part in definition.key] if definition.divides else []
+        self.compiled = _compiled(definition, told)
+        """What the stream's own events of the table are made with."""
+
+    def statement(self, after: Sequence[str] | None, limit: int | None) -> str:
+        """The SELECT of rows behind the key `after`, all or so many; with `limit`, in its order."""
+        definition = self.definition
+        asked = [*self._expressions, *(_place(column) for column in self._key)]
+        parts = [f"SELECT {', '.join(asked) or '1'} FROM {quoted(definition.table)}"]  # noqa: S608 - all quoted
+        if definition.versioned:
+            parts.append("FOR SYSTEM_TIME ALL")
+        if limit is not None:
+            names = [name_of(column.name) for column in self._key]
+            parts.append(f"FORCE INDEX ({name_of(definition.index)})")
+            if after is not None:
+                parts.append(f"WHERE {self._behind(after)}")
+            parts.append(f"ORDER BY {', '.join(names)} LIMIT {limit}")
+        return " ".join(parts)
+
+    def _behind(self, after: Sequence[str]) -> str:
+        """What is true of rows whose key is greater."""
+        literals = [_literal(one, text) for one, text in zip(self._key, after, strict=True)]
+        names = [name_of(column.name) for column in self._key]
+        ways: list[str] = []
+        for last in range(len(names)):
+            same = [f"{names[i]} = {literals[i]}" for i in range(last)]
+            ways.append(" AND ".join([*same, f"{names[last]} > {literals[last]}"]))
+        return " OR ".join(f"({way})" for way in ways)
+
+    def document(self, row: Sequence[Any]) -> Document:
+        """The document of a row. Raises ValueError for a value that has no exact form."""
+        return self._ruled(
+            {
+                name: None if value is None else convert(value)
+                for (name, convert), value in zip(self._values, row, strict=False)
+            }
+        )
+
+    def place(self, row: Sequence[Any]) -> tuple[str, ...]:
+        """The key of a row, as `statement` takes it."""
+        return tuple(str(value) for value in row[len(self._values) :])
+
+
+def name_of(name: str) -> str:
+    """A name as a statement has it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def quoted(table: tuple[str, str]) -> str:
+    """A table's name, with its database, as a statement has it."""
+    return f"{name_of(table[0])}.{name_of(table[1])}"
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def _asked(definition: Definition, column: ColumnFacts) -> tuple[str, Convert]:
+    """What to ask for a column, and what becomes of the answer."""
+    kind, name = column.type, name_of(column.name)
+    if kind in _INTEGERS:
+        return name, int
+    if kind == "bit":
+        return f"{name} + 0", int
+    if kind == "decimal":
+        return name, _decimal
+    if kind in {"float", "double"}:
+        return f"CAST({name} AS DOUBLE)", float
+    if kind in {"date", "time", "datetime"}:
+        return name, str
+    if kind == "timestamp":
+        return name, _timestamp
+    if kind in _BYTES:
+        return name, extjson.binary
+    if kind in _FIXED_BYTES:
+        return f"CAST({name} AS BINARY({_FIXED_BYTES[kind]}))", extjson.binary
+    if kind in _GEOMETRIES:
+        return name, geometry
+    if kind in _TEXTS or kind in {"enum", "set"}:
+        decode = _decoder(definition, column)
+        text = f"CAST({name} AS BINARY)"
+        if kind == "set":
+            # An empty text is no value, or a value that is empty.
+            return f"CONCAT(IF({name} + 0, '1', '0'), {text})", _members(decode)
+        return text, decode
+    raise _unreadable(definition, column, f"of the type {column.whole_type}")
+
+
+def _decoder(definition: Definition, column: ColumnFacts) -> Callable[[bytes], str]:
+    charset = column.charset or "binary"
+    if charset == "binary" and column.type in {"enum", "set"}:
+        charset = "ascii"
+    codec = CODECS.get(charset)
+    if codec is None:
+        raise _unreadable(definition, column, f"text in the character set {charset}")
+    if codec == CODECS["latin1"]:
+        return latin1
+    return lambda value: value.decode(codec)
+
+
+def _members(decode: Callable[[bytes], str]) -> Convert:
+    return lambda value: decode(value[1:]).split(",") if value[:1] == b"1" else []
+
+
+def _decimal(value: str) -> dict[str, str]:
+    """ZEROFILL is how a number is shown, and no part of it."""
+    sign = "-" if value[:1] == "-" else ""
+    whole, point, part = value.lstrip("-").partition(".")
+    return {"$numberDecimal": f"{sign}{whole.lstrip('0') or '0'}{point}{part}"}
+
+
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC throughout
+
+
+def _timestamp(value: str) -> Any:
+    """A TIMESTAMP as a session at UTC shows it."""
+    if value.startswith("0000"):
+        return value
+    passed = datetime.fromisoformat(value) - _EPOCH
+    return instant(passed.days * 86_400 + passed.seconds, passed.microseconds)
+
+
+def _unreadable(definition: Definition, column: ColumnFacts, what: str) -> UnreadableTableError:
+    return UnreadableTableError(
+        f"the column {column.name!r} of {definition.database}.{definition.name}, which is {what}"
+    )
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _place(column: ColumnFacts) -> str:
+    """What to ask for a key's column, so that the answer is plain text."""
+    name = name_of(column.name)
+    if column.type in {"bit", "enum", "set"}:
+        return f"{name} + 0"
+    if column.type in {"float", "double"}:
+        return f"CAST({name} AS DOUBLE)"
+    if column.type in _TEXTS or column.type in _BYTES:
+        return f"HEX({name})"
+    return f"CAST({name} AS CHAR)"
+
+
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?")
+_HEX: Final = re.compile(r"([0-9A-F]{2})*")
+_WORD: Final = re.compile(r"[0-9A-Za-z:. -]+")
+_NUMERIC: Final = frozenset({*_INTEGERS, "bit", "decimal", "float", "double", "enum", "set"})
+
+
+def _literal(column: ColumnFacts, text: str) -> str:
+    """What `_place` gave, as a constant that compares as the server orders the column."""
+    kind = column.type
+    if kind in _NUMERIC and _NUMBER.fullmatch(text):
+        exact = kind not in {"float", "double"} or "e" in text
+        return text if exact else f"{text}e0"
+    if kind in _TEXTS and _HEX.fullmatch(text):
+        return f"_{column.charset} x'{text}'"
+    if kind in _BYTES and _HEX.fullmatch(text):
+        return f"x'{text}'"
+    if kind not in _NUMERIC and kind not in _TEXTS and kind not in _BYTES and _WORD.fullmatch(text):
+        return f"'{text}'"
+    raise MalformedEventError(f"a key of {column.name!r} that is no {column.whole_type}")
+
+
+def _compiled(definition: Definition, told: Sequence[ColumnFacts]) -> CompiledTable:
+    """The table as its events are made with."""
+    names = [column.name for column in told]
+    key = tuple(part.name for part in definition.key)
+    columns = tuple(
+        Column(
+            name=column.name,
+            type=_TYPES.get(column.type, -1),
+            meta=0,
+            unsigned="unsigned" in column.whole_type,
+        )
+        for column in definition.columns
+    )
+    try:
+        extjson.refuse_mimic(dict.fromkeys(names))
+        extjson.refuse_mimic(dict.fromkeys(key))
+    except extjson.AmbiguousDocumentError as error:
+        raise UnreadableTableError(f"{definition.database}.{definition.name}: {error}") from error
+    places = {column.name: i for i, column in enumerate(definition.columns)}
+    table = Table(
+        database=definition.database,
+        name=definition.name,
+        columns=columns,
+        key=tuple(places[name] for name in key),
+        full=True,
+    )
+    return without_bytes(table, key)

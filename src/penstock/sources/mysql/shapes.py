@@ -1,0 +1,210 @@
+"""What is known of tables that their TABLE_MAP does not say, at one place in the binlog. Pure.
+
+Which columns are virtual is followed through the statements (record 0022). It is kept in the
+position, with which tables have a new shape that nobody was told yet.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import xxhash
+from msgspec import Struct, msgpack
+
+from penstock.sources.mysql import statements
+from penstock.sources.mysql.charsets import CODECS, latin1
+from penstock.sources.mysql.definitions import Virtual
+from penstock.sources.mysql.statements import Effect, Name
+from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
+
+KEPT_MAX: Final = 256
+"""Tables that a position has; others are forgotten by the next session, which asks for them."""
+
+
+class Shape(Struct, frozen=True, omit_defaults=True, array_like=True):
+    """What is known of one table."""
+
+    database: str
+    name: str
+    virtual: tuple[str, ...] | None = None
+    """Its virtual columns, folded; None where that is not known."""
+    untold: bool = False
+    """Whether it was created or altered, and its columns were told to nobody since."""
+
+
+class Shapes:
+    """The tables of a server, as its binlog goes on."""
+
+    def __init__(self, kept: Iterable[Shape] = ()) -> None:
+        self._known: dict[Name, Shape] = {(one.database, one.name): one for one in kept}
+        self._plain: set[Name] = set()
+        """Tables that were asked for, and have no virtual column: no position keeps them."""
+        self._kept: tuple[Shape, ...] | None = None
+
+    def kept(self) -> tuple[Shape, ...]:
+        """What a position has of it."""
+        if self._kept is None:
+            found = list(self._known.values())
+            if len(found) > KEPT_MAX:
+                # Of those without virtual columns, asking mostly says the same.
+                found.sort(key=lambda one: bool(one.virtual or one.untold))
+            self._kept = tuple(found[-KEPT_MAX:])
+        return self._kept
+
+    def virtual(self, table: Name) -> Virtual | None:
+        """A table's virtual columns; None where they are not known."""
+        known = self._known.get(table)
+        if known is None:
+            return frozenset() if table in self._plain else None
+        return None if known.virtual is None else frozenset(known.virtual)
+
+    def is_untold(self, table: Name) -> bool:
+        """Whether nobody was told the columns of a table since it was created or altered."""
+        known = self._known.get(table)
+        return known is not None and known.untold
+
+    def learned(self, table: Name, virtual: Virtual) -> None:
+        """A table's virtual columns were asked for."""
+        if table not in self._known and not virtual:
+            self._plain.add(table)
+            return
+        if self.virtual(table) != virtual:
+            self._put(table, virtual, untold=self.is_untold(table))
+
+    def told(self, table: Name) -> None:
+        """A table's columns were told."""
+        self._put(table, self.virtual(table), untold=False)
+
+    def alter(self, effect: Effect, after: Mapping[Name, Virtual | None]) -> None:
+        """A statement did this; `after` has the virtual columns that it says."""
+        match effect:
+            case statements.Created(table):
+                self._put(table, after.get(table), untold=True)
+            case statements.Altered(table):
+                # Of CREATE INDEX and the like, nothing is said of columns.
+                self._put(table, after.get(table, self.virtual(table)), untold=True)
+            case statements.Dropped(table):
+                self._drop(table)
+            case statements.Renamed(table, to):
+                virtual, untold = self.virtual(table), self.is_untold(table)
+                known = table in self._known
+                self._drop(table)
+                self._drop(to)
+                if known:
+                    self._put(to, virtual, untold=untold)
+                elif virtual is not None:
+                    self._plain.add(to)
+            case statements.DatabaseDropped(database):
+                for table in {*self._known, *self._plain}:
+                    if table[0] == database:
+                        self._drop(table)
+            case statements.Unclear():
+                self._known.clear()
+                self._plain.clear()
+                self._kept = None
+            case _:
+                pass  # rows only
+
+    def _put(self, table: Name, virtual: Virtual | None, *, untold: bool) -> None:
+        self._drop(table)  # the newest come last
+        names = None if virtual is None else tuple(sorted(virtual))
+        self._known[table] = Shape(*table, names, untold)
+
+    def _drop(self, table: Name) -> None:
+        self._known.pop(table, None)
+        self._plain.discard(table)
+        self._kept = None
+
+
+def chosen(
+    names: Sequence[str], known: Virtual | None, now: Mapping[str, bool]
+) -> tuple[frozenset[str], bool]:
+    """Which of a table's columns are virtual, and whether that is certain.
+
+    `known` are those that its history says, and `now` is which of today's columns are.
+    """
+    folded = {name.casefold(): name for name in names}
+    if known is not None and known <= folded.keys():
+        return frozenset(folded[one] for one in known), True
+    return frozenset(name for name in names if now.get(name)), list(now) == list(names)
+
+
+def version_of(table: Table, virtual: frozenset[str]) -> int:
+    """A number of 53 bits for the shape of a table, never 0: equal shapes have equal ones."""
+    said = (table.columns, table.key, sorted(virtual))
+    return (xxhash.xxh3_64_intdigest(msgpack.encode(said)) >> 11) or 1
+
+
+_WORDS: Final = {
+    ColumnType.TINY: "tinyint",
+    ColumnType.SHORT: "smallint",
+    ColumnType.INT24: "mediumint",
+    ColumnType.LONG: "int",
+    ColumnType.LONGLONG: "bigint",
+    ColumnType.FLOAT: "float",
+    ColumnType.DOUBLE: "double",
+    ColumnType.NEWDECIMAL: "decimal",
+    ColumnType.DATE: "date",
+    ColumnType.NEWDATE: "date",
+    ColumnType.TIME2: "time",
+    ColumnType.DATETIME2: "datetime",
+    ColumnType.TIMESTAMP2: "timestamp",
+    ColumnType.YEAR: "year",
+    ColumnType.BIT: "bit",
+    ColumnType.ENUM: "enum",
+    ColumnType.SET: "set",
+    ColumnType.GEOMETRY: "geometry",
+    ColumnType.JSON: "json",
+    ColumnType.VECTOR: "vector",
+}
+_DIGITS: Final = frozenset({ColumnType.TIME2, ColumnType.DATETIME2, ColumnType.TIMESTAMP2})
+_BLOBS: Final = {1: "tiny", 2: "", 3: "medium", 4: "long"}
+
+
+def described(table: Table, charsets: Mapping[int, str], told: Iterable[str]) -> dict[str, Any]:
+    """The columns of a table that are `told`, and its key, as a schema event has them."""
+    names = set(told)
+    return {
+        "columns": [_column(one, charsets) for one in table.columns if one.name in names],
+        "key": [table.columns[i].name for i in table.key],
+    }
+
+
+def _column(column: Column, charsets: Mapping[int, str]) -> dict[str, Any]:
+    charset = charsets.get(column.collation, "")
+    said: dict[str, Any] = {"name": column.name, "type": _type(column)}
+    if column.unsigned:
+        said["unsigned"] = True
+    if column.nullable:
+        said["nullable"] = True
+    if charset and column.collation != BINARY_COLLATION:
+        said["charset"] = charset
+    if column.values:
+        said["values"] = [_text(one, CODECS.get(charset, "utf-8")) for one in column.values]
+    return said
+
+
+def _text(data: bytes, codec: str) -> str:
+    return latin1(data) if codec == CODECS["latin1"] else data.decode(codec, errors="replace")
+
+
+def _type(column: Column) -> str:
+    """A column's type in the words of its server; the lengths of texts are in bytes."""
+    kind, meta = column.type, column.meta
+    text = column.collation != BINARY_COLLATION
+    match kind:
+        case ColumnType.NEWDECIMAL:
+            return f"decimal({meta >> 8},{meta & 0xFF})"
+        case ColumnType.BIT:
+            return f"bit({meta})"
+        case ColumnType.STRING:
+            return f"{'char' if text else 'binary'}({meta})"
+        case ColumnType.VARCHAR | ColumnType.VAR_STRING | ColumnType.VARCHAR_COMPRESSED:
+            return f"{'varchar' if text else 'varbinary'}({meta})"
+        case ColumnType.BLOB | ColumnType.BLOB_COMPRESSED:
+            return f"{_BLOBS.get(meta, '')}{'text' if text else 'blob'}"
+        case _ if kind in _DIGITS and meta:
+            return f"{_WORDS[ColumnType(kind)]}({meta})"
+        case _ if kind in _WORDS:
+            return _WORDS[ColumnType(kind)]
+        case _:
+            return f"type {kind}"

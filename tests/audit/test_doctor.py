@@ -1,0 +1,71 @@
+"""`penstock doctor` says of a trail's MongoDB what would keep it from being written or lasting."""
+
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from penstock.audit.doctor import Check, doctor
+from penstock.audit.trail import Trail
+from penstock.testing.servers import MongoReplicaSet, free_ports
+from tests.audit.support import row, trail_of, write
+
+pytestmark = pytest.mark.server
+
+
+def checks_of(trail: Trail, *, pipeline: str = "trail") -> dict[str, Check]:
+    return {check.name: check for check in doctor("shop", pipeline, trail.config)}
+
+
+def test_a_replica_set_with_a_trail_is_found_well(trail: Trail) -> None:
+    found = checks_of(trail)
+    assert all(check.ok for check in found.values()), found
+    assert "no trail yet" in found["head"].detail
+    write(trail, [row(1, after={"id": 1})])
+    assert checks_of(trail)["head"].detail == "1 records in 1 batches"
+    assert "no single disk" in found["copies"].fix
+    assert not checks_of(trail, pipeline="other")["head"].ok
+
+
+def test_a_server_without_transactions_is_said_to_cost_twice_the_writes(
+    standalone: MongoReplicaSet, mongo_database: str
+) -> None:
+    """A21: probed, not found out by an error's text."""
+    trail = trail_of(standalone.uri, mongo_database)
+    trail.close()
+    found = checks_of(trail)
+    assert found["transactions"].ok
+    assert "rs.initiate()" in found["transactions"].fix
+
+
+def test_a_mongodb_that_is_away_is_said_to_be(mongo_database: str) -> None:
+    (port,) = free_ports(1)
+    uri = f"mongodb://127.0.0.1:{port}/?serverSelectionTimeoutMS=200"
+    trail = trail_of(uri, mongo_database, answer_seconds=1)
+    trail.close()
+    (check,) = doctor("shop", "trail", trail.config)
+    assert (check.name, check.ok) == ("reachable", False)
+
+
+def test_a_user_who_may_not_write_is_told_what_to_be_granted(
+    start_mongo: Any, tmp_path: Any
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("c2VjcmV0c2VjcmV0")
+    key.chmod(0o600)
+    mongo: MongoReplicaSet = start_mongo(extra_args=("--keyFile", str(key)))
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        client["admin"].command("createUser", "root", pwd="r", roles=["root"])
+    address = mongo.uri.removeprefix("mongodb://")
+    with MongoClient[dict[str, Any]](f"mongodb://root:r@{address}&authSource=admin") as client:
+        read = [{"role": "read", "db": "audit"}]
+        write_too = [{"role": "readWrite", "db": "audit"}]
+        client["admin"].command("createUser", "reader", pwd="r", roles=read)
+        client["admin"].command("createUser", "writer", pwd="r", roles=write_too)
+    for user, fine in (("reader", False), ("writer", True)):
+        trail = trail_of(f"mongodb://{user}:r@{address}&authSource=admin", "audit")
+        trail.close()
+        found = {check.name: check for check in doctor("shop", "trail", trail.config)}
+        assert found["rights"].ok is fine, found
+        assert ("grant readWrite on audit" in found["rights"].fix) is not fine
+        assert "clusterMonitor" in found["durable"].fix

@@ -1,0 +1,268 @@
+"""What a trail says of its tables at a place, and what it cannot say (A12, A13, A14, A18)."""
+
+from typing import Any
+
+import pytest
+from bson.int64 import Int64
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.audit.fold import Fold, Table, decoded, names_before, whole_rows
+from penstock.audit.undoing import Undoing
+from penstock.errors import AuditError
+
+Record = dict[str, Any]
+
+
+class Story:
+    """Records, in order."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+
+    def say(self, op: str, tbl: str = "t", **more: Any) -> "Story":
+        at = len(self.records) + 1
+        meta = {"db": "d", "tbl": tbl, **more.pop("meta", {})}
+        said = {"at": at, "ts": 1000 * at, "op": op, "meta": meta, "txn": {"id": str(at)}}
+        self.records.append({**said, **more})
+        return self
+
+    def made(self, tbl: str = "t") -> "Story":
+        return self.say(
+            "ddl", tbl, said={"operation": "create", "statement": f"CREATE TABLE {tbl}"}
+        )
+
+    def dropped(self, tbl: str = "t", **more: Any) -> "Story":
+        return self.say("ddl", tbl, said={"operation": "drop", **more})
+
+    def insert(self, row: Record, tbl: str = "t", key: str = "id", **flags: bool) -> "Story":
+        chg = {name: {"t": value} for name, value in row.items()}
+        return self.say("i", tbl, meta={"pk": _key(row, key, flags)}, chg=chg, flags=flags)
+
+    def delete(self, row: Record, tbl: str = "t", key: str = "id", **flags: bool) -> "Story":
+        chg = {name: {"f": value} for name, value in row.items()}
+        return self.say("d", tbl, meta={"pk": _key(row, key, flags)}, chg=chg, flags=flags)
+
+    def update(self, key: Any, tbl: str = "t", **changed: tuple[Any, Any]) -> "Story":
+        chg = {name: {"f": was, "t": now} for name, (was, now) in changed.items()}
+        return self.say("u", tbl, meta={"pk": {"id": key}}, chg=chg, flags={})
+
+    def fold(self, until: int | None = None) -> Fold:
+        fold = Fold()
+        for record in self.records[:until]:
+            fold.take(record)
+        return fold
+
+    def undo(self, after: int) -> Undoing:
+        undoing = Undoing()
+        for record in self.records[after:]:
+            undoing.take(record)
+        return undoing
+
+
+def _key(row: Record, key: str, flags: dict[str, bool]) -> Record:
+    return {"_row": repr(row)} if flags.get("keyless") else {key: row[key]}
+
+
+def rows(table: Table) -> list[Record]:
+    return [row.values for _, row in whole_rows(table) for _ in range(row.times)]
+
+
+def kinds(fold: Fold, tbl: str = "t") -> list[str]:
+    return [doubt.kind for doubt in fold.doubts(fold.tables["d", tbl])]
+
+
+def test_keys_that_only_read_alike_are_two_rows() -> None:
+    """A12: 5 and "5", and texts that a joined key would confuse."""
+    story = Story().made()
+    for key in (5, "5", Int64(5)):
+        story.insert({"id": key, "n": str(type(key))})
+    fold = story.fold()
+    assert len(rows(fold.tables["d", "t"])) == 3
+    assert kinds(fold) == []
+
+
+def test_a_key_that_changes_takes_its_row_along() -> None:
+    """A13: the end of the old key, and the beginning of the new one."""
+    story = Story().made().insert({"id": 1, "n": 1}).delete({"id": 1, "n": 1})
+    story.insert({"id": 2, "n": 1})
+    assert rows(story.fold().tables["d", "t"]) == [{"id": 2, "n": 1}]
+    assert rows(story.fold(2).tables["d", "t"]) == [{"id": 1, "n": 1}]
+
+
+def test_null_is_a_value_and_a_column_that_was_not_there_is_none() -> None:
+    """A14."""
+    story = Story().made().insert({"id": 1, "n": 1}).update(1, n=(1, None), m=(None, None))
+    assert rows(story.fold().tables["d", "t"]) == [{"id": 1, "n": None, "m": None}]
+
+
+def test_a_trail_that_begins_in_the_middle_says_so() -> None:
+    story = Story().update(1, n=(1, 2)).insert({"id": 2, "n": 2})
+    fold = story.fold()
+    assert kinds(fold) == ["beginning"]
+    (doubt,) = fold.doubts(fold.tables["d", "t"])
+    assert "history begins here" in str(doubt)
+    assert "and 1 only in part" in str(doubt)
+    assert rows(fold.tables["d", "t"]) == [{"id": 2, "n": 2}]
+
+
+def test_a_row_of_which_a_part_is_known_becomes_whole_again() -> None:
+    story = Story().update(1, n=(1, 2)).delete({"id": 1, "n": 2}).insert({"id": 1, "n": 3})
+    assert rows(story.fold().tables["d", "t"]) == [{"id": 1, "n": 3}]
+
+
+@pytest.mark.parametrize("how", ["truncate", "drop", "database"])
+def test_what_emptied_a_table_makes_it_certain_again(how: str) -> None:
+    """Whatever was lost, or from before the trail, is gone then."""
+    story = Story().insert({"id": 1}).say("gap", "", said={"reason": "position_lost"})
+    if how == "truncate":
+        story.dropped(truncated="true")
+        story.say("ddl", said={"operation": "create", "truncated": "true"})
+    else:
+        dropped = {"drop": ("drop", "t"), "database": ("dropDatabase", "")}[how]
+        story.say("ddl", dropped[1], said={"operation": dropped[0]})
+        story.made()
+    fold = story.insert({"id": 2}).fold()
+    assert kinds(fold) == []
+    assert rows(fold.tables["d", "t"]) == [{"id": 2}]
+
+
+def test_a_gap_is_of_its_table_or_of_all_that_were_there() -> None:
+    story = Story().made("a").made("b")
+    story.say("gap", "a", said={"reason": "unlogged_rows"})
+    story.say("gap", "", said={"reason": "position_lost"}).made("c")
+    fold = story.fold()
+    assert (kinds(fold, "a"), kinds(fold, "b"), kinds(fold, "c")) == (["gap", "gap"], ["gap"], [])
+
+
+def test_a_change_that_was_erased_is_a_doubt() -> None:
+    story = Story().made().insert({"id": 1, "n": 1})
+    record = story.records[-1]
+    del record["chg"], record["meta"]["pk"]
+    record["erased"] = True
+    fold = story.update(1, n=(1, 2)).fold()
+    assert kinds(fold) == ["erased"]
+    assert rows(fold.tables["d", "t"]) == []
+
+
+def test_a_rename_takes_the_rows_and_another_tables_place() -> None:
+    story = Story().made("a").insert({"id": 1}, "a").made("b").insert({"id": 2}, "b")
+    story.say("ddl", "a", said={"operation": "rename", "to": {"db": "d", "coll": "b"}})
+    fold = story.insert({"id": 3}, "b").fold()
+    assert list(fold.tables) == [("d", "b")]
+    assert rows(fold.tables["d", "b"]) == [{"id": 1}, {"id": 3}]
+    assert names_before(lambda name: name == ("d", "b"), story.records) == {("d", "a")}
+
+
+def test_equal_rows_without_a_key_are_as_many_as_they_were() -> None:
+    """A11."""
+    row = {"n": 1}
+    story = Story().made().insert(row, keyless=True).insert(row, keyless=True)
+    story.delete(row, keyless=True).insert({"n": 2}, keyless=True)
+    assert rows(story.fold().tables["d", "t"]) == [{"n": 1}, {"n": 2}]
+    assert rows(story.fold(3).tables["d", "t"]) == [{"n": 1}, {"n": 1}]
+    assert list(story.undo(3).tables["d", "t"].counts.values()) == [1, -1]
+
+
+@pytest.mark.parametrize("op", ["i", "u", "d"])
+def test_records_that_contradict_one_another_are_a_doubt(op: str) -> None:
+    """A row that is inserted twice, or that ends without having begun: a record is missing."""
+    story = Story().made()
+    if op == "i":
+        story.insert({"id": 1}).insert({"id": 1})
+    elif op == "u":
+        story.update(1, n=(1, 2))
+    else:
+        story.delete({"id": 1})
+    assert kinds(story.fold()) == ["contradiction"]
+
+
+def test_a_row_that_was_not_sent_whole_is_left_out_until_it_is() -> None:
+    story = Story().made().insert({"id": 1}, partial=True).update(1, n=(None, 2))
+    fold = story.fold()
+    assert kinds(fold) == ["partial"]
+    assert rows(fold.tables["d", "t"]) == []
+
+
+def test_a_table_that_was_copied_has_the_rows_from_before() -> None:
+    story = Story().update(1, n=(1, 2)).insert({"id": 1, "n": 2}, copied=True)
+    story.insert({"id": 7, "n": 7}, copied=True).update(7, n=(7, 8))
+    fold = story.fold()
+    assert kinds(fold) == []
+    assert rows(fold.tables["d", "t"]) == [{"id": 1, "n": 2}, {"id": 7, "n": 8}]
+    assert fold.tables["d", "t"].copied_at == 3
+
+
+def test_rows_beyond_the_memory_that_is_allowed_are_refused() -> None:
+    fold, story = Fold(bytes_max=10_000), Story()
+    for n in range(100):
+        story.insert({"id": n, "v": "x" * 100})
+
+    def take_all() -> None:
+        for record in story.records:
+            fold.take(record)
+
+    with pytest.raises(AuditError, match="more than 10,000 bytes"):
+        take_all()
+
+
+def test_rows_that_go_make_room() -> None:
+    fold = Fold(bytes_max=2000)
+    story = Story().made()
+    for n in range(50):
+        story.insert({"id": n, "v": "x" * 500}).delete({"id": n, "v": "x" * 500})
+        story.insert({"id": 1000, "v": "x" * 500}, "u")
+        story.say("ddl", "u", said={"operation": "rename", "to": {"db": "d", "coll": "w"}})
+        story.dropped("w")
+    for record in story.records:
+        fold.take(record)
+
+
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    with pytest.raises(AuditError, match="does not know"):
+        Story().say("x").fold()
+
+
+# --- any life of a few rows -----------------------------------------------------------------------
+
+changes = st.lists(
+    st.tuples(st.sampled_from("iudm"), st.integers(0, 3), st.integers(0, 9)), max_size=40
+)
+
+
+@given(changes=changes, cut=st.integers(0, 40))
+def test_undoing_and_folding_agree(changes: list[tuple[str, int, int]], cut: int) -> None:
+    """The rows at a place, from the records before it and from those behind it."""
+    story = Story().made()
+    now: dict[int, Record] = {}
+    states: list[dict[int, Record]] = [{}]
+    for op, key, n in changes:
+        before = len(story.records)
+        row = now.get(key)
+        if op == "i" and row is None:
+            now[key] = {"id": key, "n": n, "m": 0}
+            story.insert(now[key])
+        elif op == "u" and row is not None and row["n"] != n:
+            story.update(key, n=(row["n"], n))
+            now[key] = {**row, "n": n}
+        elif op == "m" and row is not None and row["m"] != n:
+            story.update(key, m=(row["m"], n))
+            now[key] = {**row, "m": n}
+        elif op == "d" and row is not None:
+            story.delete(now.pop(key))
+        if len(story.records) > before:
+            states.append({key: dict(row) for key, row in now.items()})
+    at = min(cut, len(states) - 1)
+    table = story.fold(at + 1).tables["d", "t"]
+    assert {row["id"]: row for row in rows(table)} == states[at]
+    undone = dict(states[-1])
+    undoing = story.undo(at + 1).tables.get(("d", "t"))
+    if undoing is not None:
+        for data, one in undoing.rows.items():
+            key = decoded(data)["id"]
+            assert (key in undone) == one.is_there
+            assert one.is_now.items() <= undone.get(key, {}).items()
+            row = undone.pop(key, None)
+            if one.there:
+                undone[key] = one.columns if one.whole else {**(row or {}), **one.columns}
+    assert undone == states[at]

@@ -1,0 +1,724 @@
+"""Tables come back exactly as they were (A25): proved against copies that the server made."""
+
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pymysql
+import pytest
+import typer
+from deltalake import DeltaTable
+from typer.testing import CliRunner, Result
+
+from penstock.audit.trail import Trail
+from penstock.cli import audit_restore
+from penstock.errors import PenstockError
+from penstock.sources.mysql.connection import Connected
+from penstock.sources.mysql.restoring.server import Server, target_of
+from penstock.testing.servers import MariaDbServer
+from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, tables_of
+from tests.mysql.support import run
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def db(mariadb: MariaDbServer) -> Iterator[Connected]:
+    with mariadb.connect() as connection:
+        before = {name for (name,) in run(connection, "SHOW DATABASES")}
+        run(connection, KEEP_MODE)
+        yield connection
+        for (name,) in run(connection, "SHOW DATABASES"):
+            if name not in before:
+                run(connection, f"DROP DATABASE `{name}`")
+
+
+@pytest.fixture
+def audited(mariadb: MariaDbServer, trail: Trail, db: Connected, tmp_path: Path) -> Audited:
+    run(db, "CREATE DATABASE d")
+    return Audited(mariadb, trail, ["d"], tmp_path)
+
+
+def restore(audited: Audited, *arguments: str, fails: bool = False) -> Result:
+    """Run the command against the server and the trail."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    audit_restore.register(app)
+    where = audited.configured()
+    places = ["--config", str(where)]
+    if "--target" not in arguments and "--no-target" not in arguments:
+        places += ["--target", f"mysql://root@127.0.0.1:{audited.server.port}"]
+    given = [one for one in arguments if one != "--no-target"]
+    result = CliRunner().invoke(app, ["restore", "trail", *given, *places])
+    if not fails and result.exception is not None:
+        raise result.exception
+    assert fails == (result.exit_code != 0), result.output
+    return result
+
+
+TYPES = """
+    id INT PRIMARY KEY, ti TINYINT, bu BIGINT UNSIGNED, bs BIGINT, de DECIMAL(65,30), fl FLOAT,
+    dbl DOUBLE, bi BIT(64), ye YEAR, da DATE, tm TIME(3), dt DATETIME(6), ts TIMESTAMP(6) NULL,
+    tz TIMESTAMP NULL, ch CHAR(20), vc VARCHAR(200), la VARCHAR(50) CHARACTER SET latin1, tx TEXT,
+    en ENUM('a','b c','ž'), st SET('x','y','ž'), bn BINARY(5), vb VARBINARY(50), bl BLOB, js JSON,
+    uu UUID, i4 INET4, i6 INET6, ge GEOMETRY,
+    up TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
+    vi INT AS (id + 1) VIRTUAL, so INT AS (id + 2) STORED
+"""
+
+
+def everything(rng: random.Random, key: int) -> str:
+    """A row of TYPES."""
+    texts = [
+        "''",
+        "' a '",
+        "'a''b'",
+        r"'\\\\'",
+        r"'\\n\\0\\Z'",
+        "'ž\U0001f600'",
+        "'\"'",
+        "NULL",
+        "'null'",
+    ]
+    values = {
+        "id": key,
+        "ti": rng.choice([-128, 127, 0, "NULL"]),
+        "bu": rng.choice([0, 2**64 - 1, 2**63, 5]),
+        "bs": rng.choice([-(2**63), 2**63 - 1, 2**53 + 1]),
+        "de": rng.choice(["'-99999999999999999999999999999999999.999999999999999999999999999999'",
+                          "'0.10'", "0", "NULL"]),
+        "fl": rng.choice(["1.1e0", "3.4028234663852886e38", "1e-45", "0", rng.random()]),
+        "dbl": rng.choice(["0.1e0", "5e-324", "1.7976931348623157e308", rng.random() * 1e100]),
+        "bi": rng.choice([0, 2**64 - 1, 7]),
+        "ye": rng.choice(["0", "1901", "2155"]),
+        "da": rng.choice(["'0000-00-00'", "'2026-00-31'", "'2026-02-31'", "'9999-12-31'"]),
+        "tm": rng.choice(["'-838:59:59.000'", "'00:00:00.001'", "'-00:00:00.5'"]),
+        "dt": rng.choice(["'2026-01-31 23:59:59.000001'", "'0000-00-00 00:00:00'", "NOW(6)"]),
+        "ts": rng.choice(["'2026-01-31 23:59:59.123456'", "NOW(6)", "NULL", "'0000-00-00'"]),
+        "tz": rng.choice(["'1970-01-01 00:00:01'", "'2038-01-19 03:14:07'", "NULL"]),
+        "ch": rng.choice(texts),
+        "vc": rng.choice(texts),
+        "la": rng.choice(["'é€'", "''", "NULL"]),
+        "tx": rng.choice([*texts, "REPEAT('x', 70000)" if rng.random() < 0.01 else "'t'"]),
+        "en": rng.choice(["'a'", "'b c'", "'ž'", "'no'", "NULL"]),
+        "st": rng.choice(["''", "'x'", "'ž,x'", "NULL"]),
+        "bn": rng.choice(["''", "x'6100'", "x'ff00ff00ff'", "NULL"]),
+        "vb": rng.choice(["''", "x'00'", "x'5c27'", "NULL"]),
+        "bl": rng.choice([f"x'{rng.randbytes(9).hex()}'", "''", "NULL"]),
+        "js": rng.choice(["'{\"a\": [1, 2.50, null]}'", "'1'", "NULL"]),
+        "uu": "UUID()",
+        "i4": rng.choice(["'1.2.3.4'", "NULL"]),
+        "i6": rng.choice(["'::1'", "'ffff::'", "NULL"]),
+        "ge": rng.choice(["ST_GeomFromText('POINT(1 2)', 4326)", "NULL",
+                          "ST_GeomFromText('LINESTRING(0 0,1 1,2 3)')"]),
+    }  # fmt: skip
+    return f"({', '.join(values)}) VALUES ({', '.join(map(str, values.values()))})"
+
+
+def prepare(db: Connected) -> None:
+    run(
+        db,
+        "USE d",
+        f"CREATE TABLE types ({TYPES})",
+        "CREATE TABLE pairs (a VARCHAR(20), b VARCHAR(20), n INT, PRIMARY KEY (a, b))",
+        "CREATE TABLE moving (k VARCHAR(30) PRIMARY KEY, u INT UNIQUE, n INT)",
+        "CREATE TABLE keyless (t VARCHAR(5), n INT, f FLOAT, d DATE)",
+        "CREATE TABLE parent (id INT PRIMARY KEY)",
+        "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))",
+        "CREATE TABLE zero (id INT AUTO_INCREMENT PRIMARY KEY, n INT)",
+        "INSERT INTO zero VALUES (0, 1), (5, 5)",
+    )
+
+
+def change(rng: random.Random, db: Connected) -> None:
+    """One statement of a random kind, or two; one may fail, as a duplicate key does."""
+    key, n = rng.randrange(12), rng.randrange(100)
+    a, b = rng.choice([("a|b", "c"), ("a", "b|c"), ("A", "b|c "), ("ž", "\\\\''")])
+    statements = rng.choice([
+        [f"REPLACE INTO types {everything(rng, key)}"],
+        [f"UPDATE types SET ti = {n} WHERE id = {key}"],
+        [f"UPDATE types SET ti = {n}, up = up, fl = fl / 3, en = 'no' WHERE id = {key}"],
+        [f"DELETE FROM types WHERE id = {key}"],
+        [f"UPDATE types SET id = id + 50 WHERE id = {key}"],
+        [f"REPLACE INTO pairs VALUES ('{a}', '{b}', {n})"],
+        [f"DELETE FROM pairs WHERE a = '{a}'"],
+        [f"REPLACE INTO moving VALUES ('k{key}', {key}, {n})"],
+        # The values of a unique column are swapped, which no order of two updates does.
+        [f"UPDATE moving SET u = u + 100 WHERE u IN ({key}, {key + 1})",
+         f"UPDATE moving SET u = IF(u = {key + 100}, {key + 1}, {key}) WHERE u > 99"],
+        ["UPDATE moving SET k = IF(k LIKE 'K%', LOWER(k), k)"],
+        [f"UPDATE moving SET k = CONCAT('m', {n}, k) WHERE u = {key} AND LENGTH(k) < 20"],
+        [f"INSERT INTO keyless VALUES ('t', {key}, 1.1, NULL), ('t', {key}, 1.1, NULL)"],
+        [f"INSERT INTO keyless VALUES (NULL, {key}, {n} / 7, '2026-00-00')"],
+        [f"UPDATE keyless SET t = 'T' WHERE n = {key} LIMIT 1"],
+        [f"DELETE FROM keyless WHERE n = {key} LIMIT 1"],
+        [f"INSERT IGNORE INTO parent VALUES ({key})", f"REPLACE INTO child VALUES ({n}, {key})"],
+        ["DELETE FROM child LIMIT 1"],
+    ])  # fmt: skip
+    with suppress(pymysql.err.IntegrityError):
+        run(db, *statements)
+
+
+async def lived(audited: Audited, db: Connected, seed: int, *, points: int = 6) -> list[str]:
+    """A random life with copies of the database at some moments; returns those moments' places."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    await audited.begin()
+    prepare(db)
+    places: list[str] = []
+    for number in range(points):
+        for _ in range(rng.choice([1, 3, 12, 40])):
+            run(db, "BEGIN")
+            for _ in range(rng.choice([1, 1, 4])):
+                change(rng, db)
+            run(db, "COMMIT" if rng.random() < 0.9 else "ROLLBACK")
+        places.append(f"at:{await audited.catch_up()}")
+        keep(db, "d", f"ref{number}")
+    return places
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_the_state_of_any_moment_equals_the_servers_own_copy(
+    audited: Audited, db: Connected, seed: int
+) -> None:
+    """A12, A13, A18, A25: all types, composite and moving keys, rows without keys, swaps."""
+    places = await lived(audited, db, seed)
+    for number, place in enumerate(places):
+        into = f"then{number}"
+        restore(audited, "--until", place, "--db", "d", "--into", into, "--execute")
+        assert differing(db, into, f"ref{number}") == []
+
+
+async def test_the_same_tables_go_back_and_forth_in_place(audited: Audited, db: Connected) -> None:
+    """In the tables that are there: only what differs is written, and a dry run writes nothing."""
+    places = await lived(audited, db, 3)
+    order = [4, 0, 5, 2]
+    for number in order:
+        before = [run(db, f"CHECKSUM TABLE d.{name}") for name in tables_of(db, "d")]
+        said = restore(audited, "--until", places[number], "--db", "d", "--dry-run").output
+        assert "would be restored" in said
+        assert before == [run(db, f"CHECKSUM TABLE d.{name}") for name in tables_of(db, "d")]
+        restore(audited, "--until", places[number], "--db", "d", "--execute")
+        assert differing(db, "d", f"ref{number}") == []
+        said = restore(audited, "--until", places[number], "--db", "d").output
+        assert said.count("0 missing, 0 changed, 0 too many") == len(tables_of(db, "d"))
+
+
+async def test_a_replay_in_order_gives_the_same_tables(audited: Audited, db: Connected) -> None:
+    """From the first statement of the trail, and on from where another replay ended."""
+    places = await lived(audited, db, 4)
+    since = "beginning"
+    for number, place in enumerate(places):
+        restore(
+            audited,
+            *("--mode", "replay", "--from", since, "--until", place, "--db", "d"),
+            *("--into", "again", "--execute"),
+        )
+        assert differing(db, "again", f"ref{number}") == []
+        since = place
+
+
+async def test_undoing_goes_back_without_a_beginning(
+    audited: Audited, mariadb: MariaDbServer, db: Connected
+) -> None:
+    """The trail begins in the middle of the tables' life: what changed since is taken back.
+
+    What undoing does is itself captured, and can be undone.
+    """
+    prepare(db)
+    rng = random.Random(5)
+    for _ in range(100):
+        change(rng, db)
+    await audited.begin()
+    places: list[str] = []
+    for number in range(5):
+        for _ in range(rng.choice([1, 5, 30])):
+            change(rng, db)
+        places.append(f"at:{await audited.catch_up()}")
+        keep(db, "d", f"ref{number}")
+    refused = restore(audited, "--until", places[2], "--db", "d", "--execute", fails=True)
+    assert "its history begins here" in str(refused.exception)
+    for number in [3, 1, 4, 0]:
+        restore(audited, "--mode", "undo", "--until", places[number], "--db", "d", "--execute")
+        assert differing(db, "d", f"ref{number}") == []
+        await audited.catch_up()
+
+
+@pytest.mark.slow
+async def test_a_file_of_statements_does_what_executing_does(
+    start_mariadb: Callable[..., MariaDbServer], trail: Trail, tmp_path: Path
+) -> None:
+    """One session: what it must have is at its head, whatever the server's defaults are. Run by
+    the server's own client."""
+    mariadb = start_mariadb(options=["--default-time-zone=+05:30", "--sql-mode="])
+    with mariadb.connect() as db:
+        run(db, KEEP_MODE, "CREATE DATABASE d")
+        await by_files(Audited(mariadb, trail, ["d"], tmp_path), mariadb, db, tmp_path)
+
+
+async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_path: Path) -> None:
+    places = await lived(audited, db, 6, points=4)
+
+    def by_client(path: Path) -> None:
+        client = ["mariadb", "--no-defaults", "-h127.0.0.1", f"-P{mariadb.port}", "-uroot"]
+        subprocess.run(client, input=path.read_bytes(), check=True)
+
+    wanted = ("--until", places[1], "--db", "d", "--output")
+    restore(audited, *wanted, str(tmp_path / "diff.sql"))
+    by_client(tmp_path / "diff.sql")
+    assert differing(db, "d", "ref1") == []
+    assert (tmp_path / "diff.sql").stat().st_mode & 0o777 == 0o600
+    restore(audited, *wanted, str(tmp_path / "new.sql"), "--into", "elsewhere")
+    by_client(tmp_path / "new.sql")
+    assert differing(db, "elsewhere", "ref1") == []
+
+
+# --- places ---------------------------------------------------------------------------------------
+
+
+async def test_a_place_is_a_time_a_transaction_or_a_number_and_never_cuts_a_transaction(
+    audited: Audited, db: Connected
+) -> None:
+    """A18: an insert, updates and a delete of one row in one second are told apart."""
+    await audited.begin()
+    run(db, "USE d", "SET timestamp = 1767225600", "CREATE TABLE t (id INT PRIMARY KEY, n INT)")
+    gtids: list[str] = []
+    for statement in (
+        "INSERT INTO t VALUES (1, 1)",
+        "UPDATE t SET n = 2",
+        "DELETE FROM t",
+        "INSERT INTO t VALUES (1, 3), (2, 3)",
+        "UPDATE t SET n = 4",
+    ):
+        run(db, statement)
+        ((gtid,),) = run(db, "SELECT @@last_gtid")
+        gtids.append(str(gtid))
+    run(db, "SET timestamp = 1767225601", "UPDATE t SET n = 5", "SET timestamp = DEFAULT")
+    head = await audited.catch_up()
+    assert head == 10  # with the statement that made it
+
+    def at(place: str) -> list[tuple[int, ...]]:
+        restore(audited, "--until", place, "--db", "d", "--into", "then", "--execute")
+        return run(db, "SELECT * FROM then.t ORDER BY id")
+
+    assert [at(gtid) for gtid in gtids] == [
+        [(1, 1)],
+        [(1, 2)],
+        [],
+        [(1, 3), (2, 3)],
+        [(1, 4), (2, 4)],
+    ]
+    assert at("at:5") == []  # the first of two rows of a transaction
+    assert at("at:6") == [(1, 3), (2, 3)]
+    assert at("2026-01-01T00:00:00Z") == [(1, 4), (2, 4)]
+    assert at("2026-01-01 05:30:00") == [(1, 4), (2, 4)]  # the trail's own zone
+    assert at("2026-01-01T00:00:01+00:00") == at("head") == [(1, 5), (2, 5)]
+    assert "was not there" in str(
+        restore(
+            audited, "--until", "2025-12-31", "--table", "d.t", "--into", "then", fails=True
+        ).exception
+    )
+    for wrong, why in (("0-1-99999", "neither a time nor"), ("2026-13-01", "is no time")):
+        assert why in str(restore(audited, "--until", wrong, fails=True).exception)
+
+
+async def test_a_clock_that_went_back_is_told(audited: Audited, db: Connected) -> None:
+    """The trail's order is the server's, and not that of clocks."""
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE t (id INT PRIMARY KEY)"),
+        *("SET timestamp = 2000000000", "INSERT INTO t VALUES (1)", "SET timestamp = DEFAULT"),
+        "INSERT INTO t VALUES (2)",
+    )
+    await audited.catch_up()
+    wanted = ("--until", "2030-01-01T00:00:00Z", "--db", "d", "--into", "then", "--execute")
+    assert "1 records behind" in " ".join(restore(audited, *wanted).output.split())
+    assert run(db, "SELECT * FROM then.t") == []
+
+
+# --- statements that change tables ----------------------------------------------------------------
+
+
+async def test_statements_in_between_are_replayed_in_their_place(
+    audited: Audited, db: Connected
+) -> None:
+    """ALTER with its defaults, TRUNCATE, RENAME and swaps, DROP, another table of the same name."""
+    await audited.begin()
+    steps = [
+        ["USE d", "CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1), (2, 2)"],  # noqa: E501
+        ["ALTER TABLE d.a ADD COLUMN m INT NOT NULL DEFAULT 7", "UPDATE a SET n = 3 WHERE id = 1"],
+        ["ALTER TABLE a DROP COLUMN n, ADD INDEX (m)", "UPDATE a SET m = 9 WHERE id = 2"],
+        ["CREATE TABLE shadow LIKE a", "INSERT INTO shadow SELECT id + 10, m FROM a"],
+        ["RENAME TABLE a TO old, shadow TO a", "INSERT INTO a VALUES (5, 5)"],
+        ["DROP TABLE old", "CREATE TABLE old (k VARCHAR(5) PRIMARY KEY) SELECT 'x' AS k"],
+        ["TRUNCATE TABLE a", "INSERT INTO a VALUES (6, 6)"],
+        ["ALTER TABLE a RENAME TO b", "CREATE UNIQUE INDEX i ON b (m)"],
+        ["CREATE OR REPLACE TABLE b (id INT, f FLOAT)", "INSERT INTO b VALUES (1, 0.1), (1, 0.1)"],
+        ["DROP TABLE IF EXISTS b, old, never", "CREATE TABLE `b.c``d` (id INT PRIMARY KEY)"],
+        ["INSERT INTO `b.c``d` VALUES (1)"],
+    ]  # fmt: skip
+    places: list[str] = []
+    for number, statements in enumerate(steps):
+        run(db, *statements)
+        places.append(f"at:{await audited.catch_up()}")
+        run(db, f"CREATE DATABASE ref{number}")
+        for table in tables_of(db, "d"):
+            quoted = table.replace("`", "``")
+            run(
+                db,
+                f"CREATE TABLE ref{number}.`{quoted}` LIKE d.`{quoted}`",
+                f"INSERT INTO ref{number}.`{quoted}` SELECT * FROM d.`{quoted}`",
+            )
+    since = "beginning"
+    for number, place in enumerate(places):
+        whole = ("--mode", "replay", "--until", place, "--db", "d", "--execute")
+        restore(audited, *whole, "--from", since, "--into", "again")
+        since = place
+        same(db, "again", f"ref{number}")
+    # Nothing was done to the tables that are there.
+    same(db, "d", f"ref{len(steps) - 1}")
+
+
+def same(db: Connected, database: str, reference: str) -> None:
+    """Two databases have the same tables, with the same rows."""
+    assert tables_of(db, database) == tables_of(db, reference)
+    for table in tables_of(db, database):
+        quoted = table.replace("`", "``")
+        ours, theirs = (run(db, f"SELECT * FROM {one}.`{quoted}`") for one in (database, reference))
+        assert sorted(ours) == sorted(theirs), table
+
+
+async def test_what_only_a_replay_knows_is_refused_by_name(audited: Audited, db: Connected) -> None:
+    """A table that was altered since has no columns to write older rows into."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 1)")
+    place = f"at:{await audited.catch_up()}"
+    run(db, "ALTER TABLE t DROP COLUMN n")
+    await audited.catch_up()
+    wanted = ("--until", place, "--db", "d")
+    refused = restore(audited, *wanted, "--execute", fails=True)
+    assert "no column 'n' now" in str(refused.exception)
+    refused = restore(audited, "--mode", "undo", *wanted, fails=True)
+    assert "a statement changed it (modify)" in str(refused.exception)
+    restore(audited, *wanted, "--into", "then", "--execute")  # by the trail's own CREATE TABLE
+    assert run(db, "SELECT * FROM then.t") == [(1, 1)]
+    refused = restore(audited, "--until", "head", "--db", "d", "--into", "last", fails=True)
+    assert "no column 'n' now" in str(refused.exception)
+
+
+# --- what is not certain --------------------------------------------------------------------------
+
+
+async def test_a_gap_and_an_erased_record_are_refused_until_they_are_accepted(
+    audited: Audited, db: Connected
+) -> None:
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (id INT PRIMARY KEY, n INT)",
+        "INSERT INTO t VALUES (1, 1)",
+        "INSERT INTO t VALUES (2, 2)",
+        "CREATE TABLE p (id INT PRIMARY KEY) PARTITION BY RANGE (id) "
+        "(PARTITION a VALUES LESS THAN (10), PARTITION b VALUES LESS THAN (20))",
+        "INSERT INTO p VALUES (1), (11)",
+        "ALTER TABLE p DROP PARTITION a",
+    )
+    await audited.catch_up()
+    wanted = ("--until", "head", "--table", "d.p", "--into", "then")
+    assert "changes were lost: unlogged_rows" in str(
+        restore(audited, *wanted, fails=True).exception
+    )
+    restore(audited, *wanted, "--accept", "gap")
+    audited.trail.records.update_one(
+        {"meta.tbl": "t", "meta.pk": {"id": 1}},
+        {"$unset": {"chg": 1, "meta.pk": 1, "meta.pk_text": 1}, "$set": {"erased": True}},
+    )
+    wanted = ("--until", "head", "--table", "d.t", "--into", "then")
+    refused = restore(audited, *wanted, "--execute", fails=True)
+    assert "--accept erased: changes that were erased are left out" in str(refused.exception)
+    restore(audited, *wanted, "--execute", "--accept", "erased")
+    assert run(db, "SELECT * FROM then.t") == [(2, 2)]
+
+
+async def test_records_that_are_not_there_are_told(audited: Audited, db: Connected) -> None:
+    """Every place of a trail is filled: a hole is rows that were retired, or that were lost."""
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE t (id INT PRIMARY KEY)", "CREATE TABLE u (id INT PRIMARY KEY)"),
+        *("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "INSERT INTO u VALUES (3)"),
+    )
+    head = await audited.catch_up()
+    audited.trail.records.delete_one({"meta.tbl": "t", "meta.pk": {"id": 1}})
+    wanted = ("--until", f"at:{head}", "--table", "d.t", "--into", "then", "--execute")
+    for mode in ("state", "replay"):
+        refused = restore(audited, *wanted, "--mode", mode, fails=True)
+        assert "1 records or more are not there" in str(refused.exception)
+    retired = {"act": "retire", "count": 1, "first": 3, "last": 3}
+    audited.trail.records.insert_one(
+        {
+            "_id": "sys:1",
+            "at": head + 1,
+            "ts": datetime.now(UTC),
+            "op": "sys",
+            "meta": {"db": "d", "tbl": "t"},
+            "sys": retired,
+            "txn": {"id": "sys", "size": 1},
+        }
+    )
+    audited.trail.heads.update_one({}, {"$set": {"at": head + 1}})
+    assert "retired" in str(restore(audited, *wanted, fails=True).exception)
+    restore(audited, *wanted, "--accept", "retired")
+    assert run(db, "SELECT * FROM then.t") == [(2,)]
+    restore(audited, "--until", "head", "--table", "d.u", "--into", "then", "--execute")
+
+
+async def test_a_trail_of_hidden_columns_is_not_written_over_the_tables(
+    audited: Audited, db: Connected
+) -> None:
+    """What is masked or hashed there would take the place of what is in the tables."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    await audited.catch_up()
+    audited.hides = 'columns.mask = { "d.t.secret" = "***" }'
+    refused = restore(audited, "--until", "head", "--db", "d", "--execute", fails=True)
+    assert "hides columns from the trail" in str(refused.exception)
+    restore(audited, "--until", "head", "--db", "d", "--execute", "--accept", "hidden")
+
+
+async def test_a_column_that_is_newer_keeps_its_values(audited: Audited, db: Connected) -> None:
+    """Of a row that is there and changes back; the trail does not know what it had none of."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT)")
+    run(db, "INSERT INTO t VALUES (1, 1), (2, 2)")
+    place = f"at:{await audited.catch_up()}"
+    run(db, "ALTER TABLE t ADD COLUMN m INT DEFAULT 7", "UPDATE t SET n = 9, m = 8 WHERE id = 1")
+    run(db, "DELETE FROM t WHERE id = 2")
+    await audited.catch_up()
+    restore(audited, "--until", place, "--db", "d", "--execute")
+    assert run(db, "SELECT * FROM t ORDER BY id") == [(1, 1, 8), (2, 2, 7)]
+
+
+async def test_rows_that_changed_past_the_trail_are_not_undone(
+    audited: Audited, db: Connected
+) -> None:
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 1)")
+    place = f"at:{await audited.catch_up()}"
+    run(db, "UPDATE t SET n = 2")
+    await audited.catch_up()
+    run(db, "UPDATE t SET n = 3")
+    wanted = ("--mode", "undo", "--until", place, "--db", "d", "--execute")
+    refused = restore(audited, *wanted, fails=True)
+    assert "1 of d.t" in str(refused.exception)
+    assert run(db, "SELECT * FROM t") == [(1, 3)]
+    restore(audited, *wanted, "--accept", "strangers")
+    assert run(db, "SELECT * FROM t") == [(1, 1)]
+
+
+async def test_what_is_read_back_otherwise_than_written_is_rolled_back(
+    audited: Audited, db: Connected
+) -> None:
+    """A DOUBLE that is a FLOAT now is rounded, and no server says so."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (id INT PRIMARY KEY, d DOUBLE)",
+        "INSERT INTO t VALUES (1, 0.1)",
+    )
+    place = f"at:{await audited.catch_up()}"
+    run(db, "ALTER TABLE t MODIFY d FLOAT", "DELETE FROM t")
+    await audited.catch_up()
+    refused = restore(audited, "--until", place, "--db", "d", "--execute", fails=True)
+    assert "is not what was to be written" in str(refused.exception)
+    assert run(db, "SELECT * FROM t") == []
+
+
+async def test_triggers_are_refused(audited: Audited, db: Connected) -> None:
+    """What a trigger did is in the trail already, and would be done twice."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (id INT PRIMARY KEY)",
+        "CREATE TABLE other (id INT PRIMARY KEY)",
+        "CREATE TRIGGER tr AFTER INSERT ON t FOR EACH ROW INSERT INTO other VALUES (NEW.id)",
+        "INSERT INTO t VALUES (1)",
+        "DELETE FROM t",
+        "DELETE FROM other",
+    )
+    await audited.catch_up()
+    refused = restore(audited, "--until", "at:4", "--db", "d", "--execute", fails=True)
+    assert "d.t: tr" in str(refused.exception)
+    restore(audited, "--until", "at:4", "--db", "d", "--into", "then", "--execute")
+    assert run(db, "SELECT * FROM then.other") == [(1,)]
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+async def test_a_failed_statement_ends_it_and_nothing_of_its_transaction_stays(
+    audited: Audited, db: Connected
+) -> None:
+    """Or, with --continue-on-error, each is named, the others are run, and the exit code is 1."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 1)")
+    since = f"at:{await audited.catch_up()}"
+    run(
+        db,
+        "INSERT INTO t VALUES (2, 2)",
+        *("BEGIN", "INSERT INTO t VALUES (3, 3)", "UPDATE t SET n = 9 WHERE id = 1", "COMMIT"),
+        "INSERT INTO t VALUES (4, 4)",
+    )
+    await audited.catch_up()
+    run(db, "DELETE FROM t")
+    wanted = ("--mode", "replay", "--from", since, "--until", "head", "--db", "d", "--execute")
+    refused = restore(audited, *wanted, fails=True)
+    assert "it found 0 rows, not 1" in str(refused.exception)
+    assert run(db, "SELECT * FROM t ORDER BY id") == [(2, 2)]
+    run(db, "DELETE FROM t")
+    told = restore(audited, *wanted, "--continue-on-error", fails=True)
+    assert told.exit_code == 1
+    assert "d.t, record 5: it found 0 rows, not 1" in told.output
+    assert run(db, "SELECT * FROM t ORDER BY id") == [(2, 2), (3, 3), (4, 4)]
+
+
+def test_a_password_on_the_command_line_is_refused(audited: Audited) -> None:
+    target = ("--target", f"mysql://root:hunter2@127.0.0.1:{audited.server.port}")
+    refused = restore(audited, "--until", "head", *target, fails=True)
+    assert "hunter2" not in str(refused.exception)
+    assert "PENSTOCK_TARGET_PASSWORD" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--execute", "--no-target"], "--execute needs the server"),
+        (["--execute", "--output", "x.sql"], "two ways"),
+        (["--mode", "undo", "--no-target"], "--mode undo starts from"),
+        (["--mode", "undo", "--into", "x", "--db", "d"], "goes without --into"),
+        (["--into", "x"], "takes the tables of one"),
+        (["--table", "t"], "is not db.table"),
+        (["--accept", "all"], "is none of"),
+        (["--memory", "lots"], "is not a size"),
+        (["--delta", "x", "--execute"], "goes with no other output"),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(
+    audited: Audited, arguments: list[str], why: str
+) -> None:
+    refused = restore(audited, "--until", "head", *arguments, fails=True)
+    assert why in str(refused.exception)
+
+
+def test_the_password_is_not_in_what_is_said(audited: Audited, db: Connected) -> None:
+    run(db, "CREATE USER IF NOT EXISTS 'restorer'@'%' IDENTIFIED BY 'hunter2'")
+    target = ("--target", f"mysql://restorer@127.0.0.1:{audited.server.port}")
+    run(db, "CREATE TABLE d.t (id INT PRIMARY KEY)")
+    refused = restore(audited, "--until", "head", *target, fails=True)
+    assert "there is no trail" in str(refused.exception)
+    with pytest.raises(PenstockError, match="no session with") as wrong:
+        Server(target_of(target[1]), "hunter3")
+    assert "hunter" not in str(wrong.value)
+    with Server(target_of(target[1]), "hunter2") as server:
+        assert server.facts(("d", "nothing")) is None
+    run(db, "DROP USER 'restorer'@'%'")
+
+
+# --- Delta ----------------------------------------------------------------------------------------
+
+
+async def test_the_state_as_delta_tables(audited: Audited, db: Connected, tmp_path: Path) -> None:
+    """Typed as `to = "table"` types them, one table for each; the rows are those of the moment."""
+    await audited.begin()
+    prepare(db)
+    run(db, "REPLACE INTO types (id, bu, de, dbl, ts, vb, st, ge) VALUES (1, 18446744073709551615, "
+            "0.10, 0.1e0, '2026-01-31 23:59:59.123456', x'00ff', 'x,y', "
+            "ST_GeomFromText('POINT(1 2)'))",
+            "INSERT INTO keyless VALUES ('a', 1, 0.5, NULL), ('a', 1, 0.5, NULL)")  # fmt: skip
+    place = f"at:{await audited.catch_up()}"
+    run(db, "DELETE FROM types", "DELETE FROM keyless")
+    await audited.catch_up()
+    wanted = ("--until", place, "--no-target")
+    restore(audited, *wanted, "--db", "d", "--delta", str(tmp_path / "lake"))
+    (row,) = DeltaTable(str(tmp_path / "lake" / "d.types")).to_pyarrow_table().to_pylist()
+    assert (row["id"], row["bu"], row["de"], row["dbl"]) == (1, 2**64 - 1, Decimal("0.1"), 0.1)
+    assert row["ts"] == datetime(2026, 1, 31, 23, 59, 59, 123456, UTC)
+    assert (row["vb"], row["st"]) == (b"\0\xff", '["x","y"]')
+    both = DeltaTable(str(tmp_path / "lake" / "d.keyless")).to_pyarrow_table().to_pylist()
+    assert [(row["t"], row["n"], row["f"]) for row in both] == [("a", 1, 0.5)] * 2
+    restore(audited, *wanted, "--table", "d.types", "--delta", str(tmp_path / "one"))
+    assert DeltaTable(str(tmp_path / "one")).to_pyarrow_table().num_rows == 1
+    again = ("--table", "d.types", "--delta", str(tmp_path / "one"))
+    assert "is a Delta table already" in str(
+        restore(audited, *wanted, *again, fails=True).exception
+    )
+
+
+# --- what a row is made of ------------------------------------------------------------------------
+
+
+async def test_rows_that_only_a_collation_calls_equal_are_kept_apart(
+    audited: Audited, db: Connected
+) -> None:
+    """A25: without a key, a row is found by all of its values, exactly; NULL by IS NULL."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (v VARCHAR(5), f FLOAT, d DATE, n INT)",
+        "INSERT INTO t VALUES ('A', 0.1, '2026-01-31', 1), ('a', 0.1, '2026-01-31', 1), "
+        "('a ', 0.1, NULL, NULL), ('a', NULL, NULL, NULL), (NULL, NULL, NULL, NULL)",
+        "DELETE FROM t WHERE CAST(v AS BINARY) = 'a' AND n = 1",
+        "DELETE FROM t WHERE CAST(v AS BINARY) = 'a' AND n IS NULL",
+        "DELETE FROM t WHERE v IS NULL",
+    )
+    await audited.catch_up()
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
+    restore(audited, *replayed)
+    assert differing(db, "again", "d") == []
+    assert sorted(str(v) for (v,) in run(db, "SELECT v FROM again.t")) == ["A", "a "]
+
+
+async def test_a_column_that_the_server_sets_by_itself_stays_what_it_was(
+    audited: Audited, db: Connected
+) -> None:
+    """ON UPDATE CURRENT_TIMESTAMP: an update that did not change it must not do so now."""
+    await audited.begin()
+    run(
+        db,
+        "USE d",
+        "CREATE TABLE t (id INT PRIMARY KEY, n INT, "
+        "up TIMESTAMP DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP)",
+        "INSERT INTO t VALUES (1, 1, '2020-01-01 00:00:00')",
+        "UPDATE t SET n = 2, up = up",
+    )
+    await audited.catch_up()
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
+    restore(audited, *replayed)
+    assert differing(db, "again", "d") == []
+
+
+async def test_an_update_that_cascades_now_does_not_cascade_while_restoring(
+    audited: Audited, db: Connected
+) -> None:
+    """A25: foreign keys are off in the session that writes, and in no other."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE p (id INT PRIMARY KEY)", "CREATE TABLE c (id INT PRIMARY KEY, "
+            "p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1)", "INSERT INTO c VALUES (1, 1)")  # fmt: skip
+    place = f"at:{await audited.catch_up()}"
+    run(db, "DELETE FROM c", "DELETE FROM p")
+    await audited.catch_up()
+    restore(audited, "--until", place, "--table", "d.c", "--execute")
+    assert run(db, "SELECT * FROM c") == [(1, 1)]
+    assert run(db, "SELECT @@foreign_key_checks") == [(1,)]
+    restore(audited, "--until", place, "--db", "d", "--execute")
+    assert run(db, "SELECT * FROM p") == [(1,)]

@@ -1,0 +1,448 @@
+"""A copy beside the binlog: nothing stale, nothing lost, whoever writes meanwhile."""
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pymysql
+import pytest
+
+from penstock.errors import RequestError, UndecodableError
+from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
+from penstock.ports import ChangeSource, Copies, Moves
+from penstock.sources.mysql import chunks
+from penstock.testing.servers import MariaDbServer
+from tests.mysql.support import Rows, Story, caught_up, completed, run, source_of
+from tests.seeds import seed_of
+from tests.telling import follow
+
+Start = Callable[..., MariaDbServer]
+
+
+def copying(server: MariaDbServer, database: str, **options: Any) -> Any:
+    """A source that copies `database`, a few rows at a time."""
+    options = {"start": "snapshot", "snapshot_chunk_documents": 3, **options}
+    return source_of(server, include=[f"{database}.*"], **options)
+
+
+def enough(items: int) -> Callable[[Story], bool]:
+    """Holds after so many items."""
+    return lambda story: len(story.items) >= items
+
+
+def chunks_of(more: int) -> Callable[[Story], bool]:
+    """Holds after so many more chunks, or when the copy is complete."""
+    left = more
+
+    def reached(story: Story) -> bool:
+        nonlocal left
+        said = story.items[-1].events
+        left -= any(isinstance(event, ChangeEvent) and event.snapshot for event in said)
+        return left <= 0 or completed(story)
+
+    return reached
+
+
+def said_of(event: object) -> dict[str, Any]:
+    assert isinstance(event, SystemEvent)
+    found: dict[str, Any] = msgspec.json.decode(event.description)
+    return found
+
+
+def contents(db: Any, database: str, *tables: str) -> Rows:
+    """What is in tables of plain numbers and texts, by their keys. Empty ones are left out."""
+    found: Rows = {}
+    for table in tables:
+        columns = run(db, f"SHOW COLUMNS FROM {database}.{table}")
+        names = [str(column[0]) for column in columns]
+        keys = [str(column[0]) for column in columns if column[3] == "PRI"]
+        for row in run(db, f"SELECT * FROM {database}.{table}"):
+            document = dict(zip(names, row, strict=True))
+            key = msgspec.json.encode({name: document[name] for name in keys}).decode()
+            found.setdefault(f"{database}.{table}", {})[key] = document
+    return found
+
+
+def test_the_source_fulfils_its_ports(mariadb: MariaDbServer) -> None:
+    source = source_of(mariadb)
+    assert isinstance(source, ChangeSource)
+    assert isinstance(source, Copies)
+    assert isinstance(source, Moves)
+
+
+async def test_a_copy_comes_between_its_announcements_and_goes_on_after_a_crash(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """A29: tables of all sizes, none, and one without a key, whose rows are all one reading."""
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_7")
+        run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO b SELECT seq FROM seq_1_to_3")
+        run(db, "CREATE TABLE empty (id INT PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM a")
+        run(db, "CREATE TABLE k (n INT)", "INSERT INTO k VALUES (1), (1)")
+    story = Story()
+    while not completed(story):
+        source = copying(mariadb, mariadb_database)
+        await follow(source, story, enough(len(story.items) + 2))
+    assert [operation for operation, _ in story.said] == ["snapshot_started", "snapshot_completed"]
+    assert [event.document_id for event in story.changes if event.collection == "a"] == [
+        *map(str, range(1, 8))
+    ]
+    assert len(story.changes) == 12, "each row once"
+    assert all(event.snapshot for event in story.changes)
+    assert all(event.full_document_as_of_event for event in story.changes)
+    assert len({event.event_id for event in story.events}) == 14
+    started, ended = [said_of(event) for event in story.events if isinstance(event, SystemEvent)]
+    names = [f"{mariadb_database}.{table}" for table in ("a", "b", "empty", "k")]
+    assert started["collections"] == ended["collections"] == names
+    assert (ended["documents"], ended["whole"]) == (12, True)
+    assert started["snapshot"] == ended["snapshot"]
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "INSERT INTO a VALUES (8)")
+    await caught_up(mariadb, copying(mariadb, mariadb_database), story)
+    assert (story.changes[-1].document_id, story.changes[-1].snapshot) == ("8", False)
+
+
+async def test_events_of_a_copy_are_the_same_when_it_is_read_again(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """P26."""
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_7")
+    source, story = copying(mariadb, mariadb_database), Story()
+    await follow(source, story, completed)
+    begun = Story(next(item.position for item in story.items if isinstance(item, Commit)))
+    again = await follow(source, begun, completed)
+    assert again.events == story.events
+
+
+# --- while others write ---------------------------------------------------------------------------
+
+KEYS = 120
+
+
+class Writers:
+    """Threads that write to tables, where each row says how late it was written.
+
+    They write about as fast as somebody reads, so that the reading gets to where they are.
+    """
+
+    def __init__(self, server: MariaDbServer, database: str, rng: random.Random) -> None:
+        self._server, self._database = server, database
+        self._stop = threading.Event()
+        self._counter = 0
+        self._lock = threading.Lock()
+        self._turns = threading.Semaphore(30)
+        seeds = [rng.getrandbits(32) for _ in range(3)]
+        self._threads = [threading.Thread(target=self._write, args=(seed,)) for seed in seeds]
+
+    def __enter__(self) -> "Writers":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def read(self, item: Commit | Fragment) -> None:
+        """Somebody has read this."""
+        if item.events:
+            self._turns.release()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _write(self, seed: int) -> None:
+        rng = random.Random(seed)
+        with self._server.connect(database=self._database, autocommit=False) as db:
+            run(db, f"SET SESSION gtid_domain_id = {rng.randrange(3)}")
+            while not self._stop.is_set():
+                # Of a transaction that changed nothing, nothing is read.
+                self._turns.acquire(timeout=0.02)
+                try:
+                    for _ in range(rng.choice([1, 1, 3])):
+                        self._change(db, rng)
+                    run(db, "COMMIT" if rng.random() < 0.9 else "ROLLBACK")
+                except pymysql.MySQLError:
+                    run(db, "ROLLBACK")  # a deadlock
+
+    def _change(self, db: Any, rng: random.Random) -> None:
+        table, key = rng.choice(["one", "two", "aria"]), rng.randrange(KEYS)
+        where = "a = 'k' AND id" if table == "two" else "id"
+        what = rng.random()
+        if what < 0.2:
+            run(db, f"DELETE FROM {table} WHERE {where} = {key}")
+            return
+        # The number is drawn while the row is locked, so that it rises with each of its changes.
+        run(db, f"SELECT 1 FROM {table} WHERE {where} = {key} FOR UPDATE")
+        with self._lock:
+            self._counter += 1
+            number = self._counter
+        if what < 0.4:
+            other = rng.randrange(KEYS)
+            run(db, f"UPDATE IGNORE {table} SET id = {other}, n = {number} WHERE {where} = {key}")
+        elif table == "two":
+            run(db, f"REPLACE INTO two VALUES ('k', {key}, {number})")
+        else:
+            run(db, f"REPLACE INTO {table} VALUES ({key}, {number})")
+
+
+async def test_a_copy_under_writers_ends_with_what_is_there_and_no_row_is_older_than_its_place(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """Invariant 9: an InnoDB row counts its own writes, and in the log that count never falls; a
+    key moves, too. The tables of another engine have no snapshots, and end as they are."""
+    rng = random.Random(seed_of("mysql-copy"))
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE TABLE one (id INT PRIMARY KEY, n INT)",
+            "CREATE TABLE two (a VARCHAR(9), id INT, n INT, PRIMARY KEY (a, id))",
+            "CREATE TABLE aria (id INT PRIMARY KEY, n INT) ENGINE = Aria TRANSACTIONAL = 0",
+            f"INSERT INTO one SELECT seq, 0 FROM seq_0_to_{KEYS - 1}",
+            f"INSERT INTO two SELECT 'k', seq, 0 FROM seq_0_to_{KEYS - 1}",
+            f"INSERT INTO aria SELECT seq, 0 FROM seq_0_to_{KEYS - 1}",
+        )
+        source, story = copying(mariadb, mariadb_database, snapshot_chunk_documents=7), Story()
+        with Writers(mariadb, mariadb_database, rng) as writers:
+            while not completed(story):
+                await follow(source, story, chunks_of(rng.randrange(1, 9)), on_item=writers.read)
+            writers.stop()
+        await caught_up(mariadb, source, story)
+        expected = contents(db, mariadb_database, "one", "two", "aria")
+    assert story.rows(copies=True) == expected
+    assert len({event.event_id for event in story.events}) == len(story.events)
+    newest = dict[tuple[str, bytes], int]()
+    for event in story.changes:
+        if event.full_document is not None and event.collection != "aria":
+            place = (event.collection, bytes(event.key))
+            told = msgspec.json.decode(event.full_document)["n"]
+            assert told >= newest.get(place, 0), "a row that is older than what was said before"
+            newest[place] = told
+    assert any(event.snapshot for event in story.changes)
+    assert not all(event.snapshot for event in story.changes)
+
+
+async def test_a_transaction_that_is_told_before_others_see_it_is_in_the_rows_that_follow_it(
+    start_mariadb: Start,
+) -> None:
+    """Invariant 9: with semi-synchronous replication a server sends a transaction, and waits for a
+    replica to have it before anybody else sees it. A chunk that was read meanwhile lacks it."""
+    server = start_mariadb(
+        options=[
+            "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+            "--rpl-semi-sync-master-timeout=3000",
+            "--rpl-semi-sync-master-wait-no-slave=ON",
+        ]
+    )
+    with server.connect() as db, server.connect() as other:
+        run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, n INT)")
+        run(db, "INSERT INTO d.a VALUES (1, 0)")
+        source, story = source_of(server, heartbeat_seconds=0.1), Story()
+        capturing = asyncio.Event()
+        waiting = asyncio.ensure_future(asyncio.sleep(0))
+
+        def note(item: Commit | Fragment) -> None:
+            nonlocal waiting
+            capturing.set()
+            told = [event for event in item.events if isinstance(event, ChangeEvent)]
+            if told and not told[0].snapshot:
+                # Told, and seen by nobody yet.
+                assert run(db, "SELECT n FROM d.a") == [(0,)]
+                waiting = asyncio.ensure_future(source.copy(["d.a"], known=()))
+
+        reading = asyncio.ensure_future(follow(source, story, completed, on_item=note))
+        await capturing.wait()
+        # It gives up for good at the first timeout, so it begins now.
+        run(db, "SET GLOBAL rpl_semi_sync_master_enabled = ON")
+        update = asyncio.to_thread(run, other, "UPDATE d.a SET n = 1")
+        await asyncio.gather(update, reading)
+        await waiting
+    told = [msgspec.json.decode(event.full_document or b"") for event in story.changes]
+    assert told == [{"id": 1, "n": 1}, {"id": 1, "n": 1}]
+    assert [event.snapshot for event in story.changes] == [False, True]
+
+
+# --- nothing is held ------------------------------------------------------------------------------
+
+
+async def test_between_chunks_anybody_may_alter_the_table_that_is_copied(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "SET lock_wait_timeout = 0")
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_9")
+        story, altered = Story(), 0
+
+        def alter(item: Commit | Fragment) -> None:
+            nonlocal altered
+            if any(isinstance(event, ChangeEvent) and event.snapshot for event in item.events):
+                altered += 1
+                run(db, f"ALTER TABLE a ADD COLUMN c{altered} INT DEFAULT {altered}")
+
+        await follow(copying(mariadb, mariadb_database), story, completed, on_item=alter)
+    assert altered == 3
+    rows = [msgspec.json.decode(event.full_document or b"") for event in story.changes]
+    assert [len(row) for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [row["id"] for row in rows] == list(range(1, 10))
+
+
+async def test_a_table_that_somebody_has_locked_is_waited_for_and_the_stream_goes_on(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    with (
+        mariadb.connect(database=mariadb_database) as db,
+        mariadb.connect(database=mariadb_database) as other,
+    ):
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+        run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "LOCK TABLES a WRITE")
+        run(other, "INSERT INTO b VALUES (1)")
+        source, story = copying(mariadb, mariadb_database), Story()
+        await follow(source, story, lambda story: bool(story.said))
+        run(other, "INSERT INTO b VALUES (2)")
+        await follow(source, story, lambda story: bool(story.changes))
+        assert [(e.collection, e.document_id) for e in story.changes] == [("b", "2")]
+        run(db, "UNLOCK TABLES")
+        await follow(source, story, completed)
+    assert [(e.collection, e.document_id) for e in story.changes if e.snapshot] == [
+        ("a", "1"),
+        ("b", "1"),
+        ("b", "2"),
+    ]
+
+
+async def test_a_table_without_a_key_is_read_at_one_moment_however_far_the_stream_is_behind(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """A11: its rows are known by all that they hold, so a row of before must not come later."""
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE k (n INT)", "INSERT INTO k SELECT seq FROM seq_1_to_20")
+        source, story = copying(mariadb, mariadb_database), Story()
+        await follow(source, story, lambda story: bool(story.said))
+        run(db, "DELETE FROM k WHERE n <= 5", "UPDATE k SET n = n + 100 WHERE n <= 10")
+        deleted = False
+
+        def delete(item: Commit | Fragment) -> None:
+            nonlocal deleted
+            if not deleted and any(isinstance(e, ChangeEvent) and e.snapshot for e in item.events):
+                deleted = True
+                run(db, "DELETE FROM k WHERE n = 20", "INSERT INTO k VALUES (200)")
+
+        await follow(source, story, completed, on_item=delete)
+        await caught_up(mariadb, source, story)
+        left = sorted(row[0] for row in run(db, "SELECT n FROM k"))
+    (rows,) = story.rows(copies=True).values()
+    assert sorted(row["n"] for row in rows.values()) == left
+    snapshot = [event.snapshot for event in story.changes]
+    first = snapshot.index(True)
+    assert all(snapshot[first : first + 15]), "nothing else is told among its rows"
+
+
+async def test_large_rows_come_in_small_chunks(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """In bounded memory: with a key and without one."""
+    with mariadb.connect(database=mariadb_database) as db:
+        big = "REPEAT('x', 1000000)"
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, t LONGTEXT)", "CREATE TABLE k (t LONGTEXT)")
+        run(db, f"INSERT INTO a SELECT seq, {big} FROM seq_1_to_30")
+        run(db, f"INSERT INTO k SELECT CONCAT(seq, {big}) FROM seq_1_to_30")
+    source, sizes, keys = copying(mariadb, mariadb_database, snapshot_chunk_documents=1000), [], []
+
+    def weigh(item: Commit | Fragment) -> None:
+        rows = [event for event in item.events if isinstance(event, ChangeEvent)]
+        sizes.append(sum(len(event.full_document or b"") for event in rows))
+        keys.extend(event.document_id for event in rows)
+
+    await follow(source, Story(), completed, on_item=weigh)
+    assert len(set(keys)) == len(keys) == 60
+    assert max(sizes) <= chunks.CHUNK_BYTES_MAX + (1 << 20)
+
+
+async def test_a_chunk_reads_no_more_rows_than_it_has(
+    start_mariadb: Start,
+) -> None:
+    """Whatever the key's columns have in common."""
+    server = start_mariadb()
+    with server.connect() as db:
+        run(
+            db, "CREATE DATABASE d", "CREATE TABLE d.a (a INT, b INT, c INT, PRIMARY KEY (a, b, c))"
+        )
+        run(db, "USE d", "INSERT INTO a SELECT 1, seq % 2, seq FROM seq_1_to_4000")
+        run(db, "FLUSH STATUS")
+        story = Story()
+        await follow(copying(server, "d", snapshot_chunk_documents=100), story, completed)
+        read = sum(int(n) for _, n in run(db, "SHOW GLOBAL STATUS LIKE 'Handler_read_next'"))
+    assert len(story.changes) == 4000
+    assert read < 3 * 4000
+
+
+# --- asked for ------------------------------------------------------------------------------------
+
+
+async def asking(source: Any, story: Story, names: list[str], known: Any = ()) -> list[str]:
+    """Ask for a copy while the source is followed until the copy is complete."""
+    capturing, begun = asyncio.Event(), story.said.count(("snapshot_completed", ""))
+
+    def done(story: Story) -> bool:
+        return story.said.count(("snapshot_completed", "")) > begun
+
+    reading = asyncio.ensure_future(follow(source, story, done, on_item=lambda _: capturing.set()))
+    try:
+        await capturing.wait()
+        copied: list[str] = await source.copy(names, known=known)
+        await reading
+        return copied
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+async def test_a_copy_that_is_asked_for_begins_at_once_and_is_durable_when_it_is_answered(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (id INT PRIMARY KEY)")
+        run(db, "INSERT INTO a VALUES (1)")
+    a, b = f"{mariadb_database}.a", f"{mariadb_database}.b"
+    options = {"start": "now", "heartbeat_seconds": 100, "heartbeat_deadline_seconds": 200}
+    source, story = copying(mariadb, mariadb_database, **options), Story()
+    assert await asking(source, story, [a]) == [a]
+    assert [event.document_id for event in story.changes] == ["1"]
+    assert await asking(source, story, [b, a]) == [b, a]
+    assert await asking(source, story, []) == [a, b]
+    started = [said_of(e) for e in story.events if e.operation == "snapshot_started"]  # type: ignore[union-attr]
+    assert [one["whole"] for one in started] == [False, False, True]
+    assert len({one["snapshot"] for one in started}) == 3
+
+
+async def test_what_is_not_captured_is_not_copied(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (id INT PRIMARY KEY)")
+    source = source_of(mariadb, include=[f"{mariadb_database}.a", f"{mariadb_database}.gone"])
+    story = Story()
+    with pytest.raises(RequestError, match="not being captured now"):
+        await source.copy([f"{mariadb_database}.a"], known=())
+    for name in ("a", f"{mariadb_database}.b", f"{mariadb_database}.none", "mysql.user"):
+        with pytest.raises(RequestError, match="captures no table"):
+            await asking(source, story, [name])
+    # One that was dropped, and that the log has told of, is copied: its rows are told as gone.
+    gone = f"{mariadb_database}.gone"
+    assert await asking(source, story, [gone], {(mariadb_database, "gone")}) == [gone]
+
+
+async def test_a_row_that_has_no_exact_form_stops_the_copy_by_its_table(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """Invariant 10."""
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, t TEXT CHARACTER SET cp1250)")
+        run(db, "INSERT INTO a VALUES (1, 'ž')")
+    with pytest.raises(UndecodableError, match=rf"{mariadb_database}\.a.*character set cp1250"):
+        await follow(copying(mariadb, mariadb_database), Story(), completed)

@@ -1,0 +1,228 @@
+"""Events of a real server, changed anywhere: an error of ours or a value, never a crash or a hang.
+
+The corpus is a binlog with every type, its edges among the values. A seed draws a transaction,
+changes some of its events and signs them anew, so that no checksum stands before the decoder; what
+is told of it goes the whole way, into the log's own bytes.
+"""
+
+import random
+import resource
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import pytest
+
+from penstock.errors import PenstockError
+from penstock.event import AnyEvent
+from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
+from penstock.sources.mysql.connection import charsets
+from penstock.sources.mysql.origins import OriginRules
+from penstock.sources.mysql.tables import parse_table
+from penstock.testing.servers import MariaDbServer
+from penstock.wire import encode
+from tests.conftest import started
+from tests.mysql.anything import KINDS, POINT, AnyTable
+from tests.mysql.support import run
+from tests.mysql.test_decoding import reading, signed, split
+from tests.mysql.test_values import LOOSE, edges
+from tests.seeds import seed_of
+
+pytestmark = pytest.mark.server
+GROWTH_BYTES_MAX = 256 << 20
+"""Of this process, whatever it reads."""
+
+
+class Corpus(NamedTuple):
+    """A binlog's events."""
+
+    format: bytes
+    """The FORMAT_DESCRIPTION."""
+    transactions: list[list[bytes]]
+    """Each from its GTID to its end."""
+    charsets: dict[int, str]
+    """By collation."""
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    """A binlog of all types, plain and compressed, with what else is in one."""
+    options = ["--log-bin-compress-min-len=10", "--binlog-row-event-max-size=1024"]
+    with ExitStack() as stack:
+        server = started(stack, MariaDbServer(options=options))
+        with server.connect() as db:
+            run(db, LOOSE, "CREATE DATABASE d", "USE d")
+            for compressed in ("OFF", "ON"):
+                run(db, f"SET GLOBAL log_bin_compress = {compressed}")
+                every = [*KINDS, POINT]
+                for number in range(0, len(every), 6):
+                    kinds = every[number : number + 6]
+                    values = [[*(edges(kind) * 6)[:6], None] for kind in kinds]
+                    made = [list(row) for row in zip(*values, strict=True)]
+                    name = f"t{number}_{compressed}"
+                    AnyTable([(kind, True) for kind in kinds], made, [(1, made[0])]).make(db, name)
+                    run(db, f"DELETE FROM {name} WHERE id = 0", f"UPDATE {name} SET id = id + 50")
+                run(
+                    db,
+                    f"CREATE TABLE k_{compressed} (a VARCHAR(9), b INT) ENGINE = MyISAM",
+                    *("BEGIN", f"INSERT INTO k_{compressed} VALUES ('ž', 1)", "SAVEPOINT s"),
+                    *(f"INSERT INTO t0_{compressed} (id) VALUES (99)", "ROLLBACK TO s", "COMMIT"),
+                    f"RENAME TABLE k_{compressed} TO `l_{compressed}`",
+                    f"ALTER TABLE l_{compressed} ADD c INT DEFAULT 5, ADD PRIMARY KEY (b)",
+                    *(f"TRUNCATE l_{compressed}", f"DROP TABLE l_{compressed}"),
+                )
+            run(db, "FLUSH BINARY LOGS")
+            known = charsets(db, range(1, 3000))
+        file = split((server.data / "mysql-bin.000001").read_bytes())
+    begins = [i for i, data in enumerate(file) if data[4] == EventType.GTID]
+    ends = [*begins[1:], len(file) - 1]
+    return Corpus(file[0], [file[i:j] for i, j in zip(begins, ends, strict=True)], known)
+
+
+def read(events: Sequence[bytes], charsets: dict[int, str]) -> list[AnyEvent]:
+    """What events come to, as the log keeps it."""
+    checksums = Checksums()
+    transactions = reading(
+        {}, charsets=charsets, origins=OriginRules(statements="redacted", bytes_max=200)
+    )
+    told: list[AnyEvent] = []
+    for data in events:
+        event = checksums.event(data)
+        size = len(event.body)
+        if event.type in {*range(166, 172), EventType.QUERY_COMPRESSED}:
+            size += 1100 * size  # what zlib makes of it at most
+        before = len(told)
+        for item in transactions.event(event, data):
+            told += item.events
+        assert len(told) - before <= 100 + 2 * (size + len(told)), "bounded by what was read"
+    encode(told)
+    return told
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+EDGES = (0, 1, 2, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
+BODY = 19
+
+
+def flip(rng: random.Random, event: bytearray) -> None:
+    event[rng.randrange(4, len(event) - 4)] ^= 1 << rng.randrange(8)
+
+
+def edge(rng: random.Random, event: bytearray) -> None:
+    event[rng.randrange(4, len(event) - 4)] = rng.choice(EDGES)
+
+
+def edge_of_the_body(rng: random.Random, event: bytearray) -> None:
+    """Where the lengths and numbers are."""
+    event[rng.randrange(BODY, min(len(event) - 4, BODY + 40))] = rng.choice(EDGES)
+
+
+def cut(rng: random.Random, event: bytearray) -> None:
+    at = rng.randrange(BODY, len(event) - 4)
+    del event[at : min(at + rng.randrange(1, 12), len(event) - 4)]
+
+
+def end(rng: random.Random, event: bytearray) -> None:
+    del event[rng.randrange(BODY, len(event) - 4) : -4]
+
+
+def grow(rng: random.Random, event: bytearray) -> None:
+    at = rng.randrange(BODY, len(event) - 4)
+    event[at:at] = rng.randbytes(rng.randrange(1, 12))
+
+
+def repeat(rng: random.Random, event: bytearray) -> None:
+    at = rng.randrange(BODY, len(event) - 4)
+    event[at:at] = event[at : min(at + rng.randrange(1, 40), len(event) - 4)]
+
+
+def number(rng: random.Random, event: bytearray) -> None:
+    """A number of some bytes, as large as it can be, or nearly."""
+    size = rng.choice([2, 3, 4, 8])
+    at = rng.randrange(BODY, len(event) - 4)
+    value = (1 << 8 * size) - rng.choice([1, 2, 1 << 8 * size - 1])
+    event[at : min(at + size, len(event) - 4)] = value.to_bytes(size, "little")
+
+
+CHANGES: tuple[Callable[[random.Random, bytearray], None], ...] = (
+    *(flip, edge, edge_of_the_body, edge_of_the_body, cut, end, grow, repeat, number),
+)
+
+
+def changed(rng: random.Random, corpus: Corpus) -> list[bytes]:
+    """A transaction, of which events are changed, spliced, left out, doubled or exchanged."""
+    events = list(rng.choice(corpus.transactions))
+    match rng.randrange(12):
+        case 0:
+            del events[rng.randrange(len(events))]
+        case 1:
+            events.insert(rng.randrange(len(events)), rng.choice(events))
+        case 2:
+            events.insert(rng.randrange(len(events)), rng.choice(rng.choice(corpus.transactions)))
+        case 3:
+            rng.shuffle(events)
+        case 4:
+            # The body of one event under the head of another.
+            i, other = rng.randrange(len(events)), rng.choice(rng.choice(corpus.transactions))
+            events[i] = signed(events[i][:BODY] + other[BODY:])
+        case _:
+            pass
+    for _ in range(rng.choice([1, 1, 1, 2, 3, 6])):
+        if not events:
+            break
+        i = rng.randrange(len(events))
+        event = bytearray(events[i])
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            if len(event) > BODY + 5:
+                rng.choice(CHANGES)(rng, event)
+        events[i] = signed(bytes(event)) if rng.random() < 0.97 else bytes(event)
+    return [corpus.format, *events]
+
+
+def grown() -> int:
+    """The most memory that this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@pytest.mark.parametrize("times", [3_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_events_that_are_changed_anywhere_are_an_error_or_a_value(
+    corpus: Corpus, times: int
+) -> None:
+    """S1: never a crash, a hang, or memory without a bound."""
+    rng = random.Random(seed_of("mysql-decoder-fuzz"))
+    before, values, errors = grown(), 0, 0
+    for _ in range(times):
+        state = rng.getstate()
+        try:
+            values += bool(read(changed(rng, corpus), corpus.charsets))
+        except (PenstockError, MalformedEventError):
+            errors += 1
+        except BaseException:
+            rng.setstate(state)
+            print("of these events:", [data.hex() for data in changed(rng, corpus)])
+            raise
+    assert grown() - before < GROWTH_BYTES_MAX
+    # Most are found out, and some are changed where any value is one.
+    assert errors > times // 4
+    assert values > times // 20
+
+
+def test_the_corpus_is_read_whole(corpus: Corpus) -> None:
+    """What is fuzzed is right before it is changed: all kinds of events, rows and columns."""
+    kinds = {data[4] for events in corpus.transactions for data in events}
+    assert kinds >= {
+        *(EventType.TABLE_MAP, EventType.GTID, EventType.XID, EventType.QUERY),
+        *(EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1),
+        *(EventType.WRITE_ROWS_COMPRESSED_V1, EventType.UPDATE_ROWS_COMPRESSED_V1),
+        *(EventType.DELETE_ROWS_COMPRESSED_V1, EventType.QUERY_COMPRESSED),
+        EventType.ANNOTATE_ROWS,
+    }
+    types, told = set[int](), 0
+    for events in corpus.transactions:
+        told += len(read([corpus.format, *events], corpus.charsets))
+        for data in events:
+            if data[4] == EventType.TABLE_MAP:
+                types |= {column.type for column in parse_table(data[BODY:-4]).columns}
+    assert told > 500
+    assert len(types) == 22, "all that a server writes today"
