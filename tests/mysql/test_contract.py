@@ -5,12 +5,12 @@ import asyncio
 import pytest
 
 from penstock.ports import ChangeSource
-from penstock.testing.contracts.source import SourceContract
+from penstock.testing.contracts.copies import CopyContract
 from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import run, source_of
 
 
-class TestMariaDb(SourceContract):
+class TestMariaDb(CopyContract):
     @pytest.fixture(autouse=True)
     def _upstream(self, mariadb: MariaDbServer, mariadb_database: str) -> None:
         self.server, self.database = mariadb, mariadb_database

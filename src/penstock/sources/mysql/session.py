@@ -271,15 +271,9 @@ class Session:
         mode, events = self._config.on_position_lost, list[AnyEvent]()
         loss = loss_of(known, until=found.gtid_binlog_pos, why=why, mode=mode)
         if loss.facts is not None:
-            events.append(
-                self._teller.system(
-                    "gap_ended" if known.gap_said else "gap",
-                    f"lost:{known.gtids}:{loss.facts['to']}",
-                    position=known.gtids,
-                    seconds=known.at,
-                    facts=loss.facts,
-                )
-            )
+            word, identity = "gap_ended" if known.gap_said else "gap", f"lost:{known.gtids}"
+            tell = partial(self._teller.system, position=known.gtids, seconds=known.at)
+            events.append(tell(word, f"{identity}:{loss.facts['to']}", facts=loss.facts))
         lost = PositionLostError(source=self._source, position=known.gtids, detail=why)
         return events, loss.position, lost if loss.halts else None
 
