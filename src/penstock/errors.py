@@ -38,6 +38,8 @@
     │   └── BatchTooLargeError       a batch is more than the driver may hold
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
+    │   ├── TrailHeadError           the head of a trail is not what Penstock writes
+    │   ├── TrailBusyError           transient: a large commit is on its way
     │   ├── TrailMovedError          transient: an erasure got ahead of a large commit
     │   ├── TrailTakenError          another writer, or another source, has the trail
     │   └── TrailConflictError       another record has the id of one that is to be written
@@ -425,7 +427,7 @@ class ChangesLostError(PipelineError):
         super().__init__(
             f"pipeline {pipeline}: at sequence {sequence} the log says that changes are missing: "
             f"{description}. Nothing from there on was written. Copy the data again with `penstock "
-            f"snapshot`, then set on_gap = 'record' to write the gap to the rejects and go on."
+            f"snapshot`, then set on_gap = 'record' to write the gap down and go on."
         )
 
 
@@ -481,6 +483,26 @@ class TrailUnavailableError(AuditError):
 
     code = "audit.unavailable"
     transient = True
+
+
+class TrailHeadError(AuditError):
+    """The head of a trail is not what this Penstock writes; nothing can be told from it."""
+
+    code = "audit.head"
+
+
+class TrailBusyError(AuditError):
+    """A large commit is on its way into a trail, and nothing else can be added meanwhile."""
+
+    code = "audit.busy"
+    transient = True
+
+    def __init__(self, *, trail: str) -> None:
+        super().__init__(
+            f"trail of {trail}: a large commit is on its way into it, so nothing can be added now; "
+            f"nothing was changed. Run this again in a while; if the pipeline is down, start it, "
+            f"for it brings the commit in."
+        )
 
 
 class TrailMovedError(AuditError):

@@ -23,8 +23,9 @@ class TrailConfig(Config):
     records: str = Field(
         "row_changes",
         min_length=1,
-        description="Collection of the records. Those of staged parts, batches and spilled values "
-        "have its name with `_staging`, `_batches` and `_spilled` at its end.",
+        description="Collection of the records. Those of staged parts, batches, spilled values and "
+        "the ids of what is retired have its name with `_staging`, `_batches`, `_spilled` and "
+        "`_retired` at its end.",
     )
     offsets: str = Field(
         "binlog_offsets",
@@ -109,4 +110,4 @@ class TrailConfig(Config):
         return self
 
 
-ENDINGS = ("_staging", "_batches", "_spilled")
+ENDINGS = ("_staging", "_batches", "_spilled", "_retired")

@@ -152,6 +152,10 @@ class Patience:
                 ) from None
             raise refused(self._trail, error) from None
 
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises StoppedError once we are to stop."""
+        self._wait(seconds)
+
     def _say(self, before: Circuit, error: str, failures: int) -> None:
         if before is Circuit.CLOSED and self._breaker.circuit is Circuit.OPEN:
             logger.warning(
@@ -166,3 +170,26 @@ class Patience:
     def _wait(self, seconds: float) -> None:
         if self._stopping.wait(seconds) if seconds > 0 else self._stopping.is_set():
             raise StoppedError
+
+
+class Brief(Patience):
+    """Calls MongoDB as often as the configuration tries again, and no more: for commands."""
+
+    def call(self, act: Callable[[], T]) -> T:
+        """What `act`, which may be repeated, returns. Raises TrailUnavailableError, AuditError."""
+        for attempt in range(self._config.retry_attempts):
+            try:
+                return act()
+            except PyMongoError as error:
+                if not passes(error):
+                    raise refused(self._trail, error) from None
+            self._wait(min(self._config.retry_longest, self._config.retry_first * 2**attempt))
+        try:
+            return act()
+        except PyMongoError as error:
+            if not passes(error):
+                raise refused(self._trail, error) from None
+            raise TrailUnavailableError(
+                f"trail of {self._trail}: MongoDB does not answer ({type(error).__name__}). What "
+                f"was done before is done; run this again when it answers, and it goes on."
+            ) from None

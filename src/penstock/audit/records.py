@@ -5,7 +5,8 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     _id       the event's own id: of source, transaction and place in it (A1)
     at        int64: its place in the trail, from 1; whoever appends gives it
     ts        when it was committed, with milliseconds
-    op        "i", "u", "d"; "ddl", and "gap" for what was lost
+    op        "i", "u", "d"; "ddl", and "gap" for what was lost; "sys" for what was done to the
+              trail itself (penstock.audit.own)
     meta      {db, tbl, pk*, pk_text*, moved_to*, moved_from*}: the key as an ordered object and as
               text; where a key changed, the delete and the insert name the other's
     seq       int64: the number in the source's transaction, from 0
@@ -18,7 +19,12 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     flags     of copied, keyless, partial: those that hold
     ts_local  ISO 8601 in the trail's time zone, which is `tz`
     ts_ist    "YYYY-MM-DD HH:MM:SS", while the time zone is Asia/Kolkata
-    said*     of a ddl or gap: what the source said
+    said*     of a ddl or gap: what the source said; of a sys: what people said
+    sys       of a sys: what was done, and at which places
+    spilled*  {bytes, sha256}: instead of chg and said, where they are too large
+    erased    {at, digest, by}: the content (*) is gone, by the record at `at` with the id `by`; the
+              digest stands for it in the leaf
+    done      of a sys: whether all of it was carried out; nothing proves that
 
 `copied`: of a copy, not a change that was seen. `keyless`: the table has no key, and the row's
 digest stands for one (A11). `partial`: the row before the change was not sent, so
@@ -91,7 +97,7 @@ def record_of(row: Row, *, tz: str) -> Record | None:
         "src": _origin(row, origin),
         **({"schema": Int64(row["schema_version"])} if row["schema_version"] else {}),
         **({"flags": flags} if flags else {}),
-        **_local(row["timestamp"], tz),
+        **local_of(row["timestamp"], tz),
         **({"said": record["said"]} if "said" in record else {}),
     }
 
@@ -210,7 +216,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @lru_cache(maxsize=1024)
-def _local(timestamp: int, tz: str) -> Record:
+def local_of(timestamp: int, tz: str) -> Record:
     """A moment as people at the trail's place read it."""
     try:
         there = (_EPOCH + timedelta(milliseconds=timestamp)).astimezone(ZoneInfo(tz))
@@ -248,7 +254,7 @@ def parts_of(record: Mapping[str, Any]) -> Parts:
     head: Record = {}
     content: Record = {}
     for name, value in record.items():
-        if name in _NEITHER:
+        if name in _NEITHER or (name == "done" and record["op"] == "sys"):
             continue
         if name in _CONTENT:
             content[name] = value

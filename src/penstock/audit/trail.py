@@ -17,10 +17,12 @@ from pymongo.write_concern import WriteConcern
 
 from penstock.audit.chain import NO_BATCH
 from penstock.audit.config import TrailConfig
-from penstock.errors import AuditError, ConfigError
+from penstock.errors import ConfigError, TrailHeadError
 
 Document = dict[str, Any]
-RAW: Final = CodecOptions(document_class=RawBSONDocument)
+RAW: Final = CodecOptions(
+    document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS
+)
 """Documents as the bytes that they are: for whatever is hashed."""
 TOLERANT: Final[CodecOptions[Document]] = CodecOptions(
     tz_aware=True, datetime_conversion=DatetimeConversion.DATETIME_AUTO
@@ -99,6 +101,7 @@ class Trail:
         self.staging = self._collection("_staging")
         self.batches = self._collection("_batches")
         self.spilled = self._collection("_spilled")
+        self.retired = self._collection("_retired")
         self.heads: Collection[Document] = self.database[config.offsets]
 
     def _collection(self, ending: str) -> Collection[Document]:
@@ -114,7 +117,7 @@ class Trail:
         self.client.close()
 
     def head(self) -> Head | None:
-        """The head as it is; None for a trail without one. Raises PyMongoError, AuditError."""
+        """The head as it is; None for a trail without one. Raises PyMongoError, TrailHeadError."""
         found = self.heads.find_one({"_id": self.source})
         return None if found is None else head_of(found)
 
@@ -147,14 +150,16 @@ RECORD_INDEXES: Final[tuple[dict[str, int], ...]] = (
 
 
 def head_of(found: Document) -> Head:
-    """The head that a document says. Raises AuditError for one that this version did not write."""
+    """The head that a document says. Raises TrailHeadError for one that is not ours."""
     try:
         if found["version"] != VERSION:
-            raise AuditError(
+            raise TrailHeadError(
                 f"the audit trail of {found['_id']} is of version {found['version']}; this "
                 f"Penstock writes {VERSION}. Nothing was changed; use the version that wrote it."
             )
         staged = found.get("staged")
+        if not isinstance(found["sealed"], bool):
+            raise TypeError
         return Head(
             source=found["_id"],
             pipeline=found["pipeline"],
@@ -177,7 +182,7 @@ def head_of(found: Document) -> Head:
             ),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise AuditError(
+        raise TrailHeadError(
             f"the audit trail's head of {found.get('_id')!r} is not what Penstock writes "
             f"({type(error).__name__}). Nothing was changed. If another program keeps its "
             f"offsets in this collection, give `offsets` another name."

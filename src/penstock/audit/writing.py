@@ -76,6 +76,8 @@ class Writer:
         self._progress = ""
         """Up to where all is written; the stored head's may be behind."""
         self._transactions = False
+        self._retires = False
+        """Whether records have gone from the trail by retention."""
         self._unsure = False
         """Whether the outcome of the last attempt is not known."""
         self._parts: Head | None = None
@@ -114,7 +116,12 @@ class Writer:
         if head.staged is not None:
             self._bring_in(head.staged)
         call(self._drop_pending)
+        self._retires = call(self._has_retired)
         return self._head
+
+    def _has_retired(self) -> bool:
+        wanted = {"op": "sys", "sys.act": "retire"}
+        return self._trail.records.find_one(wanted, {"_id": 1}) is not None
 
     def _opened(self) -> Head:
         trail = self._trail
@@ -184,8 +191,10 @@ class Writer:
             self._stage(entries)
             self._end_parts(progress)
             return
-        self._spill(entries)
         entries = list(entries)
+        if any(entry.spilled is not None for entry in entries):
+            entries = self._unknown(entries)  # of an erased record nothing comes back
+        self._spill(entries)
         while entries:
             batch = self._batch(self._head, entries, progress)
             outcome = self._patience.call(partial(self._attempt, batch))
@@ -213,7 +222,7 @@ class Writer:
 
     def _store_progress(self) -> None:
         moved = {"progress": self._progress, "updatedAt": DatetimeMS(self._now_ms())}
-        while not self._trail.heads.update_one(_unmoved(self._head), {"$set": moved}).matched_count:
+        while not self._trail.heads.update_one(unmoved(self._head), {"$set": moved}).matched_count:
             self._adopt()
         self._head = structs.replace(self._head, progress=self._progress)
         self._saved_at = time.monotonic()
@@ -241,7 +250,7 @@ class Writer:
 
     def _look(self, wanted: Head) -> Outcome | None:
         """What became of an attempt to move the head to `wanted`; None: nothing."""
-        head = self._trail.head()
+        head = self._settled_head()
         if head is not None and head.hash == wanted.hash and head.staged is None:
             self._stand(head)
             return Outcome.DONE
@@ -250,12 +259,36 @@ class Writer:
         self._adopt()
         return Outcome.MOVED
 
+    def _settled_head(self) -> Head | None:
+        """The head with everything that the primary has taken so far.
+
+        A majority may not have it yet, and a read would not show it. A write that changes nothing
+        waits until it has.
+        """
+        self._trail.heads.update_one(
+            {"_id": self._trail.source}, {"$set": {"source": self._trail.source}}
+        )
+        return self._trail.head()
+
     def _transaction(self, batch: Batch) -> Outcome:
         trail = self._trail
         with trail.client.start_session() as session:
             session.start_transaction(
                 read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority", j=True)
             )
+            # First: where an erasure took the batch's places, its records are no duplicates.
+            replaced = trail.heads.replace_one(
+                unmoved(self._head), self._stored(batch.after, batch.told), session=session
+            )
+            if replaced.matched_count == 0:
+                session.abort_transaction()
+                return Outcome.MOVED
+            if self._retires:
+                # As of the moment in which they would be inserted: each id is there or here.
+                names = {"_id": {"$in": [str(record["_id"]) for record in batch.records]}}
+                if trail.retired.find_one(names, session=session) is not None:
+                    session.abort_transaction()
+                    return Outcome.KNOWN
             try:
                 trail.raw_records.insert_many(batch.records, session=session)
                 trail.batches.insert_one(batch.document, session=session)
@@ -264,12 +297,6 @@ class Writer:
                     raise
                 session.abort_transaction()
                 return Outcome.KNOWN
-            replaced = trail.heads.replace_one(
-                _unmoved(self._head), self._stored(batch.after, batch.told), session=session
-            )
-            if replaced.matched_count == 0:
-                session.abort_transaction()
-                return Outcome.MOVED
             session.commit_transaction()
         return Outcome.DONE
 
@@ -283,6 +310,7 @@ class Writer:
         if head is None or head.staged is not None or head.epoch != self._head.epoch:
             raise self._overtaken()
         self._head = head
+        self._retires = self._has_retired()
 
     def _overtaken(self) -> TrailTakenError:
         return TrailTakenError(
@@ -302,16 +330,22 @@ class Writer:
             found = self._trail.raw_records.find({"_id": {"$in": list(wanted)}})
             return {str(record["_id"]): record for record in found}
 
+        def find_retired() -> set[str]:
+            found = self._trail.retired.find({"_id": {"$in": list(wanted)}}, {"_id": 1})
+            return {str(one["_id"]) for one in found}
+
         stored = self._patience.call(find)
+        retired = self._patience.call(find_retired) - set(stored)
         for name, record in stored.items():
             known = int(record["at"]) <= self._head.at
             if not known or not says_the_same(RawBSONDocument(wanted[name].record or b""), record):
                 raise TrailConflictError(trail=self._trail.source, record=name)
-        if self._transactions and not stored:
+        if self._transactions and not stored and not retired:
             raise TrailConflictError(trail=self._trail.source, record=f"at {self._head.at + 1}")
-        self.known += len(stored)
-        AUDIT_KNOWN.labels(self._trail.source).inc(len(stored))
-        return [entry for entry in entries if entry.id not in stored]
+        there = {*stored, *retired}
+        self.known += len(there)
+        AUDIT_KNOWN.labels(self._trail.source).inc(len(there))
+        return [entry for entry in entries if entry.id not in there]
 
     def _spill(self, entries: Iterable[Entry]) -> None:
         """Values that a record has no room for: where they lie is in the record (A8)."""
@@ -386,12 +420,13 @@ class Writer:
         self._progress = progress
 
     def _say_staged(self, staged: Staged) -> bool:
-        head = self._trail.head()
-        if head is not None and head.staged == staged:
-            return True
         said = self._stored(structs.replace(self._head, staged=staged), {})["staged"]
-        moved = self._trail.heads.update_one(_unmoved(self._head), {"$set": {"staged": said}})
-        return moved.matched_count == 1
+        moved = self._trail.heads.update_one(unmoved(self._head), {"$set": {"staged": said}})
+        if moved.matched_count == 1:
+            return True
+        # An attempt before this one may have said it, and its answer have been lost.
+        head = self._settled_head()
+        return head is not None and head.staged == staged
 
     def _bring_in(self, staged: Staged) -> None:
         """From parts into the trail, then show them."""
@@ -502,7 +537,7 @@ def _refuse_others(head: Head, wanted: Head) -> None:
         )
 
 
-def _unmoved(head: Head) -> Document:
+def unmoved(head: Head) -> Document:
     """Finds the stored head if it is still `head`, and nothing is staged."""
     return {
         "_id": head.source,

@@ -1,0 +1,368 @@
+"""Write archives of a trail (`penstock.audit.archives`): only what is proved, and all of it."""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from msgspec import Struct
+
+from penstock.audit.archives import (
+    BATCH_SCHEMA,
+    FORMAT,
+    MANIFEST,
+    RECORD_SCHEMA,
+    VERSION,
+    Archive,
+    ArchivedRow,
+    Archives,
+    File,
+    Manifest,
+    digest_of,
+)
+from penstock.audit.chain import NO_BATCH
+from penstock.audit.checks import Link, facts_of, proved
+from penstock.audit.deeds import Deeds
+from penstock.audit.findings import Findings
+from penstock.audit.outages import Patience
+from penstock.audit.own import require_head
+from penstock.audit.proving import Places
+from penstock.audit.reading import Reader
+from penstock.audit.trail import Head, Trail
+from penstock.errors import AuditError
+from penstock.folders import appearing, sync_folder
+
+_GROUP_BYTES: Final = 16 << 20
+_GROUP_ROWS: Final = 4096
+_FILE_BYTES: Final = 256 << 20
+
+
+class Table(Struct, frozen=True):
+    """A table of the source."""
+
+    db: str
+    tbl: str
+
+    def __str__(self) -> str:
+        return f"{self.db}.{self.tbl}"
+
+
+def table_of(text: str) -> Table:
+    """What "db.tbl" names. Raises AuditError for anything else."""
+    db, dot, tbl = text.partition(".")
+    if not (db and dot and tbl):
+        raise AuditError(f"{text!r} is no table: write it as db.tbl. Nothing was changed.")
+    return Table(db, tbl)
+
+
+class Archived(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What an archiving did."""
+
+    folder: str | None
+    """None: there was nothing to archive."""
+    first: int
+    last: int
+    """The places that it covers,"""
+    rows: int
+    """and the records of them that it has."""
+
+
+def archive(
+    trail: Trail, patience: Patience, *, before_ms: int, table: Table | None, to: Path
+) -> Archived:
+    """Archive the batches that were written before a moment, behind what is archived in `to`.
+
+    Of `table` alone, or of all. The archive is a new folder in `to`, and appears whole or not at
+    all; nothing is changed in the trail. Every record is proved by its batch before it is written.
+
+    Raises AuditError for what is broken, or of which an erasure is unfinished.
+    """
+    head = require_head(trail, patience)
+    reader = Reader(trail, patience)
+    number = last_before(reader, head, before_ms)
+    batch: Any = reader.batch(number) if number else None
+    last = 0 if batch is None else int(batch["last"])
+    first, number_first = _begins(to, trail, table), 1
+    if first > last:
+        return Archived(folder=None, first=first, last=last, rows=0)
+    begin: Any = reader.batch_of_place(first, last=number)
+    if begin is None or int(begin["first"]) != first:
+        raise _broken(trail, f"no batch begins at place {first}")
+    number_first = int(begin["_id"])
+    name = f"{trail.source}-{first:012d}-{last:012d}"
+    if table is not None:
+        name += f"-{hashlib.sha256(str(table).encode()).hexdigest()[:8]}"
+    target = to / name
+    walk = _Walk(reader, head, table, first=first, last=last)
+    with appearing(target) as folder:
+        files = write_rows(folder, walk.rows(number_first, number, bytes(begin["before"])))
+        chain = _write_chain(folder, walk.chain)
+        manifest = Manifest(
+            format=FORMAT,
+            version=VERSION,
+            source=trail.source,
+            database=trail.config.database,
+            records=trail.config.records,
+            table=None if table is None else str(table),
+            first=first,
+            last=last,
+            batch=number,
+            hash=walk.link.hash.hex(),
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            files=files,
+            chain=chain,
+        )
+        (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+    return Archived(
+        folder=str(target), first=first, last=last, rows=sum(file.rows for file in files)
+    )
+
+
+def last_before(reader: Reader, head: Head, before_ms: int) -> int:
+    """The last batch of those that were all written before a moment; 0 for none."""
+    low, high = 0, head.batch
+    while low < high:
+        middle = (low + high + 1) // 2
+        batch: Any = reader.batch(middle)
+        written: Any = None if batch is None else batch.get("ts")
+        if not isinstance(written, DatetimeMS):
+            raise _broken(reader.trail, f"batch {middle} is missing, or does not say its time")
+        if int(written) < before_ms:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _begins(to: Path, trail: Trail, table: Table | None) -> int:
+    """Behind what is archived of the same in a folder."""
+    if not to.is_dir() or not any(to.glob(f"*/{MANIFEST}")):
+        return 1
+    mine = [
+        one.manifest.last
+        for one in Archives.at([to], source=trail.source).all
+        if (one.manifest.database, one.manifest.records)
+        == (trail.config.database, trail.config.records)
+        and one.manifest.table == (None if table is None else str(table))
+    ]
+    return max(mine, default=0) + 1
+
+
+def _broken(trail: Trail, what: str) -> AuditError:
+    return AuditError(
+        f"trail of {trail.source}: {what}. Nothing was archived. Run `penstock audit verify`, and "
+        f"mend what it names."
+    )
+
+
+class _Walk:
+    """Proves batches, and gives their records."""
+
+    def __init__(
+        self, reader: Reader, head: Head, table: Table | None, *, first: int, last: int
+    ) -> None:
+        self._reader = reader
+        self._table = table
+        deeds = Deeds(reader)
+        deeds.load(last=head.at, batch_last=head.batch)
+        self._places = Places(reader, deeds, Archives(()), first=first, last=last)
+        self._first = first
+        key = reader.trail.config.seal_key
+        self._key = None if key is None else key.get_secret_value().encode()
+        self.chain: list[dict[str, Any]] = []
+        self.link = Link(0, 0, NO_BATCH)
+
+    def rows(self, first: int, last: int, before: bytes) -> Iterator[ArchivedRow]:
+        self.link = Link(first - 1, self._first - 1, before)
+        for batch in self._reader.batches(first, last):
+            yield from self._batch(batch)
+        if self.link.number != last:
+            raise _broken(self._reader.trail, f"batch {self.link.number + 1} is missing")
+
+    def _batch(self, batch: Any) -> Iterator[ArchivedRow]:
+        found = proved(
+            batch, self.link, source=self._reader.trail.source, key=self._key, next_before=None
+        )
+        number = self.link.number + 1
+        if found.wrong:
+            raise _broken(self._reader.trail, f"batch {number} is missing, or was altered")
+        findings = Findings()
+        for offset, salt in enumerate(found.salts):
+            looked = self._places.look(found, number, offset, findings)
+            if findings.listed:
+                raise _broken(self._reader.trail, findings.listed[0].sentence())
+            record = looked.record
+            if record is None or not self._wanted(record):
+                continue
+            pieces = b"".join(self._reader.pieces(str(record["_id"])))
+            yield ArchivedRow(found.first + offset, record, salt, pieces or None, number, "")
+        self.chain.append(
+            {
+                "number": number,
+                "first": found.first,
+                "last": found.last,
+                "leaves": bytes(batch["leaves"]),
+                "root": bytes(batch["root"]),
+                "before": bytes(batch["before"]),
+                "hash": bytes(batch["hash"]),
+                "ts": int(batch["ts"]),
+            }
+        )
+        self.link = found.after
+
+    def _wanted(self, record: RawBSONDocument) -> bool:
+        facts = facts_of(record)
+        return self._table is None or (facts.db, facts.tbl) == (self._table.db, self._table.tbl)
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def write_rows(folder: Path, rows: Iterable[ArchivedRow]) -> list[File]:
+    """Write records to files of a new archive; an archive has one, however empty."""
+    files: list[File] = []
+    source = iter(rows)
+    more = True
+    while more:
+        with _Writer(folder / f"records-{len(files):05d}.parquet") as writer:
+            more = writer.take(source)
+        files.append(writer.file)
+    return files
+
+
+class _Writer:
+    """One file of records."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+        self._size = 0
+        self._written = 0
+        self._count = 0
+        self._ends = (0, 0)
+
+    def __enter__(self) -> Self:
+        self._file = pq.ParquetWriter(self._path, RECORD_SCHEMA, compression="zstd")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._group()
+        self._file.close()
+
+    def take(self, rows: Iterator[ArchivedRow], *, bytes_max: int = _FILE_BYTES) -> bool:
+        """Write rows until the file is large enough; whether there may be more."""
+        for row in rows:
+            self._rows.append(_columns(row))
+            self._size += len(row.record.raw) + len(row.spilled or b"")
+            self._ends = (self._ends[0] or row.at, row.at)
+            self._count += 1
+            if self._size >= _GROUP_BYTES or len(self._rows) >= _GROUP_ROWS:
+                self._group()
+            if self._written >= bytes_max:
+                return True
+        return False
+
+    def _group(self) -> None:
+        if self._rows:
+            self._file.write_table(pa.Table.from_pylist(self._rows, schema=RECORD_SCHEMA))
+        self._written += self._size
+        self._rows, self._size = [], 0
+
+    @property
+    def file(self) -> File:
+        """What was written."""
+        first, last = self._ends
+        return File(
+            name=self._path.name,
+            rows=self._count,
+            first=first,
+            last=last,
+            sha256=digest_of(self._path),
+        )
+
+
+def _columns(row: ArchivedRow) -> dict[str, Any]:
+    record: Any = row.record
+    facts = facts_of(record)
+    return {
+        "at": row.at,
+        "ts": int(record["ts"]),
+        "op": record["op"],
+        "db": facts.db,
+        "tbl": facts.tbl,
+        "pk_text": facts.pk,
+        "txn": record["txn"]["id"],
+        "id": str(record["_id"]),
+        "batch": row.batch,
+        "record": record.raw,
+        "salt": row.salt,
+        "spilled": row.spilled,
+    }
+
+
+def _write_chain(folder: Path, chain: list[dict[str, Any]]) -> File:
+    path = folder / "batches.parquet"
+    pq.write_table(pa.Table.from_pylist(chain, schema=BATCH_SCHEMA), path, compression="zstd")
+    return File(
+        name=path.name,
+        rows=len(chain),
+        first=chain[0]["number"],
+        last=chain[-1]["number"],
+        sha256=digest_of(path),
+    )
+
+
+def rewrite(archive_: Archive, file: File, rows: Iterable[ArchivedRow]) -> None:
+    """Put other rows in the place of a file's: at every moment the archive is one or the other.
+
+    Raises AuditError while another process does so.
+    """
+    folder = archive_.folder
+    with ExitStack() as stack:
+        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise AuditError(
+                f"another process writes the archive {folder}. Nothing of it was changed. Run this "
+                f"again when that has ended."
+            ) from error
+        path = folder / f"records-{file.name.split('-')[1][:5]}.{time.time_ns():x}.parquet"
+        with _Writer(path) as writer:
+            writer.take(iter(rows), bytes_max=1 << 62)
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
+        manifest = archive_.manifest
+        files = [writer.file if one.name == file.name else one for one in manifest.files]
+        archive_.manifest = msgspec.structs.replace(manifest, files=files)
+        text = msgspec.json.format(msgspec.json.encode(archive_.manifest))
+        draft = folder / f".{MANIFEST}"
+        with draft.open("wb") as drafted:
+            drafted.write(text)
+            drafted.flush()
+            os.fsync(drafted.fileno())
+        draft.replace(folder / MANIFEST)
+        sync_folder(folder)
+    sweep(archive_)
+
+
+def sweep(archive_: Archive) -> None:
+    """Remove what a rewriting left: it is of no use, and may hold what is erased."""
+    for left in archive_.leftovers():
+        left.unlink()
+    sync_folder(archive_.folder)

@@ -1,0 +1,303 @@
+"""Archives and retention: what leaves MongoDB is proved where it goes, and its place stays so."""
+
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from penstock.audit.archives import Archives
+from penstock.audit.archiving import Archived, Table, archive, table_of
+from penstock.audit.erase import Eraser
+from penstock.audit.retire import Retired, Retirer
+from penstock.audit.trail import Trail
+from penstock.errors import AuditError
+from tests.audit.proofs import (
+    Dying,
+    Killed,
+    copied,
+    erase,
+    everything,
+    history,
+    patience,
+    put_all_back,
+    sound,
+    verify,
+)
+from tests.audit.support import commit_of, marker, row, steps, stored, write, writer_of
+
+# The stubs of both leave element types open.
+pq: Any = pyarrow.parquet
+bson: Any = import_module("bson")
+pytestmark = pytest.mark.server
+
+ORDERS = Table("db", "orders")
+LATER = (1 << 62) // 1_000_000
+
+
+def rows() -> list[dict[str, Any]]:
+    """Two tables, in turn."""
+    return [
+        *history(),
+        *(row(n, after={"id": n, "v": "x"}, collection="lines") for n in range(21, 26)),
+        *commit_of(26, 3),
+    ]
+
+
+@pytest.fixture
+def filled(any_trail: Trail) -> Trail:
+    write(any_trail, rows(), events_max=6)
+    return any_trail
+
+
+def keep(trail: Trail, to: Path, *, table: Table | None = None, before: int = LATER) -> Archived:
+    return archive(trail, patience(trail), before_ms=before, table=table, to=to)
+
+
+def retire(
+    trail: Trail, *archives: Path, table: Table | None = ORDERS, who: Any = None, **said: Any
+) -> Retired:
+    named = Archives.at(archives, source=trail.source) if archives else Archives(())
+    take_over = not trail.has_transactions()
+    retirer = Retirer(trail, who or patience(trail), named, take_over=take_over)
+    said = {"before_ms": LATER, "reason": "90 days", "by": "ann", **said}
+    return retirer.retire(table, **said)
+
+
+def test_an_archive_holds_every_record_as_it_was(filled: Trail, tmp_path: Path) -> None:
+    done = keep(filled, tmp_path)
+    assert (done.first, done.last, done.rows) == (1, 28, 28)
+    (named,) = Archives.at([tmp_path], source="shop").all
+    table = pq.read_table(named.folder / named.manifest.files[0].name)
+    assert table["at"].to_pylist() == list(range(1, 29))
+    assert [bson.decode(one) for one in table["record"].to_pylist()] == [
+        bson.decode(one.raw) for one in filled.raw_records.find().sort("at", 1)
+    ]
+    assert table["tbl"].to_pylist()[20:25] == ["lines"] * 5
+    assert table["pk_text"].to_pylist()[0] == "1"
+    head = filled.head()
+    assert head is not None
+    assert named.manifest.hash == head.hash.hex()
+    assert sound(verify(filled, archives=(tmp_path,)))
+
+
+def test_an_archive_goes_on_behind_the_one_before(any_trail: Trail, tmp_path: Path) -> None:
+    write(any_trail, rows()[:5], events_max=4)
+    assert keep(any_trail, tmp_path).rows == 5
+    assert keep(any_trail, tmp_path).folder is None
+    write(any_trail, rows(), events_max=4)
+    later = keep(any_trail, tmp_path)
+    assert (later.first, later.rows) == (6, 23)
+    assert keep(any_trail, tmp_path / "elsewhere").rows == 28
+    assert sound(verify(any_trail, archives=(tmp_path,)))
+
+
+def test_only_batches_that_were_all_written_before_are_archived(
+    any_trail: Trail, tmp_path: Path
+) -> None:
+    write(any_trail, rows()[:5], events_max=5)
+    between = time.time_ns() // 1_000_000 + 1
+    while time.time_ns() // 1_000_000 <= between:
+        pass
+    write(any_trail, rows(), events_max=5)
+    assert keep(any_trail, tmp_path, before=between).last == 5
+    assert keep(any_trail, tmp_path, before=0).folder is None
+
+
+def test_what_is_broken_is_not_archived(filled: Trail, tmp_path: Path) -> None:
+    filled.records.update_one({"at": 9}, {"$set": {"op": "d"}})
+    with pytest.raises(AuditError, match=r"at 9, .*altered.*Nothing was archived"):
+        keep(filled, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_retired_rows_are_proved_in_the_archive_and_their_places_without(
+    filled: Trail, tmp_path: Path
+) -> None:
+    keep(filled, tmp_path, table=ORDERS)
+    done = retire(filled, tmp_path)
+    assert (done.records, done.taken, done.unarchived) == (22, 22, 0)
+    found = stored(filled)
+    # Schema changes, other tables, and what was done to the trail stay.
+    assert [record["op"] for record in found] == ["ddl", *["i"] * 5, "sys"]
+    report = verify(filled)
+    assert sound(report)
+    assert (report.retired, report.archived, report.proved) == (22, 0, 7)
+    assert any("22 retired records: name their --archive" in one for one in report.unchecked)
+    report = verify(filled, archives=(tmp_path,))
+    assert sound(report)
+    assert (report.retired, report.archived) == (22, 22)
+
+
+def test_a_record_that_is_stolen_is_not_taken_for_retired(filled: Trail, tmp_path: Path) -> None:
+    keep(filled, tmp_path)
+    retire(filled, tmp_path)
+    filled.records.delete_one({"at": 22})
+    report = verify(filled)
+    assert [(one.problem, one.at) for one in report.findings] == [("missing", 22)]
+
+
+def test_nothing_goes_that_is_not_archived(filled: Trail, tmp_path: Path) -> None:
+    keep(filled, tmp_path, table=Table("db", "lines"))
+    before = everything(filled)
+    with pytest.raises(AuditError, match="22 of the rows that are due"):
+        retire(filled, tmp_path)
+    assert retire(filled, tmp_path, dry_run=True).unarchived == 22
+    assert everything(filled) == before
+    done = retire(filled, without_archive=True)
+    assert done.taken == 22
+    report = verify(filled)
+    assert sound(report)
+    assert any("22 records that were retired without an archive" in one for one in report.unchecked)
+
+
+def test_an_archive_that_was_altered_is_no_archive(filled: Trail, tmp_path: Path) -> None:
+    """Altered as one who knows the format would: the file, its digest, and all."""
+    keep(filled, tmp_path)
+    (named,) = Archives.at([tmp_path], source="shop").all
+    path = named.folder / named.manifest.files[0].name
+    table = pq.read_table(path)
+    changed = table.to_pylist()
+    changed[8]["record"] = bson.encode(bson.decode(changed[8]["record"]) | {"op": "d"})
+    pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), path)
+    report = verify(filled, archives=(tmp_path,))
+    assert [(one.what, one.problem, one.at) for one in report.findings] == [
+        ("archive", "altered", None),
+        ("archive", "altered", 9),
+    ]
+    assert report.findings[1].file == str(path)
+    with pytest.raises(AuditError, match="1 of the rows that are due"):
+        retire(filled, tmp_path)
+    path.write_bytes(b"PAR1")
+    report = verify(filled, archives=(tmp_path,))
+    assert [(one.what, one.at) for one in report.findings] == [("archive", None)]
+
+
+def test_spilled_values_are_archived_and_retired(any_trail: Trail, tmp_path: Path) -> None:
+    large = "x" * (9 << 20)
+    write(any_trail, [row(1, before={"id": 1, "v": large}, after={"id": 1, "v": f"{large}y"})])
+    keep(any_trail, tmp_path)
+    retire(any_trail, tmp_path)
+    assert any_trail.spilled.count_documents({}) == 0
+    report = verify(any_trail, archives=(tmp_path,))
+    assert sound(report)
+    assert report.archived == 1
+
+
+def test_a_log_that_is_read_again_adds_nothing_that_was_retired(
+    filled: Trail, tmp_path: Path
+) -> None:
+    """A1, A5: no change is in the trail twice, whether its record is there or archived."""
+    keep(filled, tmp_path)
+    retire(filled, tmp_path)
+    before = stored(filled)
+    write(filled, [*rows(), row(29, after={"id": 29})], events_max=7)
+    assert stored(filled)[:-1] == before
+    assert stored(filled)[-1]["meta"]["pk"] == {"id": 29}
+    assert sound(verify(filled, archives=(tmp_path,)))
+
+
+def test_a_driver_that_runs_meanwhile_adds_nothing_twice(trail: Trail, tmp_path: Path) -> None:
+    write(trail, rows()[:20], events_max=6)
+    keep(trail, tmp_path)
+    writer = writer_of(trail)
+    writer.write(steps(rows()[:5], events_max=3), marker=marker)
+    retire(trail, tmp_path)
+    # Of the first batch nothing is there any more that would tell it to be known.
+    writer.write(steps(rows(), events_max=3), marker=marker)
+    report = verify(trail, archives=(tmp_path,))
+    assert sound(report)
+    assert (report.last, report.retired) == (29, 19)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [False, True])
+def test_killed_at_any_step_a_retirement_converges(
+    any_trail: Trail, tmp_path: Path, behind: bool
+) -> None:
+    calls, folder = 0, tmp_path
+    write(any_trail, rows(), events_max=6)
+    keep(any_trail, folder)
+    kept = copied(any_trail)
+    for calls in range(200):
+        put_all_back(any_trail, kept)
+        try:
+            retire(any_trail, folder, who=Dying(any_trail, calls, behind=behind))
+        except Killed:
+            head = any_trail.head()
+            if head is not None and head.staged is None:
+                assert verify(any_trail, archives=(folder,)).broken == 0, calls
+            retire(any_trail, folder)
+            report = verify(any_trail, archives=(folder,))
+            assert sound(report), calls
+            assert (report.retired, report.archived) == (22, 22)
+        else:
+            break
+    assert calls > 10
+
+
+def test_an_erasure_reaches_into_archives(any_trail: Trail, tmp_path: Path) -> None:
+    """What is retired is found there, by its key, and nothing of it stays."""
+    secret = "wanda@example.org"
+    wanda = {"id": 77, "mail": secret}
+    write(any_trail, [row(1, after=wanda), row(2, after={"id": 2}), row(3, before=wanda)])
+    keep(any_trail, tmp_path)
+    retire(any_trail, tmp_path)
+    done = erase(any_trail, '{"id": 77}', archives=(tmp_path,))
+    assert (done.records, done.taken, done.taken_archived) == (2, 0, 2)
+    assert secret not in everything(any_trail)
+    for path in tmp_path.rglob("*.parquet"):
+        assert secret not in repr(pq.read_table(path).to_pylist())
+        assert "77" not in repr(pq.read_table(path).to_pylist()[0].get("pk_text"))
+    assert len(list(tmp_path.rglob("records-*.parquet"))) == 1
+    report = verify(any_trail, archives=(tmp_path,))
+    assert sound(report)
+    assert (report.retired, report.archived) == (3, 3)
+
+
+def test_a_file_that_an_erasure_left_behind_is_told_and_removed(
+    any_trail: Trail, tmp_path: Path
+) -> None:
+    """As if it had been killed between the new manifest and the removal of the old file."""
+    write(any_trail, [row(1, after={"id": 77, "mail": "w"}), row(2, after={"id": 2})])
+    keep(any_trail, tmp_path)
+    (old,) = tmp_path.rglob("records-*.parquet")
+    data = old.read_bytes()
+    erase(any_trail, "77", archives=(tmp_path,))
+    assert not old.exists()
+    old.write_bytes(data)
+    report = verify(any_trail, archives=(tmp_path,))
+    assert (report.broken, report.unfinished, report.findings[0].file) == (0, 1, str(old))
+    named = Archives.at([tmp_path], source="shop")
+    Eraser(any_trail, patience(any_trail), named).resume(everything=True)
+    assert not old.exists()
+    assert sound(verify(any_trail, archives=(tmp_path,)))
+
+
+def test_an_archive_that_an_erasure_did_not_reach_is_told(any_trail: Trail, tmp_path: Path) -> None:
+    write(any_trail, [row(1, after={"id": 77, "mail": "w"}), row(2, after={"id": 2})])
+    keep(any_trail, tmp_path)
+    erase(any_trail, "77")
+    assert sound(verify(any_trail))
+    report = verify(any_trail, archives=(tmp_path,))
+    assert (report.broken, report.unfinished) == (0, 1)
+    assert "run `penstock audit erase` with this --archive" in report.findings[0].says
+    erase(any_trail, "77", archives=(tmp_path,))
+    assert sound(verify(any_trail, archives=(tmp_path,)))
+
+
+def test_folders_without_archives_and_tables_without_a_name_are_refused(
+    trail: Trail, tmp_path: Path
+) -> None:
+    with pytest.raises(AuditError, match="no archive"):
+        Archives.at([tmp_path], source="shop")
+    with pytest.raises(AuditError, match="no trail"):
+        keep(trail, tmp_path)
+    with pytest.raises(AuditError, match=r"write it as db\.tbl"):
+        table_of("orders")
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(AuditError, match="no archive"):
+        Archives.at([tmp_path], source="shop")

@@ -1,0 +1,294 @@
+"""A key is erased so that nothing of it is left, and the chain still proves all else."""
+
+from typing import Any
+
+import pytest
+
+from penstock.audit.archives import Archives
+from penstock.audit.archiving import table_of
+from penstock.audit.chain import ERASED_SALT, cut
+from penstock.audit.erase import Eraser
+from penstock.audit.searching import key_of
+from penstock.audit.trail import Trail
+from penstock.errors import AuditError, TrailBusyError
+from tests.audit.proofs import (
+    Dying,
+    Killed,
+    copied,
+    erase,
+    everything,
+    patience,
+    put_all_back,
+    record_at,
+    sound,
+    verify,
+)
+from tests.audit.support import commit_of, marker, row, steps, stored, write, writer_of
+
+pytestmark = pytest.mark.server
+
+SECRET = "wanda@example.org"
+
+
+def rows() -> list[dict[str, Any]]:
+    """Wanda is customer 77, and later customer 770; and one large commit of others."""
+    wanda = {"id": 77, "mail": SECRET, "note": None}
+    sql = f'{{"statement":"insert into t values (7, \'{SECRET}\')","actor":"app"}}'
+    moved_to, moved_from = '{"movedTo":{"id":770}}', '{"movedFrom":{"id":77}}'
+    return [
+        row(1, after={"id": 1, "mail": "other"}),
+        row(2, after=wanda, origin=sql),
+        *commit_of(3, 12),
+        row(15, before=wanda, after=wanda | {"note": f"call {SECRET}"}),
+        row(16, commit=16, rows=2, before=wanda, origin=moved_to),
+        row(17, commit=16, ordinal=1, rows=2, after=wanda | {"id": 770}, origin=moved_from),
+        row(18, before=wanda | {"id": 770}, after=wanda | {"id": 770, "mail": f"2{SECRET}"}),
+        row(19, after={"id": 19}),
+    ]
+
+
+@pytest.fixture
+def filled(any_trail: Trail) -> Trail:
+    write(any_trail, rows(), events_max=5)
+    return any_trail
+
+
+def test_what_is_erased_is_nowhere_and_the_chain_holds(filled: Trail) -> None:
+    before = stored(filled)
+    done = erase(filled, '{"id": 77}')
+    # Both records under the key, and the two halves of its move.
+    assert done.records == done.taken == 4
+    found = stored(filled)
+    for at in (2, 15, 16, 17):
+        record = found[at - 1]
+        assert record["erased"]["at"] == done.at[0]
+        assert "chg" not in record
+        assert record["meta"] == {"db": "db", "tbl": "orders"}
+        assert not {"sql", "actor", "position"} & set(record["src"])
+        kept = {"_id", "at", "ts", "op", "seq", "txn", "ts_local"}
+        assert {name: record[name] for name in kept} == {
+            name: before[at - 1][name] for name in kept
+        }
+    assert [one for n, one in enumerate(found, 1) if n not in {2, 15, 16, 17}][:-1] == [
+        one for n, one in enumerate(before, 1) if n not in {2, 15, 16, 17}
+    ]
+    assert SECRET in everything(filled)  # customer 770's own records: another key
+    assert erase(filled, "770").records == 1
+    assert SECRET not in everything(filled)
+    report = verify(filled)
+    assert sound(report)
+    assert (report.erased, report.proved) == (5, 16)
+
+
+def test_an_erasure_is_a_record_that_names_neither_key_nor_value(filled: Trail) -> None:
+    done = erase(filled, '{"id": 77}')
+    record = stored(filled)[-1]
+    assert done.at == [record["at"]]
+    assert (record["op"], record["said"]) == (
+        "sys",
+        {"operation": "erase", "reason": "request 17", "by": "ann"},
+    )
+    assert record["sys"]["count"] == 4
+    assert record["meta"] == {"db": "db", "tbl": "orders"}
+    assert SECRET not in repr(record)
+
+
+def test_progress_stays_as_it_was_and_the_driver_goes_on(trail: Trail) -> None:
+    """Beside a running driver: an erasure takes a place, and no change is lost or there twice."""
+    writer = writer_of(trail)
+    writer.write(steps(rows(), events_max=5), marker=marker)
+    erase(trail, '{"id": 77}')
+    head = trail.head()
+    assert head is not None
+    assert (head.progress, head.epoch) == ("m19", writer.head.epoch)
+    writer.write(steps([row(20, after={"id": 20})]), marker=marker)
+    erase(trail, '{"id": 20}')
+    writer.save("m20")
+    writer.flush()
+    writer.write(steps([row(21, after={"id": 21})]), marker=marker)
+    assert [record["op"] for record in stored(trail)[-4:]] == ["sys", "i", "sys", "i"]
+    assert sound(verify(trail))
+    assert (trail.head() or writer.head).progress == "m21"
+
+
+def test_a_log_that_is_read_again_brings_nothing_back(filled: Trail) -> None:
+    erase(filled, '{"id": 77}')
+    before = stored(filled)
+    write(filled, rows(), events_max=3)
+    assert stored(filled) == before
+    assert sound(verify(filled))
+
+
+def test_spilled_values_go_and_do_not_come_back(any_trail: Trail) -> None:
+    large = [row(1, after={"id": 77, "v": SECRET * (1 << 19)}), row(2, after={"id": 2})]
+    write(any_trail, large)
+    assert any_trail.spilled.count_documents({}) > 0
+    erase(any_trail, "77")
+    assert any_trail.spilled.count_documents({}) == 0
+    write(any_trail, large)
+    assert any_trail.spilled.count_documents({}) == 0
+    assert sound(verify(any_trail))
+    # Had they come back, a proof would say so.
+    name = stored(any_trail)[0]["_id"]
+    any_trail.spilled.insert_one({"_id": f"{name}:0", "data": b"x"})
+    report = verify(any_trail)
+    assert (report.unfinished, report.findings[0].part) == (1, "spilled")
+
+
+def test_the_salts_of_what_is_erased_are_gone(filled: Trail) -> None:
+    """With its salt, who guesses a content could prove that it was this one."""
+    erase(filled, '{"id": 77}')
+    zero = [
+        batch["first"] + offset
+        for batch in filled.batches.find().sort("_id", 1)
+        for offset, salt in enumerate(cut(batch["salts"], 16))
+        if salt == ERASED_SALT
+    ]
+    assert zero == [2, 15, 16, 17]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("behind", [False, True])
+def test_killed_at_any_step_it_converges(any_trail: Trail, behind: bool) -> None:
+    """Before the erasure stands in the chain nothing is gone; from then on a proof tells it."""
+    seen: set[bool] = set()
+    calls = 0
+    write(any_trail, rows(), events_max=5)
+    kept = copied(any_trail)
+    for calls in range(200):
+        put_all_back(any_trail, kept)
+        try:
+            erase(any_trail, '{"id": 77}', patience=Dying(any_trail, calls, behind=behind))
+        except Killed:
+            head = any_trail.head()
+            if head is not None and head.staged is None:
+                report = verify(any_trail)
+                assert report.broken == 0, (calls, report.findings)
+                told = any_trail.records.count_documents({"op": "sys"})
+                gone = any_trail.records.count_documents({"erased": {"$exists": True}})
+                assert told or not gone
+                # What is not all gone is told.
+                assert not told or gone == 4 or report.unfinished
+                seen.add(bool(report.unfinished))
+            erase(any_trail, '{"id": 77}')
+            assert sound(verify(any_trail)), calls
+            assert any_trail.records.count_documents({"erased": {"$exists": True}}) == 4
+            assert any_trail.records.count_documents({"op": "sys"}) == 1
+        else:
+            break
+    assert calls > 10
+    assert seen == {False, True}
+
+
+def test_an_erasure_that_was_carried_out_in_part_is_finished_without_its_key(
+    filled: Trail,
+) -> None:
+    """As after a backup of one collection was put back."""
+    kept = record_at(filled, 2)
+    batch = filled.batches.find_one({"first": {"$lte": 2}, "last": {"$gte": 2}}) or {}
+    erase(filled, '{"id": 77}')
+    filled.raw_records.replace_one({"at": 2}, kept)
+    filled.batches.replace_one({"_id": batch["_id"]}, batch)
+    report = verify(filled)
+    assert (report.broken, report.unfinished) == (0, 1)
+    assert "told to be erased" in report.findings[0].says
+    Eraser(filled, patience(filled), Archives(())).resume(everything=True)
+    assert sound(verify(filled))
+
+
+def test_what_is_erased_without_an_erasure_is_broken(filled: Trail) -> None:
+    """Who may write to the database cannot hide a change by calling it erased."""
+    erase(filled, '{"id": 77}')
+    head = filled.head()
+    assert head is not None
+    erased = stored(filled)[1]
+    whole = stored(filled)[0]
+    filled.records.replace_one(
+        {"at": 1}, {"erased": erased["erased"]} | {k: v for k, v in whole.items() if k != "chg"}
+    )
+    assert verify(filled).findings[0].at == 1
+    filled.records.replace_one({"at": 1}, whole)
+    # An erased record that names another erasure, or none.
+    for field, value in (("at", head.at - 1), ("by", "sys:x:0")):
+        filled.records.update_one({"at": 2}, {"$set": {f"erased.{field}": value}})
+        report = verify(filled)
+        assert (report.broken, report.findings[0].at) == (1, 2)
+        filled.records.replace_one({"at": 2}, erased)
+    # The erasure itself is gone, or names other places.
+    own = stored(filled)[-1]
+    filled.records.update_one({"at": own["at"]}, {"$set": {"sys.first": 1}})
+    assert [one.at for one in verify(filled).findings] == [2, 15, 16, 17, own["at"]]
+    filled.records.delete_one({"at": own["at"]})
+    assert [one.problem for one in verify(filled).findings] == [*["uncovered"] * 4, "missing"]
+
+
+def test_a_text_that_stands_for_several_keys_is_refused(any_trail: Trail) -> None:
+    """A12: 5 and "5" are two keys and one text."""
+    write(any_trail, [row(1, after={"id": 5}), row(2, after={"id": "5"})])
+    with pytest.raises(AuditError, match=r"2 keys of db\.orders"):
+        erase(any_trail, "5")
+    assert erase(any_trail, '{"id": "5"}').records == 1
+    assert [("erased" in record) for record in stored(any_trail)] == [False, True, False]
+    assert erase(any_trail, "5").records == 1
+    with pytest.raises(AuditError, match="no JSON object"):
+        erase(any_trail, "{5")
+
+
+def test_a_dry_run_changes_nothing(filled: Trail) -> None:
+    before = everything(filled)
+    assert erase(filled, '{"id": 77}', dry_run=True).records == 4
+    assert everything(filled) == before
+
+
+def test_sql_text_that_is_with_another_key_is_told_and_erased_if_asked(any_trail: Trail) -> None:
+    sql = f"{{\"statement\":\"insert into t values (1, 'x'), (7, '{SECRET}')\"}}"
+    write(
+        any_trail,
+        [
+            row(1, rows=2, after={"id": 1}, origin=sql),
+            row(2, commit=1, ordinal=1, rows=2, after={"id": 77}, origin='{"statementAt":0}'),
+        ],
+    )
+    assert erase(any_trail, "77", dry_run=True).statements == 1
+    assert erase(any_trail, "77", dry_run=True, statements=True).records == 2
+    erase(any_trail, "77", statements=True)
+    assert SECRET not in everything(any_trail)
+    assert sound(verify(any_trail))
+
+
+def test_a_broken_record_is_erased_only_if_that_is_said(filled: Trail) -> None:
+    filled.records.update_one({"at": 15}, {"$set": {"chg.note.t": "forged"}})
+    with pytest.raises(AuditError, match="not what was written"):
+        erase(filled, '{"id": 77}')
+    assert filled.records.count_documents({"erased": {"$exists": True}}) == 0
+    erase(filled, '{"id": 77}', broken=True)
+    report = verify(filled)
+    assert [(one.problem, one.at) for one in report.findings] == [("altered", 15)]
+    assert filled.records.count_documents({"erased": {"$exists": True}}) == 4
+
+
+def test_while_a_large_commit_comes_in_an_erasure_waits(trail: Trail) -> None:
+    write(trail, rows(), events_max=5)
+    staged = {
+        "first": 9, "last": 9, "at": 20, "hash": bytes(32), "progress": "", "epoch": 1
+    }  # fmt: skip
+    trail.heads.update_one({"_id": "shop"}, {"$set": {"staged": staged}})
+    quick = trail.config.model_copy(update={"answer_seconds": 0.3})
+    trail.config = quick
+    with pytest.raises(TrailBusyError, match="large commit is on its way"):
+        erase(trail, '{"id": 77}')
+    assert trail.records.count_documents({"erased": {"$exists": True}}) == 0
+    trail.heads.update_one({"_id": "shop"}, {"$unset": {"staged": 1}})
+    assert erase(trail, '{"id": 77}').taken == 4
+
+
+def test_a_server_without_transactions_has_the_trail_taken_over_only_if_told(
+    any_trail: Trail,
+) -> None:
+    if any_trail.has_transactions():
+        return
+    write(any_trail, rows())
+    with pytest.raises(AuditError, match="say --take-over"):
+        Eraser(any_trail, patience(any_trail), Archives(())).erase(
+            table_of("db.orders"), key_of("1"), reason="", by=""
+        )
