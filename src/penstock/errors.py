@@ -425,7 +425,7 @@ class ChangesLostError(PipelineError):
         super().__init__(
             f"pipeline {pipeline}: at sequence {sequence} the log says that changes are missing: "
             f"{description}. Nothing from there on was written. Copy the data again with `penstock "
-            f"snapshot`, then set on_gap = 'record' to write the gap to the rejects and go on."
+            f"snapshot`, then set on_gap = 'record' to write the gap down and go on."
         )
 
 

@@ -6,9 +6,12 @@ from contextlib import ExitStack
 import pytest
 
 from penstock.audit.trail import Trail
-from penstock.testing.servers import MongoReplicaSet, MongoStandalone
+from penstock.sources.mysql.connection import Connected
+from penstock.testing.servers import MariaDbServer, MongoReplicaSet, MongoStandalone
+from tests.audit.restoring import KEEP_MODE
 from tests.audit.support import trail_of
 from tests.conftest import started
+from tests.mysql.support import run
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +37,15 @@ def any_trail(request: pytest.FixtureRequest, mongo_database: str) -> Iterator[T
     yield made
     made.client.drop_database(mongo_database)
     made.close()
+
+
+@pytest.fixture
+def db(mariadb: MariaDbServer) -> Iterator[Connected]:
+    """A session; the databases that were made meanwhile are dropped."""
+    with mariadb.connect() as connection:
+        before = {name for (name,) in run(connection, "SHOW DATABASES")}
+        run(connection, KEEP_MODE)
+        yield connection
+        for (name,) in run(connection, "SHOW DATABASES"):
+            if name not in before:
+                run(connection, f"DROP DATABASE `{name}`")

@@ -4,9 +4,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
+from typer.testing import CliRunner, Result
+
 from penstock.audit.entries import entry_of
 from penstock.audit.packing import Packer
 from penstock.audit.trail import Trail
+from penstock.cli import audit_restore
 from penstock.event import AnyEvent, ChangeEvent, kind_of
 from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import MariaDbServer
@@ -155,3 +159,20 @@ def differing(db: Connected, database: str, reference: str) -> list[str]:
 def checksum(db: Connected, database: str, table: str) -> Any:
     ((_, total),) = run(db, f"CHECKSUM TABLE {database}.`{table}` EXTENDED")
     return total
+
+
+def restore(audited: Audited, *arguments: str, fails: bool = False) -> Result:
+    """Run the command against the server and the trail."""
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    audit_restore.register(app)
+    where = audited.configured()
+    places = ["--config", str(where)]
+    if "--target" not in arguments and "--no-target" not in arguments:
+        places += ["--target", f"mysql://root@127.0.0.1:{audited.server.port}"]
+    given = [one for one in arguments if one != "--no-target"]
+    result = CliRunner().invoke(app, ["restore", "trail", *given, *places])
+    if not fails and result.exception is not None:
+        raise result.exception
+    assert fails == (result.exit_code != 0), result.output
+    return result

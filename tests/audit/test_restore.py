@@ -2,62 +2,32 @@
 
 import random
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pymysql
 import pytest
-import typer
 from deltalake import DeltaTable
-from typer.testing import CliRunner, Result
 
 from penstock.audit.trail import Trail
-from penstock.cli import audit_restore
 from penstock.errors import PenstockError
 from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.restoring.server import Server, target_of
 from penstock.testing.servers import MariaDbServer
-from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, tables_of
+from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, restore, tables_of
 from tests.mysql.support import run
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def db(mariadb: MariaDbServer) -> Iterator[Connected]:
-    with mariadb.connect() as connection:
-        before = {name for (name,) in run(connection, "SHOW DATABASES")}
-        run(connection, KEEP_MODE)
-        yield connection
-        for (name,) in run(connection, "SHOW DATABASES"):
-            if name not in before:
-                run(connection, f"DROP DATABASE `{name}`")
-
-
-@pytest.fixture
 def audited(mariadb: MariaDbServer, trail: Trail, db: Connected, tmp_path: Path) -> Audited:
     run(db, "CREATE DATABASE d")
     return Audited(mariadb, trail, ["d"], tmp_path)
-
-
-def restore(audited: Audited, *arguments: str, fails: bool = False) -> Result:
-    """Run the command against the server and the trail."""
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    audit_restore.register(app)
-    where = audited.configured()
-    places = ["--config", str(where)]
-    if "--target" not in arguments and "--no-target" not in arguments:
-        places += ["--target", f"mysql://root@127.0.0.1:{audited.server.port}"]
-    given = [one for one in arguments if one != "--no-target"]
-    result = CliRunner().invoke(app, ["restore", "trail", *given, *places])
-    if not fails and result.exception is not None:
-        raise result.exception
-    assert fails == (result.exit_code != 0), result.output
-    return result
 
 
 TYPES = """
@@ -211,7 +181,7 @@ async def test_the_same_tables_go_back_and_forth_in_place(audited: Audited, db: 
 async def test_a_replay_in_order_gives_the_same_tables(audited: Audited, db: Connected) -> None:
     """From the first statement of the trail, and on from where another replay ended."""
     places = await lived(audited, db, 4)
-    since = "beginning"
+    since = "2026-01-01"
     for number, place in enumerate(places):
         restore(
             audited,
@@ -275,6 +245,13 @@ async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_
     restore(audited, *wanted, str(tmp_path / "new.sql"), "--into", "elsewhere")
     by_client(tmp_path / "new.sql")
     assert differing(db, "elsewhere", "ref1") == []
+    blind = (*wanted[:2], "--no-target", "--output", str(tmp_path / "blind.sql"))
+    refused = restore(audited, *blind, "--db", "d", fails=True)
+    assert "d.types has columns that the server computes" in str(refused.exception)
+    restore(audited, *blind, *("--table", "d.pairs", "--table", "d.keyless"))
+    run(db, "DELETE FROM d.pairs", "INSERT INTO d.keyless VALUES ('x', 1, 1, NULL)")
+    by_client(tmp_path / "blind.sql")
+    assert differing(db, "d", "ref1") == []
 
 
 # --- places ---------------------------------------------------------------------------------------
@@ -315,14 +292,12 @@ async def test_a_place_is_a_time_a_transaction_or_a_number_and_never_cuts_a_tran
     assert at("at:5") == []  # the first of two rows of a transaction
     assert at("at:6") == [(1, 3), (2, 3)]
     assert at("2026-01-01T00:00:00Z") == [(1, 4), (2, 4)]
-    assert at("2026-01-01 05:30:00") == [(1, 4), (2, 4)]  # the trail's own zone
-    assert at("2026-01-01T00:00:01+00:00") == at("head") == [(1, 5), (2, 5)]
+    assert at("2026-01-01") == [(1, 5), (2, 5)]  # all of the day, in the trail's own zone
     assert "was not there" in str(
-        restore(
-            audited, "--until", "2025-12-31", "--table", "d.t", "--into", "then", fails=True
-        ).exception
+        restore(audited, "--until", "2025-12-31", "--table", "d.t", fails=True).exception
     )
-    for wrong, why in (("0-1-99999", "neither a time nor"), ("2026-13-01", "is no time")):
+    assert at("2026-01-01T00:00:01+00:00") == at("head") == [(1, 5), (2, 5)]
+    for wrong, why in (("0-1-99999", "neither a time nor"), ("2026-13-01", "is no moment")):
         assert why in str(restore(audited, "--until", wrong, fails=True).exception)
 
 
@@ -722,3 +697,64 @@ async def test_an_update_that_cascades_now_does_not_cascade_while_restoring(
     assert run(db, "SELECT @@foreign_key_checks") == [(1,)]
     restore(audited, "--until", place, "--db", "d", "--execute")
     assert run(db, "SELECT * FROM p") == [(1,)]
+
+
+async def test_a_table_that_another_took_the_place_of_is_no_model(
+    audited: Audited, db: Connected
+) -> None:
+    """What is called `t` now was called otherwise then, and may have other columns."""
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, d DOUBLE)")
+    await audited.begin()
+    run(db, "TRUNCATE TABLE t", "INSERT INTO t VALUES (1, 0.1)")
+    place = f"at:{await audited.catch_up()}"
+    run(
+        db,
+        "CREATE TABLE x (id INT PRIMARY KEY, d FLOAT)",
+        "RENAME TABLE t TO swapped, x TO t",
+    )
+    await audited.catch_up()
+    wanted = ("--until", place, "--table", "d.t", "--into", "then", "--execute")
+    refused = restore(audited, *wanted, fails=True)
+    assert "how it was made is not known" in str(refused.exception)
+
+
+async def test_a_dry_run_tells_which_rows_differ(audited: Audited, db: Connected) -> None:
+    """For people with some of their keys, and for programs as one line of JSON."""
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT, m INT)")
+    run(db, "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2), (3, 3, 3)")
+    place = f"at:{await audited.catch_up()}"
+    run(db, "UPDATE t SET m = 9 WHERE id = 1", "DELETE FROM t WHERE id = 2")
+    run(db, "INSERT INTO t VALUES (4, 4, 4)")
+    await audited.catch_up()
+    wanted = ("--until", place, "--db", "d")
+    for mode in ("state", "undo"):
+        said = restore(audited, *wanted, "--mode", mode).output
+        assert "1 missing, 1 changed, 1 too many" in said
+        assert "~ id = 1: m" in said
+        assert "+ id = 2" in said
+        assert "- id = 4" in said
+    told = msgspec.json.decode(restore(audited, *wanted, "--json").output)
+    (table,) = told["tables"]
+    assert (table["table"], table["rows"], table["same"]) == ("d.t", 3, 1)
+    assert told["transaction"] is not None
+    assert run(db, "SELECT COUNT(*) FROM t") == [(3,)]
+
+
+@pytest.mark.slow
+async def test_values_that_lie_beside_the_trail_come_back(audited: Audited, db: Connected) -> None:
+    """A8: a row that no record of MongoDB has room for."""
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT, b LONGBLOB)"),
+        f"INSERT INTO t VALUES (1, REPEAT('x\\n', {5 << 20}), REPEAT(x'00ff', {1 << 20}))",
+        f"UPDATE t SET v = REPEAT('y', {9 << 20})",
+    )
+    await audited.catch_up()
+    assert audited.trail.records.count_documents({"spilled": {"$exists": True}}) == 2
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
+    restore(audited, *replayed)
+    assert differing(db, "again", "d") == []
+    restore(audited, "--until", "at:2", "--db", "d", "--into", "then", "--execute")
+    assert run(db, "SELECT LENGTH(v), LENGTH(b) FROM then.t") == [(10 << 20, 2 << 20)]

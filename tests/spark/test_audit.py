@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pymongo import MongoClient
 
-from penstock.errors import HistoryTrimmedError, StreamChangedError, TrailTakenError
+from penstock.errors import (
+    ChangesLostError,
+    HistoryTrimmedError,
+    StreamChangedError,
+    TrailTakenError,
+)
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
@@ -113,6 +118,19 @@ def test_a_trail_of_some_collections_is_not_given_more(
     assert [record["meta"]["pk"]["_id"] for record in records(config)] == [1, 3]
     with pytest.raises(TrailTakenError, match="the pipeline has more"):
         run_pipeline("t", config, endpoint, spark=spark, once=True)
+
+
+def test_a_pipeline_may_stop_at_a_gap_with_everything_before_it_written(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: AuditPipelineConfig
+) -> None:
+    """A9: by default a gap is a record; who wants to look first is stopped before it."""
+    log.append([orders(1), orders(2, 3), [gap()], orders(4)])
+    strict = config.model_copy(update={"on_gap": "halt"})
+    with pytest.raises(ChangesLostError, match="sequence 4"):
+        run_pipeline("t", strict, endpoint, spark=spark, once=True)
+    assert [record["meta"]["pk"]["_id"] for record in records(config)] == [1, 2, 3]
+    run_pipeline("t", config, endpoint, spark=spark, once=True)
+    assert [record["op"] for record in records(config)] == ["i", "i", "i", "gap", "i"]
 
 
 def test_a_mongodb_that_is_away_costs_nothing_but_time(

@@ -28,6 +28,7 @@ def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
         "commit_digest": check if lone else (row["commit_digest"] or 0) & _U64,
         "id": row["event_id"],
         "timestamp": row["timestamp"] or 0,
+        "kind": row["kind"],
     }
     if record is None:
         return Entry(**place, record=None)

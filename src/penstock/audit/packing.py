@@ -31,6 +31,8 @@ class Entry(NamedTuple):
     """What is too large for the record: BSON of its content."""
     timestamp: int = 0
     """When it was committed, in Unix milliseconds."""
+    kind: int = 0
+    """As in the log: 2 is a gap."""
 
     @property
     def size(self) -> int:
@@ -106,6 +108,12 @@ class Packer:
             yield from self._end()
         if self._until is not None:
             yield from self._flush()
+
+    def before(self, entry: Entry) -> Iterator[Step]:
+        """Write the whole commits before that of `entry`, which is not taken. Raises as `add`."""
+        if self._last is not None and entry.commit != self._last.commit:
+            yield from self._end()
+        yield from self._flush()
 
     def _fits(self, entries: list[Entry], size: int) -> bool:
         """Whether one more entry, with which they come to `size` bytes, may join them."""

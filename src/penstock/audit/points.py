@@ -5,14 +5,13 @@ A place is always between two transactions: what is restored has a transaction w
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
 from penstock.audit.fold import EXACT, Doubt, Name, decoded, doubt_of
+from penstock.audit.moments import span_of
 from penstock.audit.trail import Document, Trail
 from penstock.errors import AuditError
 
@@ -33,48 +32,42 @@ class Place(Struct, frozen=True, kw_only=True):
     """Records behind it that say a time before the one that was asked for."""
 
 
-def moment_of(text: str, *, tz: str) -> datetime | None:
-    """The time that `text` says, in RFC 3339; without an offset, in the trail's time zone.
+def place_of(trail: Trail, text: str, *, head: int, before: bool = False) -> Place:
+    """The place that `text` names, up to `head`: `beginning`; `head`; a time, as `span_of` reads
+    it; `at:N`; or a transaction.
 
-    None for what is no date. Raises AuditError for a date that is none.
+    A place is behind what is named, the whole day or second of a time too; with `before`, that of a
+    time is before it. It is where the first transaction begins that is dated later; so one behind
+    it that a server's clock, or a session's, dated back is not before it, and counted (`late`). A
+    number within a transaction means the place before that. Raises AuditError for a time that is
+    none, and for a transaction that is not in the trail.
     """
-    if not _DATE.match(text):
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise AuditError(
-            f"{text!r} is no time. Nothing was changed. Write 2026-01-31T12:00:00+05:30, or "
-            f"without the offset for the trail's own time zone, {tz}."
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=ZoneInfo(tz))
-
-
-def place_of(trail: Trail, text: str, *, head: int) -> Place:
-    """The place that `text` names, up to `head`: `head`; a time; `at:N`; or a transaction.
-
-    A time is behind the last transaction before the first that was committed later than it; so one
-    that a server's clock, or a session's, dated back is left out, and counted (`late`). A number
-    within a transaction means the place before that. Raises AuditError for a transaction that is
-    not in the trail.
-    """
+    if text == "beginning":
+        return Place(at=0)
     if text == "head":
         return _behind(trail, head)
     number = _AT.fullmatch(text)
     if number:
         return _before_a_cut(trail, min(int(number[1]), head), head)
-    moment = moment_of(text, tz=trail.config.tz)
-    if moment is None:
+    if not _DATE.match(text):
         return _of_transaction(trail, text, head)
-    wanted = DatetimeMS(moment.astimezone(UTC))
+    try:
+        span = span_of(text, tz=trail.config.tz)
+    except ValueError as error:
+        raise AuditError(f"{error}. Nothing was changed.") from None
+    wanted = DatetimeMS(span.first_ms if before else span.end_ms)
+    # What was done to the trail itself is dated by another clock, whenever it was.
+    of_the_source: Document = {"op": {"$ne": "sys"}}
     later = trail.records.find_one(
-        {"at": {"$lte": head}, "ts": {"$gt": wanted}}, {"at": 1}, sort=[("at", 1)]
+        {"at": {"$lte": head}, "ts": {"$gte": wanted}, **of_the_source},
+        {"at": 1},
+        sort=[("at", 1)],
     )
     if later is None:
         return _behind(trail, head)
     last = int(later["at"]) - 1
     late = trail.records.count_documents(
-        {"at": {"$gt": last, "$lte": head}, "ts": {"$lte": wanted}}
+        {"at": {"$gt": last, "$lte": head}, "ts": {"$lt": wanted}, **of_the_source}
     )
     found = _before_a_cut(trail, last, head)
     return Place(at=found.at, ts=found.ts, transaction=found.transaction, late=late)

@@ -241,7 +241,7 @@ class Writer:
 
     def _look(self, wanted: Head) -> Outcome | None:
         """What became of an attempt to move the head to `wanted`; None: nothing."""
-        head = self._trail.head()
+        head = self._settled_head()
         if head is not None and head.hash == wanted.hash and head.staged is None:
             self._stand(head)
             return Outcome.DONE
@@ -249,6 +249,17 @@ class Writer:
             return None
         self._adopt()
         return Outcome.MOVED
+
+    def _settled_head(self) -> Head | None:
+        """The head with everything that the primary has taken so far.
+
+        A majority may not have it yet, and a read would not show it. A write that changes nothing
+        waits until it has.
+        """
+        self._trail.heads.update_one(
+            {"_id": self._trail.source}, {"$set": {"source": self._trail.source}}
+        )
+        return self._trail.head()
 
     def _transaction(self, batch: Batch) -> Outcome:
         trail = self._trail
@@ -386,12 +397,13 @@ class Writer:
         self._progress = progress
 
     def _say_staged(self, staged: Staged) -> bool:
-        head = self._trail.head()
-        if head is not None and head.staged == staged:
-            return True
         said = self._stored(structs.replace(self._head, staged=staged), {})["staged"]
         moved = self._trail.heads.update_one(_unmoved(self._head), {"$set": {"staged": said}})
-        return moved.matched_count == 1
+        if moved.matched_count == 1:
+            return True
+        # An attempt before this one may have said it, and its answer have been lost.
+        head = self._settled_head()
+        return head is not None and head.staged == staged
 
     def _bring_in(self, staged: Staged) -> None:
         """From parts into the trail, then show them."""

@@ -1,31 +1,22 @@
 """`penstock audit restore`: tables as they were, from an audit trail."""
 
-import os
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-from msgspec import to_builtins
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from penstock.audit.fold import Name
-from penstock.audit.points import Place, place_of
-from penstock.audit.trail import Trail
-from penstock.cli import output, restoring
-from penstock.cli.config import Settings, load
-from penstock.cli.restoring import DOUBTS, Asked, Tick
+from penstock.cli import output
+from penstock.cli.config import load, missing_extra
+from penstock.cli.restore_asked import DOUBTS, Asked, Name
 from penstock.cli.trails import trail_config
 from penstock.config import parse_size
-from penstock.errors import AuditError, ConfigError
+from penstock.errors import ConfigError
 
-if TYPE_CHECKING:
-    from penstock.sources.mysql.restoring.server import Target
-
-_SHOWN: Final = 10
-_PLACE: Final = "a time (2026-01-31T12:00:00Z), a transaction, at:N, beginning, or head"
+_PLACE: Final = (
+    "A day of the trail's time zone (2026-01-31), a moment (2026-01-31T12:00:00Z), a transaction, "
+    "at:N, beginning, or head"
+)
 
 
 class Mode(StrEnum):
@@ -44,7 +35,10 @@ def register(app: typer.Typer) -> None:
 def command(
     name: Annotated[str, typer.Argument(help="The pipeline that keeps the trail.")],
     until: Annotated[
-        str, typer.Option("--until", "--end-date", help=f"The place to restore: {_PLACE}.")
+        str,
+        typer.Option(
+            "--until", "--end-date", help=f"Behind which the tables are wanted. {_PLACE}."
+        ),
     ],
     since: Annotated[
         str, typer.Option("--from", "--start-date", help=f"Of --mode replay: from where. {_PLACE}.")
@@ -103,29 +97,28 @@ def command(
     --target how it differs from the rows that are there.
     """
     asked = _asked(databases, tables, into, accept, memory)
-    where = None if target is None else _target(target)
     if dry_run:
         execute, to_file, delta = False, None, None
     _refuse_combinations(mode, target, into, to_file, delta, execute=execute)
     settings = load(config)
     source, kept = trail_config(settings, name)
-    _refuse_hidden(settings, source, asked)
-    with closing(Trail(source, kept)) as trail:
-        job = _Job(trail, asked, target=where, as_json=as_json)
-        with job.translating():
-            until_place = job.place(until)
-            if mode is Mode.REPLAY:
-                job.replay(
-                    job.place(since),
-                    until_place,
-                    to_file,
-                    execute=execute,
-                    goes_on=continue_on_error,
-                )
-            elif mode is Mode.UNDO:
-                job.undo(until_place, to_file, execute=execute)
-            else:
-                job.state(until_place, to_file, delta, execute=execute)
+    try:
+        from penstock.cli.restore_job import Job, refuse_hidden, server_of
+    except ImportError as error:
+        raise missing_extra("an audit trail", "mongodb", error) from error
+    where = None if target is None else server_of(target)
+    refuse_hidden(settings, source, asked)
+    with Job.of(source, kept, asked, target=where, as_json=as_json) as job:
+        until_place = job.place(until)
+        if mode is Mode.REPLAY:
+            since_place = job.place(since, before=True)
+            job.replay(
+                since_place, until_place, to_file, execute=execute, goes_on=continue_on_error
+            )
+        elif mode is Mode.UNDO:
+            job.undo(until_place, to_file, execute=execute)
+        else:
+            job.state(until_place, to_file, delta, execute=execute)
 
 
 def _asked(
@@ -192,245 +185,3 @@ def _refuse_combinations(
         )
     if wrong:
         raise ConfigError(f"{wrong}. Nothing was changed.")
-
-
-def _target(dsn: str) -> "Target":
-    try:
-        from penstock.sources.mysql.restoring.server import target_of
-    except ImportError as error:
-        from penstock.cli.config import missing_extra
-
-        raise missing_extra("--target", "mysql", error) from error
-    return target_of(dsn)
-
-
-def _refuse_hidden(settings: Settings, source: str, asked: Asked) -> None:
-    """Raise AuditError where the trail has other values than the tables have, by intention."""
-    columns = getattr(settings.sources[source].config, "columns", None)
-    scope = getattr(columns, "scope", None)
-    if scope is not None and scope.patterns and "hidden" not in asked.accepted:
-        raise AuditError(
-            f"[sources.{source}.columns] hides columns from the trail, so what it has is not what "
-            f"was in the tables. Nothing was changed. To go on knowingly: --accept hidden: "
-            f"{DOUBTS['hidden']}."
-        )
-
-
-class _Job:
-    """One run of the command."""
-
-    def __init__(
-        self, trail: Trail, asked: Asked, *, target: "Target | None", as_json: bool
-    ) -> None:
-        self._trail = trail
-        self._asked = asked
-        self._target = target
-        self._as_json = as_json
-        self._head = 0
-
-    @contextmanager
-    def translating(self) -> Generator[None]:
-        """MongoDB's errors as ours."""
-        from pymongo.errors import PyMongoError
-
-        from penstock.audit.outages import passes, refused
-        from penstock.errors import TrailUnavailableError
-
-        try:
-            self._head = restoring.head_of(self._trail)
-            yield
-        except PyMongoError as error:
-            if passes(error):
-                raise TrailUnavailableError(
-                    f"trail of {self._trail.source}: its MongoDB does not answer "
-                    f"({type(error).__name__}). What was not committed was rolled back; run the "
-                    f"command again."
-                ) from None
-            raise refused(self._trail.source, error) from None
-
-    def place(self, text: str) -> Place:
-        """The place that `text` names, told to whoever runs the command."""
-        if text == "beginning":
-            return Place(at=0)
-        place = place_of(self._trail, text, head=self._head)
-        if place.late:
-            output.stderr().print(
-                f"{place.late} records behind {text} say an earlier time, by a clock that went "
-                f"back, and are left out: the trail's order is the server's. To have them, name a "
-                f"transaction.",
-                style="yellow",
-                markup=False,
-            )
-        return place
-
-    # --- the modes -------------------------------------------------------------------------------
-
-    def state(
-        self, place: Place, to_file: Path | None, delta: str | None, *, execute: bool
-    ) -> None:
-        with self._progress("reading the trail", place.at) as tick:
-            tables, doubts = restoring.state_at(
-                self._trail, self._asked, place, head=self._head, tick=tick
-            )
-        for doubt in doubts:
-            output.stderr().print(f"accepted: {doubt}", style="yellow", markup=False)
-        if delta is not None:
-            from penstock.spark.restored import write_state
-
-            made = write_state(delta, self._trail.source, tables, at=place.at)
-            written = [restoring.Written(table=name, rows=rows, made=True) for name, rows in made]
-            self._say(place, written, "written to Delta")
-            return
-        from penstock.cli import restore_sql
-        from penstock.cli.restorer import Restorer
-
-        with self._server() as server:
-            if server is None:
-                statements = restore_sql.alone(tables, self._asked)
-                rows = [
-                    restoring.Written(
-                        table=".".join(self._asked.to(one.name)), rows=restoring.rows_known(one)
-                    )
-                    for one in tables
-                ]
-                if to_file is not None:
-                    self._to_file(to_file, place, statements)
-                self._say(place, rows, "written to the file" if to_file else "would be written")
-                return
-            restorer = Restorer(server, self._trail, self._asked, place)
-            if execute:
-                self._say(place, restorer.restore(tables), "restored")
-                return
-            self._say(place, restorer.look(tables), "would be restored")
-            if to_file is not None:
-                self._to_file(to_file, place, restorer.statements(tables))
-
-    def undo(self, place: Place, to_file: Path | None, *, execute: bool) -> None:
-        with self._progress("reading the trail", self._head - place.at) as tick:
-            undoing = restoring.undone_to(
-                self._trail,
-                self._asked,
-                place,
-                head=self._head,
-                tick=lambda at: tick(at - place.at),
-            )
-        from penstock.cli.restorer import Restorer, undone
-
-        with self._server() as server:
-            assert server is not None
-            restorer = Restorer(server, self._trail, self._asked, place)
-            found = restorer.undo(undoing) if execute else restorer.look_at_undoing(undoing)
-            self._say(place, undone(found), "undone" if execute else "would be undone")
-            if to_file is not None:
-                self._to_file(to_file, place, restorer.undoing_statements(found))
-
-    def replay(
-        self, after: Place, until: Place, to_file: Path | None, *, execute: bool, goes_on: bool
-    ) -> None:
-        from penstock.cli import restore_sql
-
-        if after.at > until.at:
-            raise ConfigError("--from is behind --until. Nothing was changed.")
-        with (
-            self._server() as server,
-            self._progress("replaying", until.at - after.at) as tick,
-        ):
-            statements = restore_sql.replayed(
-                self._trail,
-                self._asked,
-                after=after,
-                until=until,
-                head=self._head,
-                facts_of=(lambda _: None) if server is None else server.facts,
-                tick=lambda at: tick(at - after.at),
-            )
-            if execute:
-                assert server is not None
-                done, failures = restore_sql.run_all(server, statements, goes_on=goes_on)
-            elif to_file is not None:
-                assert server is not None
-                written = self._to_file(to_file, until, restore_sql.certain(statements))
-                done, failures = written, []
-            else:
-                done, failures = sum(1 for _ in statements), []
-        self._say_replayed(until, done, [to_builtins(one) for one in failures], execute=execute)
-        if failures:
-            raise typer.Exit(1)
-
-    # --- saying ----------------------------------------------------------------------------------
-
-    def _to_file(self, path: Path, place: Place, statements: Iterator[Any]) -> int:
-        from penstock.cli import restore_sql
-        from penstock.sources.mysql.restoring.sql import script
-
-        says = f"Penstock: the trail of {self._trail.source} at record {place.at}"
-        count = 0
-        with restore_sql.sql_file(path, says=says) as file:
-            for statement in statements:
-                file.write(script(statement))
-                count += 1
-        return count
-
-    def _say(self, place: Place, rows: list[restoring.Written], what: str) -> None:
-        if self._as_json:
-            said = {"at": place.at, "transaction": place.transaction, "what": what}
-            output.emit({**said, "tables": [to_builtins(one) for one in rows]})
-            return
-        console = output.stdout()
-        when = f", {output.instant(place.ts)} UTC" if place.ts else ""
-        console.print(
-            f"{len(rows)} tables as of record {place.at} ({place.transaction or '-'}{when}) {what}",
-            markup=False,
-        )
-        for one in rows:
-            made = ", made" if one.made else ""
-            shown = [*one.sample[:_SHOWN], *(["..."] if len(one.sample) > _SHOWN else [])]
-            console.print(
-                f"  {one.table}: {one.rows:,} rows; {one.missing:,} missing, {one.changed:,} "
-                f"changed, {one.extra:,} too many, {one.same:,} the same{made}",
-                markup=False,
-            )
-            for line in shown:
-                console.print(f"    {line}", markup=False, overflow="ellipsis", no_wrap=True)
-
-    def _say_replayed(self, place: Place, done: int, failures: list[Any], *, execute: bool) -> None:
-        if self._as_json:
-            output.emit({"at": place.at, "statements": done, "failures": failures, "ran": execute})
-            return
-        for failure in failures:
-            output.stderr().print(
-                f"failed: {failure['about']}: {failure['what']}", style="red", markup=False
-            )
-        verb = "run" if execute else "written, or would be run"
-        output.stdout().print(f"{done:,} statements {verb}, {len(failures):,} failed", markup=False)
-
-    @contextmanager
-    def _server(self) -> Generator[Any]:
-        if self._target is None:
-            yield None
-            return
-        from penstock.sources.mysql.restoring.server import PASSWORD, Server
-
-        with Server(self._target, os.environ.get(PASSWORD, "")) as server:
-            yield server
-
-    @contextmanager
-    def _progress(self, what: str, total: int) -> Generator[Tick]:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=output.stderr(),
-            disable=self._as_json or not output.stderr().is_terminal,
-            transient=True,
-        ) as progress:
-            task = progress.add_task(what, total=total)
-            seen = 0
-
-            def tick(at: int) -> None:
-                nonlocal seen
-                seen += 1
-                if seen % 500 == 0:
-                    progress.update(task, completed=at)
-
-            yield tick

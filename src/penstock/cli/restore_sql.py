@@ -1,16 +1,18 @@
 """Statements of a restoration: for a server that nobody looked at, a replay, and a file."""
 
 import os
+import re
 import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Final, TextIO, TypeVar
 
 from penstock.audit.fold import Name, Table, names_before, whole_rows
 from penstock.audit.points import Place, absent, records, renames
 from penstock.audit.trail import Document, Trail
-from penstock.cli.restoring import Asked, Tick, refuse_doubts
+from penstock.cli.restore_asked import Asked
+from penstock.cli.restoring import Tick, refuse_doubts
 from penstock.errors import AuditError, ConfigError
 from penstock.sources.mysql.restoring import sql
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted
@@ -20,6 +22,7 @@ from penstock.sources.mysql.restoring.server import Failure, Server
 from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT, HEAD, Statement, UnfitError
 
 T = TypeVar("T")
+_COMPUTES: Final = re.compile(r"\bAS\s*\(", re.IGNORECASE)
 
 
 def created(table: Table, asked: Asked) -> str | None:
@@ -32,7 +35,16 @@ def created(table: Table, asked: Asked) -> str | None:
 
 
 def filling(table: Table, name: Name, facts: ServerTable | None) -> Iterator[Statement]:
-    """Statements that insert all rows of a table."""
+    """Statements that insert all rows of a table, of whose columns nothing may be known (None).
+
+    Raises AuditError where it may have columns that the server computes, and nobody can be asked.
+    """
+    if facts is None and _COMPUTES.search(table.statement):
+        raise AuditError(
+            f"{'.'.join(table.name)} has columns that the server computes, and which ones is asked "
+            f"of the server that has the table. Nothing was written. Name it (--target), or "
+            f"restore with --execute."
+        )
     rows = (row.values for _, row in whole_rows(table) for _ in range(row.times))
     yield from all_fitting(sql.inserts(name, rows, facts, about=".".join(name)))
 

@@ -11,8 +11,9 @@ from penstock.audit.fold import Name, Table, decoded
 from penstock.audit.points import Place
 from penstock.audit.trail import Trail
 from penstock.audit.undoing import Undoing
+from penstock.cli.restore_asked import DOUBTS, Asked, Written
 from penstock.cli.restore_sql import all_fitting, created, filling, fitting
-from penstock.cli.restoring import DOUBTS, Asked, Written, rows_known
+from penstock.cli.restoring import rows_known
 from penstock.errors import AuditError
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted
 from penstock.sources.mysql.restoring.differences import (
@@ -44,7 +45,8 @@ class Restorer:
             facts = self._server.facts(name)
             if facts is None:
                 self._creation(table)
-                for _ in filling(table, name, self._model(table)):
+                model = self._model(table)
+                for _ in () if model is None else filling(table, name, model):
                     pass  # what has no room is refused now
                 rows = rows_known(table)
                 found.append(Written(table=".".join(name), rows=rows, missing=rows, made=True))
@@ -165,9 +167,19 @@ class Restorer:
             return fitting(lambda: against_state(name, table, facts, current))
 
     def _model(self, table: Table) -> ServerTable | None:
-        """What is known of a table that is to be made: it is like the one that is there, or made by
-        a statement that nobody has run yet."""
-        return None if created(table, self._asked) else self._server.facts(table.name)
+        """The table that is there, if it is what it was at the place."""
+        db, tbl = table.name
+        # Another table takes its name only once a statement has taken it from this one.
+        altered = self._trail.records.find_one(
+            {
+                "op": "ddl",
+                "at": {"$gt": self._place.at},
+                "meta.db": db,
+                "meta.tbl": {"$in": [tbl, ""]},
+            },
+            {"at": 1},
+        )
+        return self._server.facts(table.name) if altered is None else None
 
     def _facts(self, name: Name) -> ServerTable:
         facts = self._server.facts(name)
@@ -187,23 +199,11 @@ class Restorer:
 
     def _creation(self, table: Table) -> list[Statement]:
         """Statements that make a table as it was. Raises AuditError where that is not known."""
-        from penstock.sources.mysql.restoring.sql import Statement
-
         name = self._asked.to(table.name)
         about = ".".join(name)
         made = created(table, self._asked)
-        if made is None and name != table.name and self._server.facts(table.name) is not None:
-            later = self._trail.records.find_one(
-                {
-                    "op": "ddl",
-                    "at": {"$gt": self._place.at},
-                    "meta.db": table.name[0],
-                    "meta.tbl": table.name[1],
-                },
-                {"at": 1},
-            )
-            if later is None:
-                made = f"CREATE TABLE {quoted(*name)} LIKE {quoted(*table.name)}"
+        if made is None and name != table.name and self._model(table) is not None:
+            made = f"CREATE TABLE {quoted(*name)} LIKE {quoted(*table.name)}"
         if made is None:
             raise AuditError(
                 f"{about} is not there, and how it was made is not known from the trail. Nothing "

@@ -25,7 +25,8 @@ from penstock.audit.packing import Entry, Packer, Place, Step
 from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
-from penstock.errors import HistoryTrimmedError, StreamChangedError
+from penstock.errors import ChangesLostError, HistoryTrimmedError, StreamChangedError
+from penstock.event import Kind
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
 from penstock.spark.config import AuditPipelineConfig
@@ -56,6 +57,7 @@ _ENTRY_SCHEMA: Final = arrow.schema(
         ("leaf", pa.binary()),
         ("spilled", pa.large_binary()),
         ("timestamp", pa.int64()),
+        ("kind", pa.int8()),
     ]
 )
 assert tuple(_ENTRY_SCHEMA.names) == Entry._fields
@@ -122,6 +124,13 @@ class AuditTarget:
         )
         for entry in self._entries(batch):
             read.entries += 1
+            if entry.kind == Kind.GAP and self._config.on_gap == "halt":
+                yield from packer.before(entry)
+                raise ChangesLostError(
+                    pipeline=self._pipeline,
+                    sequence=entry.sequence,
+                    description="a gap of the source",
+                )
             read.last = entry
             yield from packer.add(entry)
         yield from packer.end()
