@@ -269,9 +269,7 @@ class Transactions:
         if self._begun is None or self._place is None:
             raise MalformedEventError("the end of a transaction that did not begin")
         if self._in_files and self._until <= self._offset:
-            raise MalformedEventError(
-                "a binlog's file of more than 4 GiB, of which no place is told"
-            )
+            raise MalformedEventError("a binlog's file of more than 4 GiB: no place in it is told")
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
         told = [self._described[table] for table in self.shapes.telling()]
         self.shapes.committed()
