@@ -263,6 +263,8 @@ class Transactions:
         if self.open:
             raise MalformedEventError(f"a transaction that begins within {self._name}")
         said = self._begun = beginning(event, data)
+        if said.millis >= 1000 << 32:
+            raise MalformedEventError("a moment of commit beyond the year 2106")
         self._offset, self._seconds = event.begin, event.timestamp
         anonymous = event.type == EventType.ANONYMOUS_GTID
         if anonymous and not self._in_files:
