@@ -424,6 +424,8 @@ class Transactions:
             case "START":
                 if self._in_files:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
+                if self._branch is not None:
+                    raise MalformedEventError("an XA transaction that begins within another")
                 self._begun = self._begun._replace(standalone=False)
                 where = Written(self._file, self._offset, said.thread, said.collation)
                 self._branch = Branch(self._source, xid, self._name, where)
@@ -453,6 +455,7 @@ class Transactions:
         if is_one_phase(body):
             return self._committed(branch)
         if branch.xid in self._branches:
+            branch.drop()
             raise MalformedEventError("an XA transaction whose name another one has")
         self._branches[branch.xid] = branch
         # Not told: what resumes before its commit is to read it again.
