@@ -2,15 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 from hypothesis import given, settings
 
 from penstock.event import ChangeEvent
 from penstock.testing.servers import MariaDbServer
-from tests.conftest import started
 from tests.mysql.anything import KINDS, Kind
 from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.mysql.test_values import LOOSE, encoded
@@ -31,13 +28,6 @@ VERSIONED = (
     "b TIMESTAMP(6) GENERATED ALWAYS AS ROW END INVISIBLE, PERIOD FOR SYSTEM_TIME (a, b)) "
     "WITH SYSTEM VERSIONING"
 )
-
-
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDbServer]:
-    """A server that no other test writes to: its binlog is read from its beginning."""
-    with ExitStack() as stack:
-        yield started(stack, MariaDbServer())
 
 
 def key_kinds() -> list[Kind]:

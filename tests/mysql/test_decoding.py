@@ -16,7 +16,7 @@ from penstock.sources.mysql import binlog, rows, tables
 from penstock.sources.mysql import transactions as grouping
 from penstock.sources.mysql.binlog import HEADER, Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.events import Teller
-from penstock.sources.mysql.positions import MysqlPosition, Server
+from penstock.sources.mysql.positions import Flavour, Server, begun_at
 from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.tables import Table
@@ -63,12 +63,16 @@ def split(file: bytes) -> list[bytes]:
 
 
 def reading(
-    undone: Undone, *, charsets: Mapping[int, str] = CHARSETS, **options: Any
+    undone: Undone,
+    *,
+    charsets: Mapping[int, str] = CHARSETS,
+    flavour: Flavour = "mariadb",
+    **options: Any,
 ) -> Transactions:
     def compiled(table: Table) -> rows.CompiledTable:
         return compile_table(table, charsets)
 
-    position = MysqlPosition(Server(1), "", Scope())
+    position = begun_at(Server(1), "", Scope(), flavour)
     teller = Teller("db", tenant=None)
     return Transactions(
         *("db", position),
@@ -307,3 +311,11 @@ def test_an_event_is_known_by_its_transaction_and_its_number(written: list[bytes
         gtid, _, number = event.position.rpartition(":")
         assert event.event_id == event_id("db", gtid, int(number))
         assert event.transaction == gtid
+
+
+def test_rows_without_columns_are_refused() -> None:
+    """S1: they take no bytes, and would be read for ever."""
+    compiled = compile_table(tables.parse_table(described(3, b"")), CHARSETS)
+    body = bytes(6) + b"\1\0" + b"\2\0" + b"\1" + b"\0" + b"more"
+    with pytest.raises(MalformedEventError, match="no columns"):
+        rows.changes(EventType.WRITE_ROWS, body, compiled)

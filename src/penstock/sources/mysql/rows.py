@@ -153,6 +153,9 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
         at += size
     if kind in _COMPRESSED:
         body, at = uncompressed(body[at:]), 0
+    if not any(images) and at < len(body):
+        # They would take no bytes, and so never end.
+        raise MalformedEventError("rows that have no columns")
     try:
         if all(image == whole for image in images):
             return _rows(kind, body, at, compiled.read, compiled.read)
