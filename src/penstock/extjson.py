@@ -221,13 +221,24 @@ def _non_finite(value: float) -> dict[str, str]:
 
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC throughout; without a zone it is twice as fast
+_MINUTES = tuple(f"{minute // 60:02d}:{minute % 60:02d}:" for minute in range(1440))
+_SECONDS = tuple(f"{second:02d}" for second in range(60))
+
+
+@lru_cache(maxsize=4096)
+def _day(days: int) -> str:
+    """Since the epoch, as ISO text."""
+    return f"{day(1970, 1, 1) + timedelta(days)}T"
 
 
 def date(milliseconds: int) -> dict[str, Any]:
     """An instant, in milliseconds since the epoch: ISO text for years 1970 to 9999."""
     if 0 <= milliseconds < 253_402_300_800_000:
-        moment = _EPOCH + timedelta(0, 0, 0, milliseconds)
-        return {"$date": f"{moment.isoformat(timespec='milliseconds')}Z"}
+        # From tables: four times as fast as a datetime, and most events have an instant.
+        seconds, part = divmod(milliseconds, 1000)
+        day = _day(seconds // 86_400)
+        minute = _MINUTES[seconds // 60 % 1440]
+        return {"$date": f"{day}{minute}{_SECONDS[seconds % 60]}.{part:03d}Z"}
     return {"$date": {"$numberLong": str(milliseconds)}}
 
 

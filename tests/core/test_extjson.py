@@ -352,3 +352,13 @@ def test_an_encoder_goes_on_after_a_refusal() -> None:
 
 def test_encoded_json_inside_a_document_is_spliced() -> None:
     assert bytes(encode({"v": Raw(b'{"$numberLong":"1"}')})) == b'{"v":{"$numberLong":"1"}}'
+
+
+@given(st.integers(-(1 << 45), 1 << 48) | st.integers(0, 253_402_300_799_999))
+def test_an_instant_is_its_text_to_the_millisecond(milliseconds: int) -> None:
+    """From 1970 to 9999; its number before and behind."""
+    expected: object = {"$numberLong": str(milliseconds)}
+    if 0 <= milliseconds < 253_402_300_800_000:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+        expected = f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    assert extjson.date(milliseconds) == {"$date": expected}

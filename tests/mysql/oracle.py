@@ -97,7 +97,8 @@ def told(events: Iterable[AnyEvent]) -> Iterator[Logged]:
         origin = msgspec.json.decode(event.origin or b"{}")
         assert event.transaction is not None
         if not isinstance(event, ChangeEvent):
-            if "statementAt" not in origin:  # else of the same statement
+            # Else of the same statement, or of none: what a table's columns are now.
+            if "statement" in origin:
                 yield Logged(event.transaction, "ddl", origin["statement"])
             continue
         before = _values(event.full_document_before_change)

@@ -3,6 +3,7 @@
 python programs.py write PORT SEED [BIG] write to a server from several threads, and change tables;
                                          BIG: how likely a transaction has a row of 9 MiB
 python programs.py capture PORT LOG      capture it into a log
+python programs.py copy PORT LOG         with a copy of what is there, a few rows at a time
 """
 
 import asyncio
@@ -148,11 +149,15 @@ def alteration(rng: random.Random) -> list[str]:
     )
 
 
-async def capture(port: int, log_path: Path) -> None:
+OPTIONS = {"user": "root", "include": ["d.*"], "heartbeat_seconds": 0.5}
+CHUNK = 20
+"""Rows."""
+
+
+async def capture(port: int, log_path: Path, **options: object) -> None:
     """Capture for ever; says how much is durable whenever that has changed."""
     log = LmdbLog(LogConfig(path=log_path, free_bytes_min=0))
-    options = {"user": "root", "start": "beginning", "include": ["d.*"], "heartbeat_seconds": 0.5}
-    config = MysqlSourceConfig.model_validate({"port": port, **options})
+    config = MysqlSourceConfig.model_validate({"port": port, **OPTIONS, **options})
     source = MysqlSource("db", config)
     while True:
         progress, told = PumpProgress(), 0
@@ -178,5 +183,8 @@ if __name__ == "__main__":
             arguments = (port, int(third), one)
             threading.Thread(target=write, args=arguments, kwargs={"big": big}, daemon=True).start()
         write(port, int(third), 0, big=big)
+    elif what == "copy":
+        options = {"start": "snapshot", "snapshot_chunk_documents": CHUNK}
+        asyncio.run(capture(port, Path(third), **options))
     else:
-        asyncio.run(capture(port, Path(third)))
+        asyncio.run(capture(port, Path(third), start="beginning"))

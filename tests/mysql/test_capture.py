@@ -600,6 +600,25 @@ async def test_foreign_statements_never_stop_capture(
     assert [event.document_id for event in story.changes] == ["2", "11", "21"]
 
 
+async def test_a_sequence_is_no_table(mariadb: MariaDbServer, mariadb_database: str) -> None:
+    """S13: MariaDB logs each of its steps as a row of a table without a key."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            db,
+            "CREATE SEQUENCE s CACHE 2",
+            "CREATE TABLE a (id INT PRIMARY KEY DEFAULT NEXT VALUE FOR s, n INT)",
+            "INSERT INTO a (n) VALUES (1), (2), (3)",
+            "SELECT SETVAL(s, 100)",
+            "SELECT NEXTVAL(s)",
+            "ALTER SEQUENCE s RESTART 7",
+            "DROP SEQUENCE s",
+        )
+    await caught_up(mariadb, source, story)
+    assert {event.collection for event in story.changes} == {"a"}
+    assert story.said == [("create", "a")]
+
+
 async def test_a_tenant_is_told_by_the_rule(mariadb: MariaDbServer, mariadb_database: str) -> None:
     source, story = await begun(mariadb, mariadb_database, tenant={"field": "who"})
     with mariadb.connect(database=mariadb_database) as db:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
-from penstock.event import ChangeEvent
+from penstock.event import ChangeEvent, event_id
 from penstock.sources.mysql import binlog, rows, tables
 from penstock.sources.mysql import transactions as grouping
 from penstock.sources.mysql.binlog import HEADER, Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.events import Teller
-from penstock.sources.mysql.positions import MysqlPosition, Server
+from penstock.sources.mysql.positions import Flavour, Server, begun_at
 from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.tables import Table
@@ -63,12 +63,16 @@ def split(file: bytes) -> list[bytes]:
 
 
 def reading(
-    undone: Undone, *, charsets: Mapping[int, str] = CHARSETS, **options: Any
+    undone: Undone,
+    *,
+    charsets: Mapping[int, str] = CHARSETS,
+    flavour: Flavour = "mariadb",
+    **options: Any,
 ) -> Transactions:
     def compiled(table: Table) -> rows.CompiledTable:
         return compile_table(table, charsets)
 
-    position = MysqlPosition(Server(1), "", Scope())
+    position = begun_at(Server(1), "", Scope(), flavour)
     teller = Teller("db", tenant=None)
     return Transactions(
         *("db", position),
@@ -248,3 +252,70 @@ def test_a_number_that_is_none_is_not_null(layout: str, kind: int, value: str, n
     read = compile_table(table, CHARSETS).read
     assert read(b"\0" + struct.pack(layout, float(value)), 0)[0] == {"c": {"$numberDouble": name}}
     assert read(b"\0" + struct.pack(layout, 1.5), 0)[0] == {"c": 1.5}
+
+
+def packed(digits: str, precision: int, scale: int, *, negative: bool) -> bytes:
+    """A DECIMAL of so many digits as a server packs it, group by group."""
+    widths = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+    whole = precision - scale
+    cuts = [whole % 9, *[9] * (whole // 9), *[9] * (scale // 9), scale % 9]
+    data, at = b"", 0
+    for many in cuts:
+        if many:
+            data += int(digits[at : at + many]).to_bytes(widths[many], "big")
+            at += many
+    data = bytes([data[0] ^ 0x80]) + data[1:]
+    return bytes(byte ^ 0xFF for byte in data) if negative else data
+
+
+@settings(max_examples=500)
+@given(data=st.data())
+def test_a_decimal_of_any_precision_and_scale_has_all_of_its_digits(data: st.DataObject) -> None:
+    """A28."""
+    precision = data.draw(st.integers(1, 65))
+    scale = data.draw(st.integers(0, min(precision, 38)))
+    digits = data.draw(st.text("0123456789", min_size=precision, max_size=precision))
+    negative = data.draw(st.booleans())
+    table = tables.parse_table(described(246, bytes([precision, scale])))
+    row = b"\0" + packed(digits, precision, scale, negative=negative)
+    found, end = compile_table(table, CHARSETS).read(row + b"behind", 0)
+    number = str(int(digits[: precision - scale] or "0"))
+    text = f"{number}.{digits[precision - scale :]}" if scale else number
+    assert found == {"c": {"$numberDecimal": f"-{text}" if negative else text}}
+    assert end == len(row)
+
+
+@given(
+    st.tuples(*(st.integers(0, most) for most in (9999, 12, 31, 23, 59, 59))),
+    st.integers(0, 6),
+    st.integers(0, 999_999),
+)
+def test_a_datetime_is_written_as_it_is(parts: tuple[int, ...], digits: int, micros: int) -> None:
+    """S2: zero and partial ones, too."""
+    year, month, day, hour, minute, second = parts
+    value = ((year * 13 + month) << 5 | day) << 17 | hour << 12 | minute << 6 | second
+    size = (digits + 1) // 2
+    fraction = int(f"{micros:06d}"[: 2 * size] or "0")
+    row = b"\0" + (value + (1 << 39)).to_bytes(5, "big") + fraction.to_bytes(size, "big")
+    read = compile_table(tables.parse_table(described(18, bytes([digits]))), CHARSETS).read
+    text = f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}"
+    text += f".{micros:06d}"[: digits + 1] if digits else ""
+    assert read(row, 0) == ({"c": text}, len(row))
+
+
+def test_an_event_is_known_by_its_transaction_and_its_number(written: list[bytes]) -> None:
+    """A1: whatever it is made from on the way."""
+    for event in read(written):
+        if not isinstance(event, ChangeEvent):
+            continue
+        gtid, _, number = event.position.rpartition(":")
+        assert event.event_id == event_id("db", gtid, int(number))
+        assert event.transaction == gtid
+
+
+def test_rows_without_columns_are_refused() -> None:
+    """S1: they take no bytes, and would be read for ever."""
+    compiled = compile_table(tables.parse_table(described(3, b"")), CHARSETS)
+    body = bytes(6) + b"\1\0" + b"\2\0" + b"\1" + b"\0" + b"more"
+    with pytest.raises(MalformedEventError, match="no columns"):
+        rows.changes(EventType.WRITE_ROWS, body, compiled)

@@ -188,8 +188,12 @@ def test_what_cannot_be_is_refused_in_words(written: dict[str, Any], said: str) 
 
 
 def test_a_password_is_never_shown() -> None:
-    config = MysqlSourceConfig.model_validate({"user": "u", "password": "hunter2"})
+    salted = {"hash": ["*.*.email"], "hash_salt": "hunter2-hunter2-hunter2"}
+    config = MysqlSourceConfig.model_validate(
+        {"user": "u", "password": "hunter2", "columns": salted}
+    )
     assert "hunter2" not in repr(config) + json.dumps(config.model_dump(), default=str)
+    assert "hunter2" not in repr(config.scope)
 
 
 def test_files_are_beside_the_configuration() -> None:

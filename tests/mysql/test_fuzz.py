@@ -7,8 +7,9 @@ is told of it goes the whole way, into the log's own bytes.
 
 import random
 import resource
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -16,13 +17,16 @@ import pytest
 from penstock.errors import PenstockError
 from penstock.event import AnyEvent
 from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
-from penstock.sources.mysql.connection import charsets
+from penstock.sources.mysql.connection import Connected, charsets
 from penstock.sources.mysql.origins import OriginRules
+from penstock.sources.mysql.positions import Flavour
 from penstock.sources.mysql.tables import parse_table
-from penstock.testing.servers import MariaDbServer
+from penstock.sources.mysql.transactions import Transactions
+from penstock.testing.servers import MariaDbServer, MySqlServer
 from penstock.wire import encode
 from tests.conftest import started
-from tests.mysql.anything import KINDS, POINT, AnyTable
+from tests.mysql.anything import KINDS, POINT, AnyTable, Kind
+from tests.mysql.mysql_kinds import MYSQL_KINDS
 from tests.mysql.support import run
 from tests.mysql.test_decoding import reading, signed, split
 from tests.mysql.test_values import LOOSE, edges
@@ -42,11 +46,63 @@ class Corpus(NamedTuple):
     """Each from its GTID to its end."""
     charsets: dict[int, str]
     """By collation."""
+    flavour: Flavour
 
 
-@pytest.fixture(scope="module")
-def corpus() -> Corpus:
+@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+def corpus(request: pytest.FixtureRequest) -> Corpus:
     """A binlog of all types, plain and compressed, with what else is in one."""
+    return of_mariadb() if request.param == "mariadb" else of_mysql()
+
+
+def of_mysql() -> Corpus:
+    """With transactions that are compressed, binary JSON in parts, and texts of statements."""
+    with ExitStack() as stack:
+        options = ["--binlog-rows-query-log-events=ON", "--binlog-row-event-max-size=1024"]
+        server = started(stack, MySqlServer(options=options))
+        with server.connect() as db:
+            run(db, LOOSE, "CREATE DATABASE d", "USE d")
+            run(db, "SET SESSION binlog_row_value_options = 'PARTIAL_JSON'")
+            for compressed in ("OFF", "ON"):
+                run(db, f"SET SESSION binlog_transaction_compression = {compressed}")
+                fill(db, MYSQL_KINDS, compressed)
+                run(
+                    db,
+                    f"CREATE TABLE j_{compressed} (id INT PRIMARY KEY, j JSON)",
+                    f'INSERT INTO j_{compressed} VALUES (1, \'{{"a": [1, 2.5, null, "ž"]}}\')',
+                    f"UPDATE j_{compressed} SET j = JSON_SET(j, '$.a[1]', 7, '$.a[3]', 'x')",
+                    f"UPDATE j_{compressed} SET j = JSON_REMOVE(j, '$.a[0]')",
+                    *(f"XA START 'x{compressed}'", f"DELETE FROM j_{compressed}"),
+                    *(f"XA END 'x{compressed}'", f"XA PREPARE 'x{compressed}'"),
+                    *(f"XA COMMIT 'x{compressed}'", f"DROP TABLE j_{compressed}"),
+                )
+            run(db, "FLUSH BINARY LOGS")
+            known = charsets(db, range(1, 3000))
+            ((name, *_), *_) = run(db, "SHOW BINARY LOGS")
+        file = split((server.data / str(name)).read_bytes())
+    kinds = {EventType.GTID_LOG, EventType.GTID_TAGGED_LOG}
+    return Corpus(file[0], apart(file, kinds), known, "mysql")
+
+
+def apart(file: list[bytes], begins: Collection[int]) -> list[list[bytes]]:
+    """The transactions of a file."""
+    starts = [i for i, data in enumerate(file) if data[4] in begins]
+    return [file[i:j] for i, j in pairwise([*starts, len(file) - 1])]
+
+
+def fill(db: Connected, every: Sequence[Kind], name: str) -> None:
+    """Tables of all types, with the edges of each."""
+    for number in range(0, len(every), 6):
+        kinds = every[number : number + 6]
+        values = [[*(edges(kind) * 6)[:6], None] for kind in kinds]
+        made = [list(row) for row in zip(*values, strict=True)]
+        table = f"t{number}_{name}"
+        AnyTable([(kind, True) for kind in kinds], made, [(1, made[0])]).make(db, table)
+        run(db, f"DELETE FROM {table} WHERE id = 0", f"UPDATE {table} SET id = id + 50")
+
+
+def of_mariadb() -> Corpus:
+    """With rows and statements that are compressed, rolled back, and of tables without a key."""
     options = ["--log-bin-compress-min-len=10", "--binlog-row-event-max-size=1024"]
     with ExitStack() as stack:
         server = started(stack, MariaDbServer(options=options))
@@ -54,14 +110,7 @@ def corpus() -> Corpus:
             run(db, LOOSE, "CREATE DATABASE d", "USE d")
             for compressed in ("OFF", "ON"):
                 run(db, f"SET GLOBAL log_bin_compress = {compressed}")
-                every = [*KINDS, POINT]
-                for number in range(0, len(every), 6):
-                    kinds = every[number : number + 6]
-                    values = [[*(edges(kind) * 6)[:6], None] for kind in kinds]
-                    made = [list(row) for row in zip(*values, strict=True)]
-                    name = f"t{number}_{compressed}"
-                    AnyTable([(kind, True) for kind in kinds], made, [(1, made[0])]).make(db, name)
-                    run(db, f"DELETE FROM {name} WHERE id = 0", f"UPDATE {name} SET id = id + 50")
+                fill(db, [*KINDS, POINT], compressed)
                 run(
                     db,
                     f"CREATE TABLE k_{compressed} (a VARCHAR(9), b INT) ENGINE = MyISAM",
@@ -74,30 +123,42 @@ def corpus() -> Corpus:
             run(db, "FLUSH BINARY LOGS")
             known = charsets(db, range(1, 3000))
         file = split((server.data / "mysql-bin.000001").read_bytes())
-    begins = [i for i, data in enumerate(file) if data[4] == EventType.GTID]
-    ends = [*begins[1:], len(file) - 1]
-    return Corpus(file[0], [file[i:j] for i, j in zip(begins, ends, strict=True)], known)
+    return Corpus(file[0], apart(file, {EventType.GTID}), known, "mariadb")
 
 
-def read(events: Sequence[bytes], charsets: dict[int, str]) -> list[AnyEvent]:
+def read(events: Sequence[bytes], corpus: Corpus) -> list[AnyEvent]:
     """What events come to, as the log keeps it."""
     checksums = Checksums()
     transactions = reading(
-        {}, charsets=charsets, origins=OriginRules(statements="redacted", bytes_max=200)
+        {},
+        charsets=corpus.charsets,
+        flavour=corpus.flavour,
+        origins=OriginRules(statements="redacted", bytes_max=200),
     )
     told: list[AnyEvent] = []
+    with closing(transactions):
+        collect(events, checksums, transactions, told)
+    encode(told)
+    return told
+
+
+def collect(
+    events: Sequence[bytes], checksums: Checksums, transactions: Transactions, told: list[AnyEvent]
+) -> None:
+    """Add what events come to."""
     for data in events:
         event = checksums.event(data)
         size = len(event.body)
-        if event.type in {*range(166, 172), EventType.QUERY_COMPRESSED}:
-            size += 1100 * size  # what zlib makes of it at most
+        if event.type in PACKED:
+            size *= 20_000  # what zlib or zstd makes of it at most
         before = len(told)
         for item in transactions.event(event, data):
             told += item.events
         assert len(told) - before <= 100 + 2 * (size + len(told)), "bounded by what was read"
-    encode(told)
-    return told
 
+
+PACKED = {*range(166, 172), EventType.QUERY_COMPRESSED, EventType.TRANSACTION_PAYLOAD}
+"""Those that are compressed."""
 
 # --- changes --------------------------------------------------------------------------------------
 
@@ -195,7 +256,7 @@ def test_events_that_are_changed_anywhere_are_an_error_or_a_value(
     for _ in range(times):
         state = rng.getstate()
         try:
-            values += bool(read(changed(rng, corpus), corpus.charsets))
+            values += bool(read(changed(rng, corpus), corpus))
         except (PenstockError, MalformedEventError):
             errors += 1
         except BaseException:
@@ -211,6 +272,13 @@ def test_events_that_are_changed_anywhere_are_an_error_or_a_value(
 def test_the_corpus_is_read_whole(corpus: Corpus) -> None:
     """What is fuzzed is right before it is changed: all kinds of events, rows and columns."""
     kinds = {data[4] for events in corpus.transactions for data in events}
+    if corpus.flavour == "mysql":
+        assert kinds >= {
+            *(EventType.TRANSACTION_PAYLOAD, EventType.PARTIAL_UPDATE_ROWS, EventType.ROWS_QUERY),
+            *(EventType.XA_PREPARE, EventType.WRITE_ROWS, EventType.DELETE_ROWS),
+        }
+        assert sum(len(read([corpus.format, *one], corpus)) for one in corpus.transactions) > 500
+        return
     assert kinds >= {
         *(EventType.TABLE_MAP, EventType.GTID, EventType.XID, EventType.QUERY),
         *(EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1),
@@ -220,7 +288,7 @@ def test_the_corpus_is_read_whole(corpus: Corpus) -> None:
     }
     types, told = set[int](), 0
     for events in corpus.transactions:
-        told += len(read([corpus.format, *events], corpus.charsets))
+        told += len(read([corpus.format, *events], corpus))
         for data in events:
             if data[4] == EventType.TABLE_MAP:
                 types |= {column.type for column in parse_table(data[BODY:-4]).columns}

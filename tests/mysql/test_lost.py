@@ -5,17 +5,33 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from penstock.errors import (
     ConfigError,
     PositionLostError,
+    RequestError,
     SourceChangedError,
     SourceUnavailableError,
 )
 from penstock.event import SystemEvent
+from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected
+from penstock.sources.mysql.copying import Copying
+from penstock.sources.mysql.positions import MysqlPosition, Server, parse_position
+from penstock.sources.mysql.scope import Scope
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Story, behind, binlogs, caught_up, end_of, purge, run, source_of
+from tests.mysql.support import (
+    Story,
+    behind,
+    binlogs,
+    caught_up,
+    completed,
+    end_of,
+    purge,
+    run,
+    source_of,
+)
 from tests.telling import follow
 
 Start = Callable[..., MariaDbServer]
@@ -84,6 +100,80 @@ async def test_going_on_at_once_is_one_gap_too(start_mariadb: Start) -> None:
         await caught_up(server, source, story)
     assert [what for what, _ in story.said] == ["create", "gap"]
     assert [event.document_id for event in story.changes] == ["1", "4"]
+
+
+async def test_a_lost_position_is_a_gap_and_a_copy_of_everything(start_mariadb: Start) -> None:
+    """S7, invariant 4: also where it was halted at before."""
+    server = start_mariadb()
+    with server.connect() as db:
+        halted = await begun(server, db)
+        lose(db)
+        direct = Story(halted.position)
+        with pytest.raises(PositionLostError):
+            await follow(source_of(server), halted, lambda _: False)
+        for story, word in ((direct, "gap"), (halted, "gap_ended")):
+            told = len(story.said)
+            await follow(source_of(server, on_position_lost="snapshot"), story, completed)
+            run(db, "INSERT INTO d.a VALUES (4)")
+            await caught_up(server, source_of(server), story)
+            said = [what for what, _ in story.said[told:]]
+            assert said == [word, "snapshot_started", "snapshot_completed"]
+            assert [event.document_id for event in story.changes if event.snapshot] == [
+                "1",
+                "2",
+                "3",
+            ]
+            assert story.changes[-1].document_id == "4"
+            run(db, "DELETE FROM d.a WHERE id = 4")
+
+
+async def test_a_loss_during_a_copy_begins_another_one(start_mariadb: Start) -> None:
+    """What was read before proves nothing of what is there: whatever the mode."""
+    server = start_mariadb()
+    with server.connect() as db:
+        run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
+        run(db, "INSERT INTO d.a VALUES (1), (2), (3)")
+        options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 2}
+        story = await follow(source_of(server, **options), Story(), lambda s: bool(s.changes))
+        run(db, "FLUSH BINARY LOGS", "DELETE FROM d.a WHERE id = 1", "FLUSH BINARY LOGS")
+        purge(db)
+        for mode in ("halt", "gap", "snapshot"):
+            lost, options = Story(story.position), {**options, "on_position_lost": mode}
+            if mode == "halt":
+                with pytest.raises(PositionLostError):
+                    await follow(source_of(server, **options), lost, lambda _: False)
+                assert lost.place.copying is not None
+                assert lost.place.copying.anew, "even if it goes on where nothing is lost"
+            options["on_position_lost"] = "gap" if mode == "halt" else mode
+            await follow(source_of(server, **options), lost, completed)
+            names = [said_of(e)["snapshot"] for e in lost.events if "snapshot_" in e.operation]
+            first = said_of(story.events[0])["snapshot"]
+            assert names == [names[0], names[0]] != [first, first]
+            assert [event.document_id for event in lost.changes] == ["2", "3"]
+            assert said_of(lost.events[-1])["whole"]
+
+
+def test_a_position_that_is_moved_by_hand_begins_its_copy_anew() -> None:
+    """As `Moves` has it."""
+    scope, name = Scope(), ("d", "a")
+    here = MysqlPosition(Server(1), "0-1-5", scope)
+    copy = Copying(snapshot="s", pending=(name,), begun=1, announced=True, covers=(name,), copies=3)
+    there = structs.replace(here, gtids="0-1-3", copying=copy, gap_said=True)
+    source = MysqlSource("db", MysqlSourceConfig.model_validate({"user": "u"}))
+    assert not source.is_copying(here.text())
+    assert source.is_copying(there.text())
+    assert not source.is_copying("nonsense")
+    for position, before in ((there, None), (here, there), (there, here)):
+        found = parse_position(
+            source.moved(position.text(), before=None if before is None else before.text())
+        )
+        assert found.gtids == position.gtids
+        assert not found.gap_said
+        assert found.copying is not None
+        assert (found.copying.anew, found.copying.covers) == (True, (name,))
+    assert parse_position(source.moved(here.text(), before="nonsense")) == here
+    with pytest.raises(RequestError, match="no position of a MySQL source"):
+        source.moved("nonsense", before=None)
 
 
 async def test_binlogs_that_are_purged_up_to_our_position_are_no_loss(

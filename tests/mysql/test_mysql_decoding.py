@@ -191,6 +191,7 @@ def test_a_compressed_transaction_that_is_damaged_is_refused() -> None:
         packed(events, method=7),
         whole[:-1],
         whole + b"x",
+        packed(events, method=255) + events[0],
         whole[:1],
         b"\x09\x01\x00" + whole,
         packed([events[0][:-1]]),

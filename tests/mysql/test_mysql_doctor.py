@@ -52,6 +52,16 @@ async def test_what_is_not_right_is_named_with_what_mends_it(start_mysql: Start)
         assert (await checked(server)).keys() == {"keys"}
 
 
+async def test_rows_that_lack_columns_need_their_statements_which_mysql_must_be_told_to_log(
+    mysql: MySqlServer, start_mysql: Start
+) -> None:
+    assert "partial rows" not in await checked(mysql)
+    wrong = (await checked(mysql, on_partial_rows="decode"))["partial rows"]
+    assert "binlog_rows_query_log_events is OFF" in wrong.detail
+    server = start_mysql(options=["--binlog-rows-query-log-events=ON"])
+    assert "partial rows" not in await checked(server, on_partial_rows="decode")
+
+
 async def test_a_server_without_gtids_is_told_how_to_have_them(start_mysql: Start) -> None:
     server = start_mysql(options=["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"])
     (wrong,) = (await checked(server)).values()

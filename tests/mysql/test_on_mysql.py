@@ -2,13 +2,18 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import msgspec
+import pytest
 
-from penstock.event import Commit, Fragment, SystemEvent
+from penstock.errors import UndecodableError
+from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
+from penstock.sources.mysql.session import Session
+from penstock.sources.mysql.stream import drawn_server_id
 from penstock.testing.servers import MySqlServer
-from tests.mysql.support import Story, caught_up, run, source_of
+from tests.mysql.support import Story, caught_up, config_of, run, source_of
 from tests.telling import follow
 
 Start = Callable[..., MySqlServer]
@@ -82,9 +87,17 @@ async def test_statements_come_in_their_place_and_a_table_made_of_rows_is_one_tr
             '{"id":2}': {"f": 0, "id": 2, "n": 2},
         }
     }
-    made = next(item for item in story.items if len(item.events) == 3)
-    assert [event.collection for event in made.events] == ["b", "b", "b"]
+    made = next(
+        item for item in story.items if {event.collection for event in item.events} == {"b"}
+    )
+    assert made.events[0].operation == "create"
+    assert len(changes_of(made)) == 2
     assert len({event.transaction for event in made.events}) == 1
+
+
+def changes_of(item: Commit | Fragment) -> list[ChangeEvent]:
+    """Without what is said of tables beside them."""
+    return [event for event in item.events if isinstance(event, ChangeEvent)]
 
 
 async def test_compressed_transactions_are_told_whole(
@@ -99,9 +112,9 @@ async def test_compressed_transactions_are_told_whole(
         run(db, "INSERT INTO b VALUES (1, 'z')", "COMMIT")
         run(db, "INSERT INTO b VALUES (2, 'z')", "COMMIT")
     await caught_up(mysql, source, story)
-    first, second = [item for item in story.items if item.events][2:]
-    assert [event.collection for event in first.events] == ["a", "a", "a", "a", "b"]
-    assert [event.collection for event in second.events] == ["b"]
+    first, second = [changes_of(item) for item in story.items if changes_of(item)]
+    assert [event.collection for event in first] == ["a", "a", "a", "a", "b"]
+    assert [event.collection for event in second] == ["b"]
     assert len(documents(story)[0]["t"]) == 10000
 
 
@@ -121,6 +134,28 @@ async def test_a_large_compressed_transaction_comes_in_fragments_made_as_they_ar
     assert re.fullmatch("C+F{8,}C+", kinds)
     assert len(story.changes) == 20
     assert len({event.transaction for event in story.changes}) == 1
+
+
+def test_of_a_large_compressed_transaction_one_fragment_is_made_at_a_time(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """S14: what is not asked for is not unpacked."""
+    config = config_of(mysql, include=[f"{mysql_database}.*"])
+    session = Session("db", config, server_id=drawn_server_id(), undone={})
+    session.begin(None)
+    with mysql.connect(database=mysql_database, autocommit=False) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY AUTO_INCREMENT, t LONGTEXT)")
+        run(db, "SET binlog_transaction_compression = ON")
+        for _ in range(4):
+            run(db, "INSERT INTO a (t) VALUES (REPEAT('x', 9000000)), (REPEAT('y', 9000000))")
+        run(db, "COMMIT")
+    made = list[int]()
+    while sum(made) < 8:
+        step = session.step()
+        assert step.error is None
+        made.append(sum(isinstance(item, Fragment) for item in step.items))
+    session.close()
+    assert max(made) == 1
 
 
 async def test_an_xa_transaction_is_told_at_its_commit_and_one_that_is_rolled_back_never(
@@ -232,19 +267,21 @@ async def test_json_of_which_only_the_change_is_logged_is_told_whole(
     await caught_up(mysql, source, story)
     told = [plain(row["j"]) for row in documents(story)[2:] if row["id"] == 1]
     assert told == [*expected, expected[-1]]
-    # The server's own order of an object's members, as in the whole value that comes next.
-    last = [event for event in story.changes if event.document_id == "1"]
-    assert msgspec.json.decode(last[-1].full_document_before_change or b"") == documents(story)[-4]
-    assert list(documents(story)[-4]["j"]) == list(documents(story)[-2]["j"])
+    # Byte for byte what the server has before the next change: its order of members too.
+    for which in "12":
+        row = [event for event in story.changes if event.document_id == which]
+        for one, two in pairwise(row):
+            assert bytes(one.full_document or b"") == bytes(two.full_document_before_change or b"")
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A document with decimals as the numbers that the server shows."""
     if isinstance(value, dict):
-        if "$numberDecimal" in value:
-            return float(value["$numberDecimal"])
-        return {name: plain(one) for name, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+        members = cast("dict[str, Any]", value)
+        if "$numberDecimal" in members:
+            return float(members["$numberDecimal"])
+        return {name: plain(one) for name, one in members.items()}
+    return [plain(one) for one in cast("list[object]", value)] if isinstance(value, list) else value
 
 
 async def test_rows_that_a_foreign_key_changes_are_told(
@@ -292,3 +329,79 @@ async def test_a_column_that_is_invisible_is_told_and_a_computed_one_is_not(
     await caught_up(mysql, source, story)
     assert documents(story) == [{"id": 1, "s": 3, "i": 9}, {"my_row_id": 1, "n": 3}]
     assert bytes(story.changes[1].key) == b'{"my_row_id":1}'
+
+
+async def test_rules_of_columns_are_of_whole_values_of_json_that_is_changed_in_part(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """A26: what changed is found in the value as it is, and nothing of it is told before the
+    rules; a column that is left out is not even read."""
+    names = {name: f"{mysql_database}.a.{name}" for name in ("h", "m", "x")}
+    columns = {
+        "hash": [names["h"]],
+        "hash_salt": "a salt of many characters",
+        "mask": {names["m"]: "***"},
+        "exclude": [names["x"]],
+    }
+    source, story = await begun(mysql, mysql_database, columns=columns)
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, h JSON, m JSON, x JSON, j JSON)")
+        wrapper = """'{"$oid": "1", "k": 1}'"""
+        run(db, f"INSERT INTO a VALUES (1, '{JSON_BEFORE}', '{JSON_BEFORE}', {wrapper}, '[1]')")
+        run(db, "SET binlog_row_value_options = 'PARTIAL_JSON'")
+        run(db, "UPDATE a SET h = JSON_SET(h, '$.a[1]', 7), m = JSON_SET(m, '$.a[1]', 7), j = '2'")
+        run(db, "UPDATE a SET j = '3'", "UPDATE a SET h = '[1]', m = '[1]', x = '[1]', j = '4'")
+        run(db, "SET binlog_row_value_options = ''", "UPDATE a SET j = '5'")
+    await caught_up(mysql, source, story)
+    one, two, three, four, five = documents(story)
+    assert [row["m"] for row in (one, two, three, four, five)] == ["***"] * 5
+    assert len({one["h"], two["h"], four["h"]}) == 3
+    assert (two["h"], four["h"]) == (three["h"], five["h"]), "put together, and whole"
+    for event, before in zip(story.changes[1:], documents(story), strict=False):
+        assert msgspec.json.decode(event.full_document_before_change or b"") == before
+    assert "x" not in one
+
+
+async def test_where_a_change_comes_from_is_told(mysql: MySqlServer, mysql_database: str) -> None:
+    """The binlog, the session and the statement; of an XA transaction, of who wrote it."""
+    source, story = await begun(mysql, mysql_database)
+    with mysql.connect(database=mysql_database) as db, mysql.connect() as other:
+        ((thread,),) = run(db, "SELECT CONNECTION_ID()")
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "SET binlog_rows_query_log_events = ON")
+        run(db, "INSERT INTO a VALUES (1), (2)", "SET binlog_transaction_compression = ON")
+        run(db, "INSERT INTO a VALUES (3)")
+        run(db, "XA START 'x'", "INSERT INTO a VALUES (4)", "XA END 'x'", "XA PREPARE 'x'")
+        run(other, "XA COMMIT 'x'")
+    await caught_up(mysql, source, story)
+    origins = [msgspec.json.decode(event.origin or b"") for event in story.changes]
+    assert {origin["thread"] for origin in origins} == {thread}
+    assert all(origin["file"].startswith("mysql-bin.") for origin in origins)
+    assert [origin.get("statement") for origin in origins] == [
+        "INSERT INTO a VALUES (1), (2)",
+        None,
+        "INSERT INTO a VALUES (3)",
+        "INSERT INTO a VALUES (4)",
+    ]
+    assert origins[1]["statementAt"] == 0
+
+
+async def test_rows_that_lack_columns_are_told_where_their_statement_is_in_the_binlog(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    """S1: MINIMAL images, by binlog_rows_query_log_events; a REPLACE gives defaults that it does
+    not log, and stops capture."""
+    source, story = await begun(mysql, mysql_database, on_partial_rows="decode")
+    with mysql.connect(database=mysql_database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, n INT DEFAULT 7, t TEXT, j JSON)")
+        run(db, "INSERT INTO a VALUES (1, 1, 'x', '[1]')", "SET binlog_row_image = 'MINIMAL'")
+        run(db, "SET binlog_rows_query_log_events = ON", "UPDATE a SET t = 'y'")
+        run(db, "DELETE FROM a", "SET binlog_rows_query_log_events = OFF")
+        await caught_up(mysql, source, story)
+        told = [(event.operation.value, event.document_id) for event in story.changes]
+        assert told == [("insert", "1"), ("update", "1"), ("delete", "1")]
+        assert documents(story)[1] == {"id": 1, "t": "y"}
+        assert set(story.changes[1].unchanged) == {"n", "j"}
+        run(db, "SET binlog_row_image = 'FULL'", "INSERT INTO a VALUES (2, 1, 'x', NULL)")
+        run(db, "SET binlog_row_image = 'MINIMAL'", "UPDATE a SET t = 'y'")
+    with pytest.raises(UndecodableError, match="binlog_rows_query_log_events"):
+        await follow(source, story, lambda _: False)

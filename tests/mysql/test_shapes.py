@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from penstock.event import ChangeEvent, Commit
 from penstock.sources.mysql.definitions import defined
-from penstock.sources.mysql.positions import parse_position
+from penstock.sources.mysql.losses import loss_of
+from penstock.sources.mysql.positions import MysqlPosition, Server, parse_position
+from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.shapes import KEPT_MAX, Shape, Shapes
 from penstock.sources.mysql.statements import Created
 from penstock.testing.servers import MariaDbServer
@@ -83,7 +85,7 @@ async def test_a_replay_of_a_tables_whole_life_has_the_values_of_the_time(
         )
 
 
-async def test_the_columns_are_told_before_the_first_row_that_has_them(
+async def test_the_columns_are_told_in_the_first_transaction_that_has_rows_of_them(
     start_mariadb: Start,
 ) -> None:
     """A15: and each row says by which it was read."""
@@ -118,7 +120,7 @@ async def test_the_columns_are_told_before_the_first_row_that_has_them(
     assert [one["schemaVersion"] for one in shapes] == versions
     assert all(0 < version < 1 << 53 for version in versions)
     events = [event for event in story.events if event in story.shapes or event in story.changes]
-    assert [isinstance(event, ChangeEvent) for event in events] == [False, True] * len(TOLD)
+    assert [isinstance(event, ChangeEvent) for event in events] == [True, False] * len(TOLD)
 
 
 async def test_a_virtual_column_is_known_from_before_capture_began_and_through_a_restart(
@@ -171,15 +173,22 @@ def test_a_position_keeps_what_it_must_and_no_more() -> None:
         shapes.alter(Created(("d", f"t{number}")), {("d", f"t{number}"): frozenset("v")})
     shapes.learned(("d", "plain"), frozenset())
     shapes.alter(Created(("d", "new")), {("d", "new"): frozenset()})
-    shapes.told(("d", "new"))
+    assert shapes.met(("d", "new"), 0)
+    shapes.committed()
     kept = shapes.kept()
     assert len(kept) == KEPT_MAX
     assert kept[0] == Shape("d", "t5", ("v",), untold=True)
     assert ("d", "new") not in {(one.database, one.name) for one in kept}
     assert Shapes(kept).kept() == kept
-    shapes.told(("d", "t7"))
-    assert shapes.virtual(("d", "t7")) == frozenset("v")
-    assert not shapes.is_untold(("d", "t7"))
+    table = ("d", "t7")
+    assert shapes.met(table, 3)
+    assert not shapes.met(table, 4), "once"
+    shapes.undone(3)
+    assert shapes.met(table, 3)
+    assert shapes.telling() == [table]
+    shapes.committed()
+    assert shapes.virtual(table) == frozenset("v")
+    assert not shapes.met(table, 0)
 
 
 def test_a_position_from_before_shapes_were_kept_is_read() -> None:
@@ -244,3 +253,13 @@ WORDS = (
 def test_anything_is_read_as_a_statement_without_a_crash(words: list[str]) -> None:
     """S13."""
     defined(" ".join(words), database="d", known=lambda _: frozenset("a"))
+
+
+@pytest.mark.parametrize(("mode", "kept"), [("halt", True), ("gap", False), ("snapshot", False)])
+def test_what_was_known_of_tables_is_not_behind_a_gap(
+    mode: Literal["halt", "gap", "snapshot"], kept: bool
+) -> None:
+    """S4: in between, any of them may have been altered."""
+    known = MysqlPosition(Server(1), "0-1-5", Scope(), shapes=(Shape("d", "a", ("v",)),))
+    loss = loss_of(known, until="0-1-9", why="purged", mode=mode)
+    assert bool(loss.position.shapes) == kept

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from penstock.ports import ChangeSource
-from penstock.testing.contracts.source import SourceContract
+from penstock.testing.contracts.copies import CopyContract
 from tests.sources_store.support import make, source_of
 from tests.store.support import opened
 
 
-class TestStore(SourceContract):
+class TestStore(CopyContract):
     @pytest.fixture(autouse=True)
     def _upstream(self, tmp_path: Path) -> Iterator[None]:
         self.path, self.numbers = tmp_path, count()

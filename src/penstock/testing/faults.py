@@ -1,8 +1,9 @@
-"""Faults on demand: a TCP connection that breaks at an exact byte.
+"""Faults on demand: a TCP connection that breaks at an exact byte, or falls silent.
 
     async with CutProxy(server.host, server.port) as proxy:
         proxy.cut(1234, once=lambda sent: sent.startswith(b"..."))
         ...  # connect to proxy.port
+        proxy.hush()  # what is connected stays so, and hears nothing more
 
 Everything is on loopback and in one event loop; nothing is slowed down but by the loop.
 """
@@ -25,6 +26,7 @@ class CutProxy:
         self._tasks = set[asyncio.Task[None]]()
         self._after: int | None = None
         self._once: Callable[[bytes], bool] = lambda _: True
+        self._hushed = asyncio.Event()
         self.passed = 0
         """Bytes that the server sent over the connections that count, since `cut` was called."""
         self.broken = 0
@@ -60,6 +62,14 @@ class CutProxy:
         """
         self._after, self._once = after, once
         self.passed = self.broken = 0
+
+    def hush(self) -> None:
+        """Let nothing more through of what the server sends over the connections that are there.
+
+        They stay open, as over a network that drops packets; later ones are as good as any.
+        """
+        self._hushed.set()
+        self._hushed = asyncio.Event()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -101,7 +111,10 @@ class CutProxy:
     async def _answer(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, counts: asyncio.Event
     ) -> None:
+        hushed = self._hushed
         while data := await reader.read(_READ_BYTES):
+            if hushed.is_set():
+                continue
             if counts.is_set():
                 left = None if self._after is None else self._after - self.passed
                 if left is not None and len(data) >= left:

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from penstock.sources.mysql.binlog import Event, EventType, begun, gtid_of
+from penstock.sources.mysql.binlog import Event, EventType, MalformedEventError, begun, gtid_of
 from penstock.sources.mysql.mysql_events import mysql_begun, tagged_begun
 
 BEGINS: Final = frozenset(
@@ -45,4 +45,7 @@ def beginning(event: Event, data: bytes) -> Beginning:
     named = read(event.body)
     if event.type == EventType.ANONYMOUS_GTID:
         named = named._replace(gtid=f"{ANONYMOUS}{named.micros}")
-    return Beginning(named.gtid, named.micros // 1000 or event.timestamp * 1000, True)
+    millis = named.micros // 1000 or event.timestamp * 1000
+    if millis >= 1000 << 32:
+        raise MalformedEventError("a moment of commit beyond the year 2106")
+    return Beginning(named.gtid, millis, True)

@@ -11,6 +11,7 @@ import zlib
 from enum import IntEnum
 from struct import Struct as Layout
 from typing import Final, NamedTuple
+from zlib import crc32
 
 HEADER: Final = Layout("<IBIIIH")
 """Timestamp, type, server id, size, end position, flags."""
@@ -71,6 +72,24 @@ class EventType(IntEnum):
     DELETE_ROWS_COMPRESSED = 171
 
 
+HARMLESS: Final = frozenset(
+    {
+        EventType.STOP,
+        EventType.INTVAR,
+        EventType.RAND,
+        EventType.USER_VAR,
+        EventType.HEARTBEAT,
+        EventType.IGNORABLE,
+        EventType.BINLOG_CHECKPOINT,
+        EventType.GTID_LIST,
+        EventType.TRANSACTION_CONTEXT,
+        EventType.VIEW_CHANGE,
+        EventType.HEARTBEAT_V2,
+    }
+)
+"""Those that hold no row and end nothing. Statements that need some of them are refused."""
+
+
 class Event(NamedTuple):
     """One event: what its header says, and its body without header and checksum."""
 
@@ -86,6 +105,20 @@ class Event(NamedTuple):
     transaction's cache does not say it; nor what is compressed with its transaction."""
 
 
+_ENDS_STATEMENT: Final = 0x01
+
+
+def ends_statement(body: bytes) -> bool:
+    """Whether the last of a statement's rows are in a ROWS event."""
+    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
+
+
+_OF_FILES: Final = frozenset({EventType.FORMAT_DESCRIPTION, EventType.ROTATE})
+_header: Final = HEADER.unpack_from
+_PROVEN: Final = 0x2144DF1C
+"""The CRC-32 of whatever is followed by its own CRC-32: no copy without it is needed."""
+
+
 class Checksums:
     """Takes events apart, and proves each by its checksum where the file has them.
 
@@ -97,11 +130,19 @@ class Checksums:
 
     def event(self, data: bytes) -> Event:
         """The event that `data` holds. Raises MalformedEventError for one that arrived damaged."""
-        if len(data) < HEADER_BYTES:
-            raise MalformedEventError(f"an event of {len(data)} bytes, less than its header")
-        timestamp, kind, _, size, end, flags = HEADER.unpack_from(data)
-        if size != len(data):
-            raise MalformedEventError(f"an event that says {size} bytes and has {len(data)}")
+        length = len(data)
+        if length < HEADER_BYTES:
+            raise MalformedEventError(f"an event of {length} bytes, less than its header")
+        timestamp, kind, _, size, end, flags = _header(data)
+        if size != length:
+            raise MalformedEventError(f"an event that says {size} bytes and has {length}")
+        begin = max(0, end - size) if end else 0
+        if self._checked and kind not in _OF_FILES:
+            if crc32(data) != _PROVEN:
+                raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
+            begin = max(0, end - size) if end else 0
+            body = data[HEADER_BYTES:-CHECKSUM_BYTES]
+            return Event(kind, timestamp, end, flags, body, begin)
         if kind == EventType.FORMAT_DESCRIPTION:
             self._checked = _format_has_checksums(data)
         if kind == EventType.ROTATE:
@@ -112,7 +153,6 @@ class Checksums:
             if checked and not _is_proven(data):
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
         stop = size - CHECKSUM_BYTES if checked else size
-        begin = max(0, end - size) if end else 0
         return Event(kind, timestamp, end, flags, data[HEADER_BYTES:stop], begin)
 
 
@@ -123,8 +163,7 @@ def _is_proven(data: bytes) -> bool:
     if data[_FLAGS] & _IN_USE:
         # Set in a file while it is written, and not counted.
         data = data[:_FLAGS] + bytes([data[_FLAGS] & ~_IN_USE]) + data[_FLAGS + 1 :]
-    said = int.from_bytes(data[-CHECKSUM_BYTES:], "little")
-    return zlib.crc32(memoryview(data)[:-CHECKSUM_BYTES]) == said
+    return crc32(data) == _PROVEN
 
 
 _SERVER_VERSION = slice(HEADER_BYTES + 2, HEADER_BYTES + 52)

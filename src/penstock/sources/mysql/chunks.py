@@ -71,8 +71,8 @@ _SETTINGS: Final = (
     f"SET SESSION idle_transaction_timeout = {_IDLE_SECONDS}",
 )
 _PASSING: Final = frozenset({1205, 1412, 1220, 1927})
-"""The table is locked (nobody waits for it), or newer than the snapshot; the binlog at the snapshot
-was purged; we were idle for too long."""
+"""The table is locked, which nobody waits for, or newer than the snapshot; the binlog at the
+snapshot was purged; we were idle for too long."""
 _PRIMARY: Final = "PRIMARY"
 _FIRST_EVENT: Final = 4
 _WITH_SNAPSHOTS: Final = frozenset({"innodb"})
@@ -372,7 +372,10 @@ def _key(index: Sequence[tuple[Any, ...]]) -> tuple[str, list[KeyPart]]:
             unfit.add(of_index)
     if _PRIMARY in parts:
         return _PRIMARY, parts[_PRIMARY]
-    return next(((one, parts[one]) for one in parts if one not in unfit), ("", []))
+    for of_index, columns in parts.items():
+        if of_index not in unfit:
+            return of_index, columns
+    return "", []
 
 
 def first_behind(connection: Connected, file: str, offset: int) -> Gtid | None:
@@ -392,7 +395,7 @@ def first_behind(connection: Connected, file: str, offset: int) -> Gtid | None:
         if len(events) == _EVENTS_AT_ONCE:
             continue
         names = names or binlogs(connection)
-        later = names[names.index(file) + 1 :] if file in names else []
+        later = names[names.index(file) + 1 :] if file in names else list[str]()
         if not later:
             return None
         file, offset = later[0], _FIRST_EVENT

@@ -126,7 +126,8 @@ class MysqlSourceConfig(Config):
     )
     exclude: tuple[TablePattern, ...] = Field((), description="Tables to leave out; as `include`.")
     columns: ColumnsConfig = Field(
-        ColumnsConfig(), description="Columns to leave out, mask, hash or truncate."
+        ColumnsConfig.model_validate({}),
+        description="Columns to leave out, mask, hash or truncate.",
     )
     tenant: Annotated[str, Field(min_length=1)] | TenantRule | None = Field(
         None,

@@ -276,6 +276,12 @@ def cascading(connection: Connected, scope: Scope) -> list[str]:
     return found
 
 
+def seconds_now(connection: Connected) -> int:
+    """The server's clock, in Unix seconds."""
+    ((now,),) = ask(connection, "SELECT UNIX_TIMESTAMP()")
+    return int(now)
+
+
 def binlogs(connection: Connected) -> list[str]:
     """The names of the server's binlogs, oldest first."""
     return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]

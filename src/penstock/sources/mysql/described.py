@@ -7,6 +7,7 @@ from msgspec import Struct
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
 from penstock.sources.mysql.connection import Connected, ask, tables
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shape, Shapes
 
 
 class Described(Struct):
@@ -37,6 +38,14 @@ def described(connection: Connected, scope: Scope) -> dict[tuple[str, str], Desc
             if "VIRTUAL" in str(extra).upper():
                 one.virtual.append(str(column))
     return found
+
+
+def shapes_now(connection: Connected, scope: Scope) -> tuple[Shape, ...]:
+    """What a position that begins now has to know of the captured tables."""
+    shapes = Shapes()
+    for table, one in described(connection, scope).items():
+        shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
+    return shapes.kept()
 
 
 def forbidden(there: Mapping[tuple[str, str], Described], rules: ColumnRules) -> list[str]:

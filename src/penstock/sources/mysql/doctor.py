@@ -135,26 +135,51 @@ def _examine(
     checks += _columns(config, connection)
     if position is not None:
         checks.append(_position(position, connection, found))
+    texts = _texts(connection)
     if config.origin_rules.wants_text:
-        checks.append(_statements(connection))
+        checks.append(_statements(*texts))
+    if config.on_partial_rows == "decode":
+        checks += _partial_rows(*texts)
     checks.append(_privileges(name, config, found, oldest))
     return checks
 
 
-def _statements(connection: Connected) -> Check:
-    """Advice: whether the texts of statements will come."""
+def _texts(connection: Connected) -> tuple[str, str]:
+    """The setting by which the texts of statements are in the binlog, and what it is; two empty
+    texts where the server has none."""
     for variable in ("binlog_annotate_row_events", "binlog_rows_query_log_events"):
         for _, value in ask(connection, "SHOW GLOBAL VARIABLES LIKE %s", variable):
-            if str(value).upper() in {"ON", "1"}:
-                return Check(name="statements", ok=True, detail="rows come with their statements")
-            return Check(
-                name="statements",
-                ok=True,
-                detail=f"rows will come without the text of their statements, and without who "
-                f"wrote it: {variable} is {value}",
-                fix=f"SET GLOBAL {variable} = ON, in the server's file too; or statements = 'off'",
-            )
-    return Check(name="statements", ok=True, detail="this server never says what rows are of")
+            return variable, str(value).upper().replace("1", "ON")
+    return "", ""
+
+
+def _statements(variable: str, value: str) -> Check:
+    """Advice: whether the texts of statements will come."""
+    if not variable:
+        return Check(name="statements", ok=True, detail="this server never says what rows are of")
+    if value == "ON":
+        return Check(name="statements", ok=True, detail="rows come with their statements")
+    return Check(
+        name="statements",
+        ok=True,
+        detail=f"rows will come without the text of their statements, and without who wrote it: "
+        f"{variable} is {value}",
+        fix=f"SET GLOBAL {variable} = ON, in the server's file too; or statements = 'off'",
+    )
+
+
+def _partial_rows(variable: str, value: str) -> list[Check]:
+    if value == "ON":
+        return []
+    return [
+        Check(
+            name="partial rows",
+            ok=False,
+            detail=f"an UPDATE that lacks columns stops capture: {variable} is {value}, so nothing "
+            f"says that it is no REPLACE",
+            fix=f"SET GLOBAL {variable} = ON, in the server's file too",
+        )
+    ]
 
 
 def _privileges(name: str, config: MysqlSourceConfig, found: Facts, oldest: str | None) -> Check:

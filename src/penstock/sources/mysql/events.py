@@ -1,6 +1,7 @@
 """Rows and statements of a server as events. Pure."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from penstock.sources.mysql.rows import Change, CompiledTable, Document
 ROW_KEY: Final = "_row"
 """The key of a row whose table has no primary key: a digest of the whole row (A11)."""
 
+_digest: Final = xxhash.xxh3_128_hexdigest
 _encoder = msgspec.json.Encoder()
 
 
@@ -33,6 +35,7 @@ class Place:
         self.millis = millis
         """When it was committed, since the epoch."""
         self.seconds = millis // 1000
+        self.time = ClusterTime(self.seconds)
         self.origin = origin
         self.ordinal = 0
 
@@ -49,6 +52,8 @@ class Teller:
     def __init__(self, source: str, *, tenant: Tenant) -> None:
         self._source = source
         self._tenant = tenant
+        self._constant = tenant if isinstance(tenant, str) else None
+        self._id_head = f"{len(source)}:{source}".encode()
         self._rule = tenant if isinstance(tenant, TenantRule) else None
 
     def change(self, change: Change, compiled: CompiledTable, place: Place) -> list[ChangeEvent]:
@@ -143,17 +148,19 @@ class Teller:
     ) -> ChangeEvent:
         table = compiled.table
         position, ordinal = place.next()
+        database = table.database
         if self._rule is None:
-            tenant = self._tenant if isinstance(self._tenant, str) else table.database
+            tenant = self._constant or database
         else:
             tenant = self._rule.of(key[2], after=after, before=before)
         return ChangeEvent(
-            event_id=event_id(self._source, place.gtid, ordinal),
+            # As `event_id` of the transaction and the number, which is what a position is.
+            event_id=_digest(b"%b%b" % (self._id_head, position.encode())),
             source=self._source,
-            database=table.database,
+            database=database,
             tenant=tenant,
             collection=table.name,
-            cluster_time=ClusterTime(place.seconds),
+            cluster_time=place.time,
             timestamp=place.millis,
             position=position,
             transaction=place.gtid,
@@ -193,10 +200,7 @@ class Teller:
         )
 
     def shape(self, compiled: CompiledTable, place: Place) -> SchemaEvent:
-        """What the columns of a table are now, before the first row that is read by them.
-
-        It has no number in its transaction: those of the rows are the same whoever was told what.
-        """
+        """What the columns of a table are, behind the first transaction that has rows of them."""
         database, name = compiled.table.database, compiled.table.name
         said = {"ns": {"db": database, "coll": name}, **compiled.shape}
         identity = f"{place.gtid}:shape:{database}.{name}:{compiled.version}"
@@ -262,9 +266,20 @@ def _paths(fields: Document) -> Raw | None:
     return Raw(_encoder.encode(found)) if found else None
 
 
+@lru_cache(maxsize=4096)
+def _key_head(name: str) -> bytes:
+    """How a key of one column begins."""
+    return b"{%b:" % _encoder.encode(name)
+
+
 def _key(compiled: CompiledTable, row: Document, encoded: Raw | None) -> tuple[str, Raw, Any]:
     """A row's key as text, as JSON, and as what a tenant's rule reads."""
     names = compiled.key
+    if len(names) == 1:
+        one = row[names[0]]
+        if type(one) is int:
+            # As the encoder would write it, and most keys are one number.
+            return str(one), Raw(b"%b%d}" % (_key_head(names[0]), one)), one
     if not names:
         assert encoded is not None
         digest = xxhash.xxh3_128_hexdigest(bytes(encoded))

@@ -1,7 +1,8 @@
 """What is held of a transaction until it ends, or there is too much of it. Pure."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import compress
 
 from penstock.event import AnyEvent, ChangeEvent
 
@@ -19,13 +20,15 @@ class Held:
         self._numbers: list[int] = []
         self._bytes = 0
 
-    def add(self, events: Sequence[AnyEvent], first: int, *, undone: Iterable[Numbers]) -> None:
+    def add(self, events: Sequence[AnyEvent], first: int, *, undone: Sequence[Numbers]) -> None:
         """Hold events, of which the first has this number, but for those of `undone`."""
-        for number, event in enumerate(events, first):
-            if not any(start <= number < until for start, until in undone):
-                self._events.append(event)
-                self._numbers.append(number)
-                self._bytes += _weight(event)
+        numbers: Sequence[int] = range(first, first + len(events))
+        if undone:
+            kept = [not any(start <= one < until for start, until in undone) for one in numbers]
+            events, numbers = list(compress(events, kept)), list(compress(numbers, kept))
+        self._events += events
+        self._numbers += numbers
+        self._bytes += sum(map(_weight, events))
 
     def undo(self, first: int) -> bool:
         """Drop the events from this number on; whether some of them were handed on already."""
@@ -51,4 +54,7 @@ def _weight(event: AnyEvent) -> int:
     weight = 400 + len(event.origin or b"")
     if not isinstance(event, ChangeEvent):
         return weight + len(event.description)
-    return weight + len(event.full_document or b"") + len(event.full_document_before_change or b"")
+    after, before = event.full_document, event.full_document_before_change
+    if after is not None:
+        weight += len(after)
+    return weight if before is None else weight + len(before)

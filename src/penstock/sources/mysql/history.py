@@ -3,7 +3,9 @@
 import ssl
 
 import pymysql
+import structlog
 
+from penstock.errors import SourceChangedError
 from penstock.sources.mysql.beginnings import ANONYMOUS, BEGINS, beginning
 from penstock.sources.mysql.binlog import Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.config import MysqlSourceConfig
@@ -12,6 +14,7 @@ from penstock.sources.mysql.connection import (
     Connected,
     Facts,
     ask,
+    binlogs,
     code_of,
     connect,
     discard,
@@ -19,9 +22,11 @@ from penstock.sources.mysql.connection import (
     oldest_binlog,
     translated,
 )
-from penstock.sources.mysql.holdings import holdings
-from penstock.sources.mysql.positions import MysqlPosition, told
+from penstock.sources.mysql.holdings import flavour_of, holdings
+from penstock.sources.mysql.positions import MysqlPosition, Server, told
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
+
+logger = structlog.get_logger(__name__)
 
 _NO_EVENT_THERE = 1220
 
@@ -122,3 +127,53 @@ def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:
                 return beginning(event, data).gtid, event.timestamp
             if event.type not in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
                 return None
+
+
+def lost(
+    source: str,
+    config: MysqlSourceConfig,
+    found: Facts,
+    asking: Connected,
+    *,
+    known: MysqlPosition,
+    server: Server,
+) -> str | None:
+    """Why the server cannot go on from `known`, in words; None if it can (S7).
+
+    Raises SourceChangedError where another server answers that has another history (S6). A
+    replica that takes the server's place has ours, and is gone on from.
+    """
+    # Who stands in a file goes on in files: but on no other server.
+    in_files = known.flavour == "mysql_files"
+    now = flavour_of(found)
+    same_kind = not found.is_mariadb if in_files else known.flavour == now
+    if not same_kind or (in_files and server != known.server):
+        raise SourceChangedError(
+            source=source,
+            expected=f"{known.server}, and positions of the kind {known.flavour}",
+            found=f"{server}, and {now}",
+        )
+    ours, theirs = known.told(), holdings(asking, found, known.flavour)
+    strange = ours.unknown(theirs.logged)
+    if strange is not None:
+        if server != known.server:
+            raise SourceChangedError(
+                source=source,
+                expected=f"{known.server}, which had the transaction {strange}",
+                found=f"{server}, which never had it",
+            )
+        return f"the server was reset: it has no transaction {strange}"
+    gone = ours.purged(theirs.before)
+    if gone is not None:
+        return f"the server has purged its binlogs up to {gone}"
+    if server != known.server:
+        logger.warning(
+            "another server has our transactions, and is gone on from",
+            source=source,
+            before=str(known.server),
+            after=str(server),
+        )
+        return None
+    if known.file in binlogs(asking) and not is_ours(source, config, found, known):
+        return f"the server was set up anew: its transaction {known.last} is another"
+    return None

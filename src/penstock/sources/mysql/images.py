@@ -3,9 +3,10 @@
 Where a session's binlog_row_image is not FULL, a server logs of an UPDATE the columns that changed,
 and leaves the others out: they are unchanged. So it logs a REPLACE too that finds a row in its
 place; but that gives the columns which it does not name their defaults, and those are not logged
-(seen of MariaDB 10.11, whose own replicas keep the old values). Nothing in the rows tells one from
-the other. The statement does, where the server sends it: an UPDATE or INSERT that names the table
-is no REPLACE, and no trigger or function may write to a table that its statement uses.
+(seen of MariaDB 10.11, whose own replicas keep the old values; MySQL 9.7 logs all columns of a
+REPLACE, and other versions of it were not tried). Nothing in the rows tells one from the other. The
+statement does, where the server sends it: an UPDATE or INSERT that names the table is no REPLACE,
+and no trigger or function may write to a table that its statement uses.
 Source: the MariaDB documentation, "Annotate_rows_log_event".
 """
 
@@ -61,6 +62,6 @@ class Images:
             raise UnreadableTableError(
                 f"rows of {name} that lack columns, and may be of a REPLACE, which resets columns "
                 f"and does not log that (or their statement is not in the binlog: "
-                f"binlog_annotate_row_events, and MySQL's binlog_rows_query_log_events): set "
+                f"binlog_annotate_row_events, or binlog_rows_query_log_events of MySQL): set "
                 f"binlog_row_image to FULL"
             )

@@ -6,16 +6,22 @@ A table is compiled for each TABLE_MAP that differs, by its bytes, and only if s
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from penstock.sources.mysql.binlog import MalformedEventError
+from penstock.sources.mysql.binlog import Event, MalformedEventError
 from penstock.sources.mysql.rows import CompiledTable, refers_to
 from penstock.sources.mysql.scope import Scope
-from penstock.sources.mysql.tables import Table, parse_table, table_id
+from penstock.sources.mysql.tables import Table, is_sequence, parse_table, table_id
 
 Compile = Callable[[Table], CompiledTable]
 _TABLES_MAX: Final = 4096
 """Tables, as of one place, that are kept compiled."""
-NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
+_NO_TABLE: Final = frozenset({0x00FFFFFF, 0xFFFFFFFF})
 """What rows refer to that only say that a statement ends; the first may be a table's, too."""
+_NOBODY: Final = max(_NO_TABLE).to_bytes(6, "little")
+
+
+def of_no_table(event: Event) -> Event:
+    """What is left of a ROWS event that nobody captures: that its statement ends."""
+    return event._replace(body=_NOBODY + event.body[6:8])
 
 
 class MappedTables:
@@ -51,7 +57,7 @@ class MappedTables:
     def is_of_none(self, body: bytes) -> bool:
         """Whether a ROWS event only says that a statement ends."""
         which = refers_to(body)
-        return which in NO_TABLE and which not in self._numbered
+        return which in _NO_TABLE and which not in self._numbered
 
     def of(self, body: bytes) -> CompiledTable | None:
         """The table of a ROWS event; None if nobody captures it. Raises MalformedEventError."""
@@ -63,7 +69,7 @@ class MappedTables:
             if len(self._known) >= _TABLES_MAX:
                 self._known.clear()
             table = parse_table(bytes(6) + mapped, of_mysql=self._of_mysql)
-            captured = (table.database, table.name) in self._scope
+            captured = (table.database, table.name) in self._scope and not is_sequence(table)
             known = self._known[mapped] = self._compile(table) if captured else table
         return known if isinstance(known, CompiledTable) else None
 

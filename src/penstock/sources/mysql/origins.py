@@ -7,6 +7,7 @@ told of it, and the others say which one that is.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -45,6 +46,8 @@ class OriginRules(Struct, frozen=True, kw_only=True):
         if self.statements == "off":
             return None
         most = self.bytes_max
+        if self.statements == "full" and len(text) <= most and text.isascii():
+            return text, 0
         length = len(text) if text.isascii() else len(text.encode())
         seen = text
         if self.statements == "redacted":
@@ -76,12 +79,17 @@ def origin_rules(
     return OriginRules(statements=statements, bytes_max=bytes_max, actor=pattern)
 
 
+@lru_cache(maxsize=64)
+def _file(name: str) -> bytes:
+    """The name of a binlog, in JSON."""
+    return _encode(name)
+
+
 class Origin:
     """Where the events of one transaction come from."""
 
     __slots__ = (
         "_actor",
-        "_common",
         "_file",
         "_head",
         "_offset",
@@ -95,7 +103,7 @@ class Origin:
     def __init__(self, rules: OriginRules, file: str, offset: int) -> None:
         """`file` is the binlog, and `offset` where in it the transaction begins."""
         self._rules = rules
-        self._file = _encode(file)
+        self._file = _file(file)
         self._offset = offset
         self._thread = b""
         self._statement: Callable[[], str] | None = None
@@ -106,8 +114,7 @@ class Origin:
         self._head = b""
         """Of the binlog event that is read, and without its end."""
         self._rest: Raw | None = None
-        """Of all events that do not have the statement's text; None until it is told."""
-        self._common = b""
+        """Of all events that do not have the statement's text; None until there is one."""
 
     def by(self, thread: int) -> None:
         """What follows was written by this session; 0 where that is not said."""
@@ -116,7 +123,7 @@ class Origin:
     def elsewhere(self, file: str, offset: int, thread: int) -> None:
         """What follows was written before this transaction, by that session: with another one,
         which begins in `file` at `offset`."""
-        self._file, self._offset = _encode(file), offset
+        self._file, self._offset = _file(file), offset
         self.by(thread)
 
     def stated(self, text: Callable[[], str]) -> None:
@@ -138,38 +145,34 @@ class Origin:
             self._thread,
         )
         self._rest = None
-        if self._statement is None:
-            self._settle()
-
-    def _settle(self) -> None:
-        said = b"" if self._said_at is None else b',"statementAt":%d' % self._said_at
-        self._common = b"%b%b%b" % (self._head, self._actor, said)
-        self._rest = Raw(self._common + b"}")
 
     def of(self, number: int) -> Raw:
         """What the event of that number, in the transaction, says."""
         rest = self._rest
-        return self._first(number) if rest is None else rest
+        if rest is not None:
+            return rest
+        if self._statement is not None:
+            return self._first(number, self._statement())
+        said = b"" if self._said_at is None else b',"statementAt":%d' % self._said_at
+        rest = self._rest = Raw(b"%b%b%b}" % (self._head, self._actor, said))
+        return rest
 
     def here(self) -> Raw:
         """The place alone, for what is told beside the rows that are read."""
         return Raw(self._head + b"}")
 
-    def _first(self, number: int) -> Raw:
-        assert self._statement is not None
-        text, self._statement = self._statement(), None
+    def _first(self, number: int, text: str) -> Raw:
+        self._statement = None
         who = self._rules.who(text)
         self._actor = b"" if who is None else b',"actor":%b' % _encode(who)
         kept = self._rules.cut(text)
         if kept is None:
-            self._settle()
             return self.of(number)
         shown, length = kept
         first = b'%b%b,"statement":%b' % (self._head, self._actor, _encode(shown))
         if length:
             first += b',"statementBytes":%d' % length
         self._said_at = number
-        self._settle()
         return Raw(first + b"}")
 
 

@@ -9,12 +9,26 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from penstock.sources.mysql.binlog import HEADER, HEADER_BYTES, Event, MalformedEventError, lenenc
+from penstock.sources.mysql.beginnings import BEGINS
+from penstock.sources.mysql.binlog import (
+    HEADER,
+    HEADER_BYTES,
+    Event,
+    EventType,
+    MalformedEventError,
+    lenenc,
+)
 
 _END, _SIZE, _COMPRESSION, _WHOLE_SIZE = range(4)
 _ZSTD, _NONE = 0, 255
 EVENT_BYTES_MAX: Final = 1 << 30
 """As much as a server puts into one event."""
+_NEVER_PACKED: Final = BEGINS | {
+    EventType.TRANSACTION_PAYLOAD,
+    EventType.FORMAT_DESCRIPTION,
+    EventType.ROTATE,
+}
+"""Those that a compressed transaction cannot have."""
 
 
 class _Payload(NamedTuple):
@@ -40,6 +54,8 @@ def payload_events(body: bytes) -> Iterator[Event]:
             if len(header) < HEADER_BYTES:
                 raise MalformedEventError("a compressed transaction that ends within an event")
             timestamp, kind, _, size, _, flags = HEADER.unpack(header)
+            if kind in _NEVER_PACKED:
+                raise MalformedEventError(f"a compressed event of type {kind}")
             if not HEADER_BYTES <= size <= EVENT_BYTES_MAX:
                 raise MalformedEventError(f"a compressed transaction with an event of {size} bytes")
             inner = _read(source, size - HEADER_BYTES)

@@ -25,9 +25,8 @@ from penstock.sources.mysql.shapes import described, version_of
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
 from penstock.sources.mysql.values import (
     date_text,
-    datetime_reader,
-    decimal_bytes,
-    decimal_reader,
+    datetime_lines,
+    decimal_lines,
     fraction_bytes,
     geometry,
     set_reader,
@@ -154,6 +153,9 @@ def changes(kind: int, body: bytes, compiled: CompiledTable) -> list[Change]:
         at += size
     if kind in _COMPRESSED:
         body, at = uncompressed(body[at:]), 0
+    if not any(images) and at < len(body):
+        # They would take no bytes, and so never end.
+        raise MalformedEventError("rows that have no columns")
     try:
         if all(image == whole for image in images):
             return _rows(kind, body, at, compiled.read, compiled.read)
@@ -290,9 +292,7 @@ class _Writer:
                 size = (meta + 7) // 8
                 return self._sized(f"{into} = int_(b[p:p + {size}], 'big')", size)
             case ColumnType.NEWDECIMAL:
-                precision, scale = meta >> 8, meta & 0xFF
-                read = self.name(decimal_reader(precision, scale))
-                return self._sized(f"{into} = {read}(b, p)", decimal_bytes(precision, scale))
+                return decimal_lines(into, meta >> 8, meta & 0xFF)
             case ColumnType.DATE | ColumnType.NEWDATE:
                 return self._sized(
                     f"{into} = {self.name(date_text)}(int_(b[p:p + 3], 'little'))", 3
@@ -301,8 +301,7 @@ class _Writer:
                 size = 3 + fraction_bytes(meta)
                 return self._sized(f"{into} = {self.name(time_reader(meta))}(b, p)", size)
             case ColumnType.DATETIME2:
-                size = 5 + fraction_bytes(meta)
-                return self._sized(f"{into} = {self.name(datetime_reader(meta))}(b, p)", size)
+                return datetime_lines(into, meta, self.name)
             case ColumnType.TIMESTAMP2:
                 size = 4 + fraction_bytes(meta)
                 return self._sized(f"{into} = {self.name(timestamp_reader(meta))}(b, p)", size)
@@ -451,15 +450,6 @@ def compile_table(
 def as_it_is(row: Document) -> Document:
     """What no rule is of."""
     return row
-
-
-def without_bytes(table: Table, key: tuple[str, ...]) -> CompiledTable:
-    """A table whose rows are read by SELECT: of the binlog's, nothing is known here."""
-
-    def read(_data: bytes, _at: int) -> tuple[Document, int]:
-        raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
-
-    return CompiledTable(table, read, read, as_it_is, key, {}, lambda _: read, version=0, shape={})
 
 
 def _reader(

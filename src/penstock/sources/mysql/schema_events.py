@@ -1,28 +1,79 @@
 """What statements do to captured tables, as events. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.event import AnyEvent
 from penstock.sources.mysql import statements
-from penstock.sources.mysql.binlog import MalformedEventError
+from penstock.sources.mysql.binlog import MalformedEventError, Query
+from penstock.sources.mysql.charsets import statement_text
+from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.origins import OriginRules
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import Shapes
+from penstock.sources.mysql.statements import Effect
 
 
 class StatementTeller:
     """Makes the events of one source's statements."""
 
-    def __init__(self, teller: Teller, origins: OriginRules, scope: Scope) -> None:
+    def __init__(
+        self,
+        teller: Teller,
+        origins: OriginRules,
+        scope: Scope,
+        *,
+        charset_of: Callable[[int], str],
+        lowers: bool,
+    ) -> None:
+        """`charset_of` names the character set of a collation; `lowers` is as of `effects`."""
         self._teller = teller
         self._origins = origins
         self._scope = scope
+        self._charset_of = charset_of
+        self._lowers = lowers
 
-    def told(self, effect: statements.Effect, text: str, place: Place) -> Sequence[AnyEvent]:
-        """The events of one effect of a statement, whose text this is.
+    def text(self, data: bytes, collation: int) -> tuple[str, bool]:
+        """A statement's text, and whether we know the character set in which its session wrote it.
+
+        What is not of it, as a literal in its own, is replaced. MariaDB does not say the character
+        set of what changed rows; `collation` is 0 then.
+        """
+        if data.isascii():
+            return data.decode(), True
+        return statement_text(data, self._charset_of(collation) if collation else "")
+
+    def statement(
+        self, said: Query, place: Place, shapes: Shapes
+    ) -> tuple[list[AnyEvent], list[Effect]]:
+        """The events of a statement, and what it did to tables, which `shapes` follows.
 
         Raises MalformedEventError for one that changes rows.
         """
+        text, known = said.text, True
+        if not text.isascii():
+            text, known = self.text(text.encode(errors="surrogateescape"), said.collation)
+        place.origin.stated(lambda: text)
+        events: list[AnyEvent] = []
+        done: list[Effect] = []
+        database, lowers, escapes = said.database, self._lowers, said.escapes
+        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
+        after = defined(
+            text, database=database, known=shapes.virtual, lowers=lowers, escapes=escapes
+        )
+        for effect in effects:
+            named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
+            clear = named or isinstance(effect, statements.RowsAsStatement)
+            done.append(effect if clear else statements.Unclear())
+            events += self._told(done[-1], text, place)
+            shapes.alter(done[-1], dict([after] if after and named else []))
+            if not named:
+                break
+        place.origin.ends()
+        return events, done
+
+    def _told(self, effect: Effect, text: str, place: Place) -> Sequence[AnyEvent]:
+        """The events of one effect of a statement, whose text this is."""
         scope, facts = self._scope, self._facts(text)
         if isinstance(effect, statements.RowsAsStatement):
             raise MalformedEventError(

@@ -23,9 +23,9 @@ from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
 from penstock.sources.mysql.rows import (
     CompiledTable,
     Document,
+    RowReader,
     UnreadableTableError,
     as_it_is,
-    without_bytes,
 )
 from penstock.sources.mysql.tables import Column, ColumnType, Table
 from penstock.sources.mysql.values import geometry, instant
@@ -348,4 +348,13 @@ def _compiled(definition: Definition, told: Sequence[ColumnFacts]) -> CompiledTa
         key=tuple(places[name] for name in key),
         full=True,
     )
-    return without_bytes(table, key)
+    readers = (_no_bytes, _no_bytes, as_it_is)
+    return CompiledTable(table, *readers, key, {}, _no_bytes_of, version=0, shape={})
+
+
+def _no_bytes(_data: bytes, _at: int) -> tuple[Document, int]:
+    raise MalformedEventError("rows of a binlog, for a table that is read by SELECT")
+
+
+def _no_bytes_of(_image: int) -> RowReader:
+    return _no_bytes

@@ -4,26 +4,17 @@
 calls them in a thread, and `abort` from any other to have them return.
 """
 
-import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import pymysql
-import structlog
-from msgspec import json, structs, to_builtins
+from msgspec import structs
 
-from penstock.errors import (
-    ConfigError,
-    PenstockError,
-    PositionLostError,
-    SourceChangedError,
-    SourceError,
-    UndecodableError,
-)
+from penstock.errors import PenstockError, PositionLostError, SourceError, UndecodableError
 from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
+from penstock.sources.mysql.asking import Asking
 from penstock.sources.mysql.binlog import (
     Checksums,
     Event,
@@ -34,49 +25,31 @@ from penstock.sources.mysql.binlog import (
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     CANNOT_READ_BINLOG,
-    GONE,
-    NO_COPIES,
     Connected,
     Facts,
     abort,
-    binlogs,
-    cascading,
-    charsets,
     code_of,
     connect,
     discard,
     facts,
-    obstacles,
-    tables,
     translated,
-    virtual_columns,
 )
 from penstock.sources.mysql.copier import Copier
-from penstock.sources.mysql.copying import (
-    Name,
-    Policy,
-    begun_anew,
-    everything,
-    with_tables,
-    without,
-)
-from penstock.sources.mysql.described import described, forbidden, keyed_anew
+from penstock.sources.mysql.copying import Name, Policy
+from penstock.sources.mysql.described import shapes_now
 from penstock.sources.mysql.events import Teller
-from penstock.sources.mysql.history import is_ours
+from penstock.sources.mysql.history import lost
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.listening import Listener
+from penstock.sources.mysql.losses import loss_of
 from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
-from penstock.sources.mysql.rows import CompiledTable, compile_table
-from penstock.sources.mysql.scope import Scope
-from penstock.sources.mysql.shapes import Shape, Shapes, chosen
+from penstock.sources.mysql.requirements import require, require_logged
+from penstock.sources.mysql.rescoping import rescoped
 from penstock.sources.mysql.stream import BinlogStream
-from penstock.sources.mysql.tables import Table
 from penstock.sources.mysql.transactions import Transactions, Undone
 
-logger = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_HASH_OF_KEY: Final = re.compile(r"DB_ROW_HASH_\d+")
 SAY_SECONDS: Final = 1.0
 """Where nothing that passes is captured, the position is told so often."""
 
@@ -111,15 +84,13 @@ class Session:
         self._warns = warns
         self._undone = undone
         self._teller = Teller(source, tenant=config.tenant)
-        self._rules = config.columns.rules
         self._copier = Copier(source, config, self._teller)
         self._listener = Listener(source, silence_seconds_max=config.deadline_seconds)
         self._checksums = Checksums()
-        self._asking: Connected | None = None
+        self._asking = Asking(source, config)
         self._streaming: Connected | None = None
         self._stream: BinlogStream | None = None
         self._transactions: Transactions | None = None
-        self._charsets: dict[int, str] = {}
         self._flow: Iterator[Item] | None = None
         """What is still to be made of the events that were read."""
         self._beat = False
@@ -140,11 +111,9 @@ class Session:
         return self._ours(lambda: self._begun(known))
 
     def _begun(self, known: MysqlPosition | None) -> Step:
-        asking = self._ask_by()
+        asking = self._asking.connection()
         found = facts(asking)
-        self._require(found)
-        self._require_logged(asking)
-        self._require_columns(asking)
+        require(self._source, self._config, found, asking, warns=self._warns)
         server = Server(found.server_id, found.server_uid)
         events: list[AnyEvent] = []
         error: PenstockError | None = None
@@ -154,23 +123,25 @@ class Session:
             gtids = theirs.before if self._config.start == "beginning" else theirs.end
             position = begun_at(server, gtids, self._config.scope, flavour)
             if self._config.start != "beginning":
-                position = structs.replace(position, shapes=self._shapes_now(asking))
+                position = structs.replace(position, shapes=shapes_now(asking, position.scope))
             if self._config.start == "snapshot":
                 position = structs.replace(position, copying=self._copier.everything())
         else:
             position = known
-            lost = self._lost(asking, found, known, server)
-            if lost is not None:
-                events, position, error = self._gap(found, known, lost)
+            why = lost(self._source, self._config, found, asking, known=known, server=server)
+            if why is not None:
+                events, position, error = self._gap(found, known, why)
             position = structs.replace(position, server=server)
-            scoped, position = self._rescoped(position)
+            scoped, position = rescoped(
+                position, self._source, self._config, teller=self._teller, asking=self._asking
+            )
             events += scoped
         self._transactions = Transactions(
             self._source,
             position,
             teller=self._teller,
-            compile_table=self._compiled,
-            charset_of=self._charset_of,
+            compile_table=lambda table: self._asking.compiled(table, self._reading.shapes),
+            charset_of=self._asking.charset_of,
             lowers=found.lower_case_table_names,
             undone=self._undone,
             origins=self._config.origin_rules,
@@ -184,61 +155,12 @@ class Session:
             self._open(found, position)
         return Step([self._say(events)], error)
 
-    def _require(self, found: Facts) -> None:
-        unfit = obstacles(found, partial_rows=self._decodes_partial)
-        if not found.is_mariadb and "snapshot" in (
-            self._config.start,
-            self._config.on_position_lost,
-        ):
-            unfit.append(NO_COPIES)
-        if unfit:
-            why, remedy = unfit[0]
-            raise ConfigError(
-                f"{self._source}: {why}. Nothing was captured, and nothing was skipped. What to "
-                f"do: {remedy}."
-            )
-
-    def _require_logged(self, asking: Connected) -> None:
-        """Have every change of the captured tables in the binlog, or hear that it need not be."""
-        if self._config.on_cascades == "ignore" and not self._warns:
-            return
-        cascades = cascading(asking, self._config.scope)
-        if not cascades:
-            return
-        if self._config.on_cascades == "halt":
-            raise ConfigError(
-                f"{self._source}: a foreign key changes rows of {', '.join(cascades[:10])} by "
-                f"itself (ON DELETE CASCADE, SET NULL), and the server writes that to no binlog: "
-                f"these changes would be missed. What was captured before is safe. Have the "
-                f"application change these rows (ON DELETE RESTRICT), exclude the tables, or set "
-                f"on_cascades = 'ignore' to capture them without these changes."
-            )
-        logger.warning(
-            "foreign keys change rows of these tables by themselves, and that is in no binlog",
-            source=self._source,
-            tables=cascades,
-        )
-
     @property
     def _decodes_partial(self) -> bool:
         return self._config.on_partial_rows == "decode"
 
-    def _require_columns(self, asking: Connected) -> None:
-        """Have rules of columns that the tables which are there can have."""
-        if not self._config.scope.columns.patterns:
-            return
-        wrong = forbidden(described(asking, self._config.scope), self._rules)
-        if wrong:
-            raise ConfigError(
-                f"{self._source}: {'; '.join(wrong[:10])}. Nothing was captured by these rules, "
-                f"and nothing was skipped. Correct `columns` of this source."
-            )
-
-    def _shapes_now(self, asking: Connected) -> tuple[Shape, ...]:
-        shapes = Shapes()
-        for table, one in described(asking, self._config.scope).items():
-            shapes.learned(table, frozenset(name.casefold() for name in one.virtual))
-        return shapes.kept()
+    def _require_logged(self, asking: Connected) -> None:
+        require_logged(self._source, self._config, asking, warns=self._warns)
 
     def _open(self, found: Facts, position: MysqlPosition) -> None:
         config = self._config
@@ -259,135 +181,25 @@ class Session:
 
     # --- a lost position -------------------------------------------------------------------------
 
-    def _lost(
-        self, asking: Connected, found: Facts, known: MysqlPosition, server: Server
-    ) -> str | None:
-        """Why the server cannot go on from `known`, in words; None if it can (S7).
-
-        Raises SourceChangedError where another server answers that has another history (S6). A
-        replica that takes the server's place has ours, and is gone on from.
-        """
-        # Who stands in a file goes on in files: but on no other server.
-        in_files = known.flavour == "mysql_files"
-        now = flavour_of(found)
-        same_kind = not found.is_mariadb if in_files else known.flavour == now
-        if not same_kind or (in_files and server != known.server):
-            raise SourceChangedError(
-                source=self._source,
-                expected=f"{known.server}, and positions of the kind {known.flavour}",
-                found=f"{server}, and {now}",
-            )
-        ours, theirs = known.told(), holdings(asking, found, known.flavour)
-        strange = ours.unknown(theirs.logged)
-        if strange is not None:
-            if server != known.server:
-                raise SourceChangedError(
-                    source=self._source,
-                    expected=f"{known.server}, which had the transaction {strange}",
-                    found=f"{server}, which never had it",
-                )
-            return f"the server was reset: it has no transaction {strange}"
-        gone = ours.purged(theirs.before)
-        if gone is not None:
-            return f"the server has purged its binlogs up to {gone}"
-        if server != known.server:
-            logger.warning(
-                "another server has our transactions, and is gone on from",
-                source=self._source,
-                before=str(known.server),
-                after=str(server),
-            )
-            return None
-        if known.file in binlogs(asking) and not is_ours(self._source, self._config, found, known):
-            return f"the server was set up anew: its transaction {known.last} is another"
-        return None
-
     def _gap(
         self, found: Facts, known: MysqlPosition, why: str
     ) -> tuple[list[AnyEvent], MysqlPosition, PenstockError | None]:
-        """What is said of a loss, once, and where it goes on from; or the error to stop with.
-
-        Where capture stops, the gap's `to` is not known and the position stands, with a note that
-        the gap was said. If it goes on later, in another mode, `gap_ended` says both ends.
-        """
-        halts = self._config.on_position_lost == "halt"
-        until = None if halts else holdings(self._ask_by(), found, known.flavour).end
-        events: list[AnyEvent] = []
-        if not (halts and known.gap_said):
+        """What is said of a loss, once, and where it goes on from; or the error to stop with."""
+        mode, events = self._config.on_position_lost, list[AnyEvent]()
+        end = holdings(self._asking.connection(), found, known.flavour).end
+        loss = loss_of(known, until=end, why=why, mode=mode)
+        if loss.facts is not None:
             events.append(
                 self._teller.system(
                     "gap_ended" if known.gap_said else "gap",
-                    f"lost:{known.gtids}:{until}",
+                    f"lost:{known.gtids}:{loss.facts['to']}",
                     position=known.gtids,
                     seconds=known.at,
-                    facts={"from": known.gtids, "to": until, "reason": "purged", "detail": why},
+                    facts=loss.facts,
                 )
             )
-        if halts:
-            error = PositionLostError(source=self._source, position=known.gtids, detail=why)
-            halted = structs.replace(known, gap_said=True, copying=begun_anew(known.copying))
-            return events, halted, error
-        copying = begun_anew(known.copying)
-        if self._config.on_position_lost == "snapshot":
-            copying = everything(seconds=known.at)
-        return events, structs.replace(_at(known, str(until)), copying=copying), None
-
-    # --- a change of scope -----------------------------------------------------------------------
-
-    def _rescoped(self, position: MysqlPosition) -> tuple[list[AnyEvent], MysqlPosition]:
-        """What is said of a scope that is not that of the position, and the position with ours.
-
-        The stream goes on where it was: changes of tables that are new to the scope are captured
-        from there on. What they held before is copied if `start` says so.
-        """
-        before, after = position.scope, self._config.scope
-        if before == after:
-            return [], position
-        there = self._again(lambda by: tables(by, Scope()))
-        added = [one for one in there if one in after and one not in before]
-        removed = [one for one in there if one in before and one not in after]
-        anew: list[Name] = []
-        if before.columns != after.columns:
-            anew = keyed_anew(self._again(lambda by: described(by, after)), before, after)
-        copied = [*added, *anew] if self._config.start == "snapshot" else []
-        identity = f"{position.gtids}:{json.encode((before, after)).decode()}"
-        tell = partial(self._teller.system, position=position.gtids, seconds=position.at)
-        facts_: dict[str, object] = {
-            "before": to_builtins(before),
-            "after": to_builtins(after),
-            "added": [".".join(one) for one in added],
-            "removed": [".".join(one) for one in removed],
-            "copied": bool(copied),
-            "since": position.gtids,
-        }
-        events: list[AnyEvent] = [tell("scope_changed", identity, facts=facts_)]
-        for table in removed:
-            gap: dict[str, object] = {"from": position.gtids, "to": None, "reason": "scope"}
-            events.append(tell("gap", f"scope:{identity}", facts=gap, table=table))
-        for table in anew:
-            # Their rows are known by other keys from here on; a copy alone ends the old ones.
-            gap = {"from": position.gtids, "to": None, "reason": "columns"}
-            events.append(tell("gap", f"columns:{identity}", facts=gap, table=table))
-        if before.columns != after.columns:
-            logger.warning(
-                "columns are captured by other rules from here on; what was told stays as it was",
-                source=self._source,
-                keyed_anew=[".".join(one) for one in anew],
-            )
-        if added and not copied:
-            logger.warning(
-                "tables are captured that were not; what they held before is not copied",
-                source=self._source,
-                tables=[".".join(one) for one in added],
-            )
-        copying = without(position.copying, after)
-        if set(anew).intersection(copying.covers if copying is not None else ()):
-            copying = begun_anew(copying)
-        if copied:
-            copying = with_tables(copying, copied, seconds=self._copier.seconds())
-        elif added and copying is not None:
-            copying = structs.replace(copying, whole=False)
-        return events, structs.replace(position, scope=after, copying=copying)
+        error = PositionLostError(source=self._source, position=known.gtids, detail=why)
+        return events, loss.position, error if loss.halts else None
 
     # --- what follows ----------------------------------------------------------------------------
 
@@ -436,7 +248,7 @@ class Session:
                     break
                 items.append(item)
             if any(_redefines(item) for item in items):
-                self._again(self._require_logged)
+                self._asking.again(self._require_logged)
         except PenstockError as error:
             return Step(items, error)
         if items and isinstance(items[-1], Commit):
@@ -487,16 +299,17 @@ class Session:
 
     def _refused(self, error: pymysql.MySQLError) -> Step:
         """The server does not read its binlog for us: is what we need gone meanwhile?"""
-        asking = self._ask_by()
+        asking = self._asking.connection()
         known = self._reading.position
         found = facts(asking)
-        lost = self._lost(asking, found, known, Server(found.server_id, found.server_uid))
-        if lost is None or self._reading.open:
+        server = Server(found.server_id, found.server_uid)
+        why = lost(self._source, self._config, found, asking, known=known, server=server)
+        if why is None or self._reading.open:
             raise SourceError(
                 f"{self._source}: the server cannot read its binlog for us: {error.args[-1]}. "
                 f"Capture has stopped after {known.gtids} and nothing was skipped."
             ) from None
-        events, position, stop = self._gap(found, known, lost)
+        events, position, stop = self._gap(found, known, why)
         self._reading.standing(position)
         if stop is None:
             self._close_stream()
@@ -507,53 +320,7 @@ class Session:
         self._said, self._said_at = self._reading.position.text(), time.monotonic()
         return Commit(source=self._source, position=self._said, events=tuple(events))
 
-    # --- what is asked beside the stream ---------------------------------------------------------
-
-    def _compiled(self, table: Table) -> CompiledTable:
-        self._learn({column.collation for column in table.columns})
-        name, columns = (table.database, table.name), [column.name for column in table.columns]
-        # Also where we know: a table that we may not see is none that we may capture.
-        now = self._again(lambda by: virtual_columns(by, *name))
-        shapes = self._reading.shapes
-        # Of unique keys that it hashes, MariaDB keeps columns that it shows nobody.
-        kept = {one for one in columns if one not in now and _HASH_OF_KEY.fullmatch(one)}
-        shown = [one for one in columns if one not in kept]
-        virtual, certain = chosen(shown, shapes.virtual(name), now)
-        if certain:
-            shapes.learned(name, frozenset(one.casefold() for one in virtual))
-        else:
-            logger.warning(
-                "a table is not as it was at this place of the binlog, so which of its columns are "
-                "virtual is taken from what is left of them",
-                source=self._source,
-                table=".".join(name),
-            )
-        return compile_table(table, self._charsets, without=virtual | kept, rules=self._rules)
-
-    def _charset_of(self, collation: int) -> str:
-        self._learn({collation})
-        return self._charsets.get(collation, "")
-
-    def _learn(self, collations: set[int]) -> None:
-        unknown_ones = collations - self._charsets.keys()
-        self._charsets |= self._again(lambda by: charsets(by, unknown_ones))
-
-    def _again(self, question: Callable[[Connected], T]) -> T:
-        """Ask; by another connection if this one was idle for too long."""
-        try:
-            return question(self._ask_by())
-        except pymysql.MySQLError as error:
-            if code_of(error) not in GONE:
-                raise
-            self._close_asking()
-            return question(self._ask_by())
-
-    def _ask_by(self) -> Connected:
-        if self._asking is None:
-            config = self._config
-            seconds = max(config.connect_timeout, 1)
-            self._asking = connect(self._source, config, read_seconds=seconds)
-        return self._asking
+    # --- the end ---------------------------------------------------------------------------------
 
     def _ours(self, act: Callable[[], T]) -> T:
         """What `act` returns; what the client library raises, in our words."""
@@ -562,14 +329,12 @@ class Session:
         except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
             raise translated(self._source, self._config, error) from None
 
-    # --- the end ---------------------------------------------------------------------------------
-
     def abort(self) -> None:
         """Have whoever waits in `begin` or `step` return with an error; from any thread."""
         self._aborted = True
-        for connection in (self._asking, self._streaming):
-            if connection is not None:
-                abort(connection)
+        self._asking.abort()
+        if self._streaming is not None:
+            abort(self._streaming)
         self._copier.abort()
         self._listener.ring()
 
@@ -578,7 +343,7 @@ class Session:
         if self._transactions is not None:
             self._transactions.close()
         self._close_stream()
-        self._close_asking()
+        self._asking.close()
         self._copier.close()
         self._listener.close()
 
@@ -587,19 +352,7 @@ class Session:
         if streaming is not None:
             discard(streaming)
 
-    def _close_asking(self) -> None:
-        asking, self._asking = self._asking, None
-        if asking is not None:
-            discard(asking)
-
 
 def _redefines(item: Item) -> bool:
     """Whether it says that a captured table has changed."""
-    return any(isinstance(event, SchemaEvent) for event in item.events)
-
-
-def _at(known: MysqlPosition, gtids: str) -> MysqlPosition:
-    """Behind other transactions, of which no more is known."""
-    return structs.replace(
-        known, gtids=gtids, last="", file="", offset=0, at=0, gap_said=False, shapes=()
-    )
+    return SchemaEvent in map(type, item.events)

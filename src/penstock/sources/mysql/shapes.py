@@ -38,6 +38,8 @@ class Shapes:
         self._known: dict[Name, Shape] = {(one.database, one.name): one for one in kept}
         self._plain: set[Name] = set()
         """Tables that were asked for, and have no virtual column: no position keeps them."""
+        self._telling: dict[Name, int] = {}
+        """Tables that the open transaction tells of: the number of their first row in it."""
         self._kept: tuple[Shape, ...] | None = None
 
     def kept(self) -> tuple[Shape, ...]:
@@ -57,8 +59,32 @@ class Shapes:
             return frozenset() if table in self._plain else None
         return None if known.virtual is None else frozenset(known.virtual)
 
-    def is_untold(self, table: Name) -> bool:
-        """Whether nobody was told the columns of a table since it was created or altered."""
+    def met(self, table: Name, number: int) -> bool:
+        """A row of a table comes, with this number in the open transaction.
+
+        Whether it is the first since its columns should be told, which `telling` then has it in.
+        """
+        if table in self._telling or not self._is_untold(table):
+            return False
+        self._telling[table] = number
+        return True
+
+    def telling(self) -> list[Name]:
+        """The tables whose columns the open transaction tells."""
+        return list(self._telling)
+
+    def undone(self, first: int) -> None:
+        """The events of the open transaction from this number on were not committed."""
+        told = self._telling.items()
+        self._telling = {table: number for table, number in told if number < first}
+
+    def committed(self) -> None:
+        """The open transaction ended, and what it told is told."""
+        for table in self._telling:
+            self._put(table, self.virtual(table), untold=False)
+        self._telling.clear()
+
+    def _is_untold(self, table: Name) -> bool:
         known = self._known.get(table)
         return known is not None and known.untold
 
@@ -68,11 +94,7 @@ class Shapes:
             self._plain.add(table)
             return
         if self.virtual(table) != virtual:
-            self._put(table, virtual, untold=self.is_untold(table))
-
-    def told(self, table: Name) -> None:
-        """A table's columns were told."""
-        self._put(table, self.virtual(table), untold=False)
+            self._put(table, virtual, untold=self._is_untold(table))
 
     def alter(self, effect: Effect, after: Mapping[Name, Virtual | None]) -> None:
         """A statement did this; `after` has the virtual columns that it says."""
@@ -85,7 +107,7 @@ class Shapes:
             case statements.Dropped(table):
                 self._drop(table)
             case statements.Renamed(table, to):
-                virtual, untold = self.virtual(table), self.is_untold(table)
+                virtual, untold = self.virtual(table), self._is_untold(table)
                 known = table in self._known
                 self._drop(table)
                 self._drop(to)

@@ -135,14 +135,27 @@ class BinlogStream:
 
     def _taken(self) -> list[bytes]:
         """The events that are here whole. An event may come as several packets."""
-        buffer, events, at = self._buffer, list[bytes](), 0
-        end = len(buffer)
+        events = list[bytes]()
+        with memoryview(self._buffer) as view:
+            at = self._take(view, events)
+        del self._buffer[:at]
+        return events
+
+    def _take(self, view: memoryview, events: list[bytes]) -> int:
+        """Add the events that begin `view`; up to where they were taken."""
+        at, end = 0, len(view)
         while end - at >= 4:
-            size = int.from_bytes(buffer[at : at + 3], "little")
-            if end - at - 4 < size:
+            # Three bytes of length, and a number that nobody needs.
+            size = _HEAD(view, at)[0] & _PACKET_BYTES_MAX
+            stop = at + 4 + size
+            if stop > end:
                 break
-            self._parts.append(bytes(buffer[at + 4 : at + 4 + size]))
-            at += 4 + size
+            if 0 < size < _PACKET_BYTES_MAX and view[at + 4] == _OK and not self._parts:
+                events.append(bytes(view[at + 5 : stop]))
+                at = stop
+                continue
+            self._parts.append(bytes(view[at + 4 : stop]))
+            at = stop
             if size == _PACKET_BYTES_MAX:
                 continue
             packet = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -154,8 +167,7 @@ class BinlogStream:
                     break
                 raise _refusal(packet)
             events.append(packet[1:])
-        del buffer[:at]
-        return events
+        return at
 
     def _register(self, server_id: int) -> None:
         name = b"penstock"
@@ -194,6 +206,7 @@ class BinlogStream:
         )
 
 
+_HEAD: Final = Layout("<I").unpack_from
 _REGISTER: Final = Layout("<I")
 _DUMP: Final = Layout("<IHI")
 _DUMP_GTID: Final = Layout("<HIIQI")

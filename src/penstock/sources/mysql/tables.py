@@ -177,6 +177,18 @@ def table_id(body: bytes) -> int:
     return int.from_bytes(body[:6], "little")
 
 
+_SEQUENCE: Final = (
+    *("next_not_cached_value", "minimum_value", "maximum_value", "start_value", "increment"),
+    *("cache_size", "cycle_option", "cycle_count"),
+)
+"""The columns of a MariaDB sequence, which is a table of one row to its storage engine."""
+
+
+def is_sequence(table: Table) -> bool:
+    """Whether a table is a SEQUENCE, which no statement can write rows to."""
+    return not table.key and tuple(column.name for column in table.columns) == _SEQUENCE
+
+
 def named(body: bytes) -> tuple[str, str]:
     """The database and the table of a TABLE_MAP. Raises MalformedEventError."""
     database, at = _name(body, 8)

@@ -13,30 +13,30 @@ be taken back: it is remembered, and reading begins again without it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Final
 
 from msgspec import structs
 
 from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
 from penstock.event import AnyEvent, Commit, Fragment
-from penstock.sources.mysql import statements
 from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
 from penstock.sources.mysql.binlog import (
+    HARMLESS,
     IGNORABLE_FLAG,
     Event,
     EventType,
     MalformedEventError,
     Query,
+    ends_statement,
     query,
     rotation,
 )
-from penstock.sources.mysql.charsets import statement_text
 from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_statement
-from penstock.sources.mysql.definitions import defined
 from penstock.sources.mysql.events import Place, Teller
 from penstock.sources.mysql.held import Held, Numbers
 from penstock.sources.mysql.images import Images
-from penstock.sources.mysql.mapped import NO_TABLE, Compile, MappedTables
+from penstock.sources.mysql.mapped import Compile, MappedTables, of_no_table
 from penstock.sources.mysql.origins import Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
@@ -44,36 +44,16 @@ from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.rows import ROWS, CompiledTable, UnreadableTableError, changes
 from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
-from penstock.sources.mysql.xa import Branch, Written, is_one_phase
+from penstock.sources.mysql.statements import Effect
+from penstock.sources.mysql.xa import Branch, Branches, Written
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _WORDS_MAX: Final = 400
 """More characters than those statements have that begin and end transactions."""
-_HARMLESS: Final = frozenset(
-    {
-        EventType.STOP,
-        EventType.INTVAR,
-        EventType.RAND,
-        EventType.USER_VAR,
-        EventType.HEARTBEAT,
-        EventType.IGNORABLE,
-        EventType.BINLOG_CHECKPOINT,
-        EventType.GTID_LIST,
-        EventType.TRANSACTION_CONTEXT,
-        EventType.VIEW_CHANGE,
-        EventType.HEARTBEAT_V2,
-    }
-)
-"""Those that hold no row and end nothing. Statements that need some of them are refused."""
-
-_NEVER_PACKED: Final = BEGINS | {
-    EventType.TRANSACTION_PAYLOAD,
-    EventType.FORMAT_DESCRIPTION,
-    EventType.ROTATE,
-}
-"""Those that a compressed transaction cannot have."""
-
+_ROWS: Final = ROWS | {EventType.PARTIAL_UPDATE_ROWS}
+_QUERIES: Final = frozenset({EventType.QUERY, EventType.QUERY_COMPRESSED})
+_TEXTS: Final = frozenset({EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY})
 _DEFAULT_ORIGINS: Final = OriginRules()
 Undone = dict[str, list[Numbers]]
 """By transaction and where it was read: the events, from one number up to another, that were not
@@ -108,19 +88,19 @@ class Transactions:
         self._base = position
         self._gtids = position.told()
         self._teller = teller
-        self._charset_of = charset_of
         self._policy = policy
-        self._effects_told: list[statements.Effect] = []
+        self._effects_told: list[Effect] = []
         """What statements of the open transaction do to tables."""
-        self._lowers = lowers
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
-        self._shaped: dict[tuple[str, str], int] = {}
-        """The tables whose columns the open transaction tells: before which number."""
+        self._described: dict[tuple[str, str], CompiledTable] = {}
+        """The tables whose columns the open transaction tells, at its end."""
         self._images = Images(allowed=partial_rows)
         self._undone = undone
         self._origins = origins
-        self._tells = StatementTeller(teller, origins, position.scope)
+        self._tells = StatementTeller(
+            teller, origins, position.scope, charset_of=charset_of, lowers=lowers
+        )
         self._tables = MappedTables(
             compile_table, position.scope, of_mysql=position.flavour != "mariadb"
         )
@@ -136,10 +116,7 @@ class Transactions:
         self._place: Place | None = None
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
-        self._branch: Branch | None = None
-        """The XA transaction whose rows come now."""
-        self._branches: dict[str, Branch] = {}
-        """By name: those that are prepared."""
+        self._branches = Branches()
         self._held = Held()
         self._savepoints: dict[str, int] = {}
         """By name: the number of the first event after it."""
@@ -179,11 +156,7 @@ class Transactions:
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
-        if self._branch is not None:
-            self._branch.drop()
-        for branch in self._branches.values():
-            branch.drop()
-        self._branches.clear()
+        self._branches.close()
 
     def event(self, event: Event, data: bytes) -> Iterator[Item]:
         """Take the next event, which came as `data`; what is complete, or too large.
@@ -207,37 +180,36 @@ class Transactions:
         kind = event.type
         if event.end:
             self._until = event.end
-        if kind in ROWS or kind == EventType.PARTIAL_UPDATE_ROWS:
+        if kind in _ROWS:
             return self._rows(event)
         if kind == EventType.TABLE_MAP:
             self._tables.map(event.body)
-            if self._branch is not None:
-                self._branch.keep(event)
+            if self._branches.writing is not None:
+                self._branches.writing.keep(event)
             return ()
         if kind in BEGINS:
             self._begin(event, data)
             return ()
         if kind == EventType.XID:
             return self._end()
-        if kind in {EventType.QUERY, EventType.QUERY_COMPRESSED}:
+        if kind in _QUERIES:
             return self._statement(event)
-        if kind in {EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}:
+        if kind in _TEXTS:
             self._stated(event)
             return ()
         if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
             # A file ended: the server died within the transaction, which so never was one.
             self._abandon()
+            offset = event.end
             if kind == EventType.ROTATE:
                 self._file, offset = rotation(event.body)
-                self._move(offset)
-            else:
-                self._move(event.end)
+            self._move(offset)
             self._tables.forget_numbers()
             return ()
         if kind == EventType.PREVIOUS_GTIDS:
             self._move(event.end)
             return ()
-        if kind in _HARMLESS:
+        if kind in HARMLESS:
             return ()
         if kind == EventType.INCIDENT:
             raise MalformedEventError("the server says that it lost changes")
@@ -275,18 +247,18 @@ class Transactions:
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
         if self.open:
-            if self._branch is not None:
-                self._branch.drop()
-            self._branch = None
+            self._branches.abandon()
             self._undo(0)
             self._forget()
 
     def _forget(self) -> None:
-        self._undone.pop(self._copy, None)
+        if self._undone:
+            self._undone.pop(self._copy, None)
         self._begun = self._place = None
         self._held = Held()
         self._savepoints.clear()
-        self._shaped.clear()
+        self.shapes.undone(0)
+        self._described.clear()
         self._effects_told.clear()
         self._collation = 0
         self._images.ends()
@@ -297,22 +269,18 @@ class Transactions:
         if self._begun is None or self._place is None:
             raise MalformedEventError("the end of a transaction that did not begin")
         if self._in_files and self._until <= self._offset:
-            raise MalformedEventError(
-                "a binlog's file of more than 4 GiB, of which no place is told"
-            )
+            raise MalformedEventError("a binlog's file of more than 4 GiB: no place in it is told")
         self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
-        for table in self._shaped:
-            self.shapes.told(table)
-        copying = self._base.copying
-        if self._effects_told:
-            copying = after_statement(
-                copying,
-                self._effects_told,
-                scope=self._base.scope,
-                policy=self._policy,
-                snapshot=self._name,
-                seconds=self._place.seconds,
-            )
+        told = [self._described[table] for table in self.shapes.telling()]
+        self.shapes.committed()
+        copying = after_statement(
+            self._base.copying,
+            self._effects_told,
+            scope=self._base.scope,
+            policy=self._policy,
+            snapshot=self._name,
+            seconds=self._place.seconds,
+        )
         self._base = structs.replace(
             self._base,
             gtids=self._gtids.text(),
@@ -324,16 +292,18 @@ class Transactions:
             shapes=self.shapes.kept(),
             copying=copying,
         )
-        fragmented, events = bool(self._held.handed_on), self._held.hand_on()
+        said, events = bool(self._held.handed_on), self._held.hand_on()
+        # At its end, so that the places of the rows are the same whoever was told what.
+        events += tuple(self._teller.shape(one, self._place) for one in told)
         self._forget()
-        if not events and not fragmented:
+        if not events and not said:
             return ()
         return (Commit(source=self._source, position=self._base.text(), events=events),)
 
     def _undo(self, first: int) -> None:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
-        self._shaped = {table: number for table, number in self._shaped.items() if number < first}
+        self.shapes.undone(first)
         if not self._held.undo(first):
             return
         known = self._undone.setdefault(self._copy, [])
@@ -347,7 +317,7 @@ class Transactions:
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
-        undone = self._undone.get(self._copy, ())
+        undone = self._undone.get(self._copy, ()) if self._undone else ()
         self._held.add(events, self._place.ordinal - len(events), undone=undone)
         if not self._held.beyond(FRAGMENT_BYTES):
             return ()
@@ -357,7 +327,7 @@ class Transactions:
 
     def _rows(self, event: Event) -> Sequence[Item]:
         items = self._changes(event)
-        if _ends_statement(event.body):
+        if ends_statement(event.body):
             self._images.ends()
             if self._place is not None:
                 self._place.origin.ends()
@@ -370,43 +340,34 @@ class Transactions:
                 return ()
             raise MalformedEventError("rows outside a transaction")
         table = None if nobody else self._tables.of(event.body)
-        if self._branch is not None:
+        if self._branches.writing is not None:
             if table is not None:
-                self._branch.keep(event)
-            elif _ends_statement(event.body):
-                self._branch.keep(_of_no_table(event))
+                self._branches.writing.keep(event)
+            elif ends_statement(event.body):
+                self._branches.writing.keep(of_no_table(event))
             return ()
         if table is None:
             return ()
         self._place.origin.at(event.begin)
-        self._tell_shape(table)
+        name = (table.table.database, table.table.name)
+        if self.shapes.met(name, self._place.ordinal):
+            self._described[name] = table
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
             found = partial_changes(event.body, table, self._tables.variant)
         else:
             found = changes(event.type, event.body, table)
             self._images.check(found, table.table, self._tables.bodies)
         events: list[AnyEvent] = []
+        tell, place = self._teller.change, self._place
         for change in found:
-            events += self._teller.change(change, table, self._place)
+            events += tell(change, table, place)
         return self._hold(events)
-
-    def _tell_shape(self, compiled: CompiledTable) -> None:
-        """Tell the columns of a table before its first row since it was created or altered."""
-        table = (compiled.table.database, compiled.table.name)
-        if table in self._shaped or not self.shapes.is_untold(table):
-            return
-        assert self._place is not None
-        event = self._teller.shape(compiled, self._place)
-        self._shaped[table] = self._place.ordinal
-        self._held.add([event], self._place.ordinal, undone=())
 
     # --- transactions within others --------------------------------------------------------------
 
     def _unpacked(self, body: bytes) -> Iterator[Item]:
         """What a compressed transaction comes to."""
         for event in payload_events(body):
-            if event.type in _NEVER_PACKED:
-                raise MalformedEventError(f"a compressed event of type {event.type}")
             yield from self.event(event, b"")
 
     def _xa(self, said: Query, text: str) -> Iterable[Item]:
@@ -420,35 +381,30 @@ class Transactions:
                     raise MalformedEventError("XA transactions are captured by GTIDs only")
                 self._begun = self._begun._replace(standalone=False)
                 where = Written(self._file, self._offset, said.thread, said.collation)
-                self._branch = Branch(self._source, xid, self._name, where)
+                self._branches.begin(Branch(self._source, xid, self._name, where))
                 return ()
             case "END":
                 return ()
             case "COMMIT":
-                branch = self._branches.pop(xid, None)
+                branch = self._branches.taken(xid)
                 if branch is None:
                     # It was prepared before we began to read.
                     gap = self._tells.prepared_before(text, self._place)
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
-                branch = self._branches.pop(xid, None)
+                branch = self._branches.taken(xid)
                 if branch is not None:
-                    branch.drop()
+                    branch.close()
                     self._gtids.add(branch.gtid)
                 return self._end()
             case _:
                 raise MalformedEventError(f"an XA {verb} is not known here")
 
     def _prepared_now(self, body: bytes) -> Iterable[Item]:
-        branch, self._branch = self._branch, None
-        if branch is None:
-            raise MalformedEventError("an XA transaction that did not begin")
-        if is_one_phase(body):
+        branch = self._branches.ended(body)
+        if branch is not None:
             return self._committed(branch)
-        if branch.xid in self._branches:
-            raise MalformedEventError("an XA transaction whose name another one has")
-        self._branches[branch.xid] = branch
         # Not told: what resumes before its commit is to read it again.
         self._forget()
         return ()
@@ -459,8 +415,9 @@ class Transactions:
         self._tables.forget_numbers()
         file, offset, thread, self._collation = branch.written
         self._place.origin.elsewhere(file, offset, thread)
-        for event in branch.events():
-            yield from self.event(event, b"")
+        with closing(branch):
+            for event in branch.events():
+                yield from self.event(event, b"")
         self._gtids.add(branch.gtid)
         yield from self._end()
 
@@ -470,14 +427,14 @@ class Transactions:
         """What follows is of a statement, whose text this is."""
         if self._place is None:
             return
-        if self._branch is not None:
+        if self._branches.writing is not None:
             if self._origins.wants_text or self._images.allowed:
-                self._branch.keep(event)
+                self._branches.writing.keep(event)
             return
         # MySQL has a byte of the length first, which counts no further than 255.
         text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
         self._images.stated(text)
-        self._place.origin.stated(lambda: self._decoded(text)[0])
+        self._place.origin.stated(lambda: self._tells.text(text, self._collation)[0])
 
     def _statement(self, event: Event) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
@@ -491,8 +448,8 @@ class Transactions:
         word = text[:_WORDS_MAX].upper()
         if word.startswith("XA "):
             return self._xa(said, text)
-        if self._branch is not None:
-            self._branch.keep(event)
+        if self._branches.writing is not None:
+            self._branches.writing.keep(event)
             return ()
         if word == "BEGIN":
             self._begun = self._begun._replace(standalone=False)
@@ -514,53 +471,18 @@ class Transactions:
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said, event.begin)
+            items += self._effects(said)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query, begin: int) -> Sequence[Item]:
+    def _effects(self, said: Query) -> Sequence[Item]:
         assert self._place is not None
-        text, known = self._text(said)
-        self._place.origin.stated(lambda: text)
-        self._place.origin.at(begin)
-        events: list[AnyEvent] = []
-        changed = False
-        database, lowers, escapes = said.database, self._lowers, said.escapes
-        effects = statements.effects(text, database=database, lowers=lowers, escapes=escapes)
-        after = defined(
-            text, database=database, known=self.shapes.virtual, lowers=lowers, escapes=escapes
-        )
-        for effect in effects:
-            changed = True
-            named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
-            if not named and not isinstance(effect, statements.RowsAsStatement):
-                self._effects_told.append(statements.Unclear())
-                events += self._tells.told(statements.Unclear(), text, self._place)
-                self.shapes.alter(statements.Unclear(), {})
-                break
-            self._effects_told.append(effect)
-            events += self._tells.told(effect, text, self._place)
-            self.shapes.alter(effect, dict([after] if after else []))
-        self._place.origin.ends()
-        if changed:
+        events, done = self._tells.statement(said, self._place, self.shapes)
+        if done:
+            self._effects_told += done
             self._tables.forget_shapes()
         return self._hold(events)
-
-    def _text(self, said: Query) -> tuple[str, bool]:
-        """A statement's text, and whether we know the character set in which its session wrote it.
-
-        What is not of it, as a literal in its own, is replaced.
-        """
-        if said.text.isascii():
-            return said.text, True
-        return self._decoded(said.text.encode(errors="surrogateescape"))
-
-    def _decoded(self, data: bytes) -> tuple[str, bool]:
-        """As `_text`. MariaDB does not say the character set of what changed rows."""
-        if data.isascii():
-            return data.decode(), True
-        return statement_text(data, self._charset_of(self._collation) if self._collation else "")
 
     def _undecodable(self, what: str) -> PenstockError:
         where = self._place
@@ -574,17 +496,3 @@ class Transactions:
             "names a table, leaving it out (`exclude`) lets the others go on; else please report "
             "it with the type named here.",
         )
-
-
-_ENDS_STATEMENT: Final = 0x01
-_NOBODY: Final = max(NO_TABLE).to_bytes(6, "little")
-
-
-def _ends_statement(body: bytes) -> bool:
-    """Whether the last of a statement's rows are in these."""
-    return bool(body[6] & _ENDS_STATEMENT) if len(body) > 6 else False
-
-
-def _of_no_table(event: Event) -> Event:
-    """What is left of rows that nobody captures: that their statement ends."""
-    return event._replace(body=_NOBODY + event.body[6:8])

@@ -46,40 +46,49 @@ def decimal_bytes(precision: int, scale: int) -> int:
     return 4 * (whole[0] + part[0]) + _DIGIT_BYTES[whole[1]] + _DIGIT_BYTES[part[1]]
 
 
-@lru_cache(maxsize=256)
-def decimal_reader(precision: int, scale: int) -> Reader:
-    """Reads a DECIMAL: big-endian groups of digits; the first bit is the sign, and of a negative
-    number all bits are inverted."""
+def decimal_lines(into: str, precision: int, scale: int) -> list[str]:
+    """Lines that put the DECIMAL at `p` into a variable.
+
+    It is big-endian groups of digits, each some bits of one number; its first bit is the sign, and
+    of a negative number all bits are inverted.
+    """
     if not (0 < precision <= 65 and scale <= precision):
         raise MalformedEventError(f"a DECIMAL of precision {precision} and scale {scale}")
-    groups: list[tuple[int, int]] = []
     whole, first = divmod(precision - scale, _NINE)
-    if first:
-        groups.append((_DIGIT_BYTES[first], first))
-    groups += [(4, _NINE)] * whole
-    whole_groups = len(groups)
     parts, last = divmod(scale, _NINE)
-    groups += [(4, _NINE)] * parts
-    if last:
-        groups.append((_DIGIT_BYTES[last], last))
-    size = decimal_bytes(precision, scale)
-    sign_bit, ones = 1 << 8 * size - 1, (1 << 8 * size) - 1
+    digits = [first] * bool(first) + [_NINE] * (whole + parts) + [last] * bool(last)
+    size = shift = decimal_bytes(precision, scale)
+    number, part = "0", ""
+    for index, many in enumerate(digits):
+        width = _DIGIT_BYTES[many] if many < _NINE else 4
+        shift -= width
+        group = f"(v >> {8 * shift} & {(1 << 8 * width) - 1})"
+        if index < whole + bool(first):
+            number = group if number == "0" else f"({number} * {10**many} + {group})"
+        else:
+            part += f"{{{group}:0{many}d}}"
+    text = f"{{{number}}}.{part}" if scale else f"{{{number}}}"
+    sign = 1 << 8 * size - 1
+    return [
+        f"v = int_(b[p:p + {size}], 'big')",
+        f"if v & {sign}:",
+        f"    v ^= {sign}",
+        f"    {into} = {{'$numberDecimal': f'{text}'}}",
+        "else:",
+        f"    v ^= {sign - 1}",
+        f"    {into} = {{'$numberDecimal': f'-{text}'}}",
+        f"p += {size}",
+    ]
 
-    def read(data: bytes, at: int) -> dict[str, str]:
-        packed = int.from_bytes(data[at : at + size], "big") ^ sign_bit
-        negative = bool(packed & sign_bit)
-        raw = (packed ^ ones if negative else packed).to_bytes(size, "big")
-        texts: list[str] = []
-        place = 0
-        for width, digits in groups:
-            texts.append(f"{int.from_bytes(raw[place : place + width], 'big'):0{digits}d}")
-            place += width
-        text = "".join(texts[:whole_groups]).lstrip("0") or "0"
-        if scale:
-            text = f"{text}.{''.join(texts[whole_groups:])}"
-        return {"$numberDecimal": f"-{text}" if negative else text}
 
-    return read
+@lru_cache(maxsize=256)
+def decimal_reader(precision: int, scale: int) -> Reader:
+    """Reads a DECIMAL."""
+    body = "\n    ".join([*decimal_lines("c", precision, scale), "return c"])
+    space: dict[str, Any] = {"int_": int.from_bytes}
+    exec(compile(f"def read(b, p):\n    {body}\n", "<DECIMAL>", "exec"), space)  # noqa: S102
+    reader: Reader = space["read"]
+    return reader
 
 
 @lru_cache(maxsize=4096)
@@ -97,6 +106,15 @@ def fraction_bytes(digits: int) -> int:
 
 def _fraction(value: int, size: int, digits: int) -> str:
     return f".{value:0{2 * size}d}"[: digits + 1] if digits else ""
+
+
+@lru_cache(maxsize=16)
+def _fractions(digits: int) -> Callable[[int], str]:
+    """What writes a fraction; for up to four digits from a table, which ends where they do."""
+    size = fraction_bytes(digits)
+    if size > 2:
+        return lambda value: _fraction(value, size, digits)
+    return tuple(_fraction(value, size, digits) for value in range(10 ** (2 * size))).__getitem__
 
 
 @lru_cache(maxsize=16)
@@ -118,23 +136,30 @@ def time_reader(digits: int) -> Reader:
     return read
 
 
-@lru_cache(maxsize=16)
-def datetime_reader(digits: int) -> Reader:
-    """Reads a DATETIME(n): 17 bits of year and month, 5 of each day, hour, then 6 of the rest."""
+_TWO: Final = tuple(f"{number:02d}" for number in range(64))
+_MINUTES: Final = tuple(f"{both >> 6:02d}:{both & 63:02d}:" for both in range(1 << 11))
+"""By the bits of hour and minute, as a DATETIME has them."""
+
+
+@lru_cache(maxsize=4096)
+def _day(packed: int) -> str:
+    """The bits of year, month and day of a DATETIME."""
+    months = packed >> 5
+    return f"{months // 13:04d}-{months % 13:02d}-{packed & 31:02d} "
+
+
+def datetime_lines(into: str, digits: int, name: Callable[[Any], str]) -> list[str]:
+    """Lines that put the DATETIME(n) at `p` into a variable: 17 bits of year and month, 5 of each
+    day and hour, then 6 of the rest. `name` keeps what they use."""
     part = fraction_bytes(digits)
-
-    def read(data: bytes, at: int) -> str:
-        packed = int.from_bytes(data[at : at + 5], "big") - 0x8000000000
-        months = packed >> 22
-        text = (
-            f"{months // 13:04d}-{months % 13:02d}-{packed >> 17 & 31:02d} "
-            f"{packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{packed & 63:02d}"
-        )
-        if not digits:
-            return text
-        return text + _fraction(int.from_bytes(data[at + 5 : at + 5 + part], "big"), part, digits)
-
-    return read
+    text = f"{{{name(_day)}(v >> 17)}}{{{name(_MINUTES)}[v >> 6 & 2047]}}{{{name(_TWO)}[v & 63]}}"
+    if digits:
+        text += f"{{{name(_fractions(digits))}(int_(b[p + 5:p + {5 + part}], 'big'))}}"
+    return [
+        f"v = int_(b[p:p + 5], 'big') - {0x8000000000}",
+        f'{into} = f"{text}"',
+        f"p += {5 + part}",
+    ]
 
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC throughout
@@ -148,10 +173,18 @@ def instant(seconds: int, micros: int) -> Any:
     return extjson.date(seconds * 1000 + micros // 1000)
 
 
+def _second(data: bytes, at: int) -> Any:
+    """A TIMESTAMP without a fraction."""
+    seconds = int.from_bytes(data[at : at + 4], "big")
+    return extjson.date(seconds * 1000) if seconds else "0000-00-00 00:00:00"
+
+
 @lru_cache(maxsize=16)
 def timestamp_reader(digits: int) -> Reader:
     """Reads a TIMESTAMP(n): seconds since the epoch, and the fraction. 0 is the zero timestamp."""
     part = fraction_bytes(digits)
+    if not part:
+        return _second
     to_micros = 10 ** (6 - 2 * part)
 
     def read(data: bytes, at: int) -> Any:

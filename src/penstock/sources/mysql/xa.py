@@ -60,14 +60,13 @@ class Branch:
             raise self._no_room(error.strerror or "unknown") from error
 
     def events(self) -> Iterator[Event]:
-        """What was kept, once."""
+        """What was kept."""
         self._file.seek(0)
-        with self._file as file:
-            while head := file.read(_HEAD.size):
-                kind, timestamp, begin, size = _HEAD.unpack(head)
-                yield Event(kind, timestamp, 0, 0, file.read(size), begin)
+        while head := self._file.read(_HEAD.size):
+            kind, timestamp, begin, size = _HEAD.unpack(head)
+            yield Event(kind, timestamp, 0, 0, self._file.read(size), begin)
 
-    def drop(self) -> None:
+    def close(self) -> None:
         """Keep nothing any more."""
         self._file.close()
 
@@ -80,7 +79,55 @@ class Branch:
         )
 
 
-def is_one_phase(body: bytes) -> bool:
+class Branches:
+    """The XA transactions of one stream."""
+
+    def __init__(self) -> None:
+        self.writing: Branch | None = None
+        """The one whose rows come now."""
+        self._prepared: dict[str, Branch] = {}
+        """By name."""
+
+    def begin(self, branch: Branch) -> None:
+        """What follows is of this one."""
+        if self.writing is not None:
+            branch.close()
+            raise MalformedEventError("an XA transaction that begins within another")
+        self.writing = branch
+
+    def ended(self, body: bytes) -> Branch | None:
+        """An XA_PREPARE event: the transaction that it commits at once; None if it waits."""
+        at_once = _is_one_phase(body)
+        branch, self.writing = self.writing, None
+        if branch is None:
+            raise MalformedEventError("an XA transaction that did not begin")
+        if at_once:
+            return branch
+        if branch.xid in self._prepared:
+            branch.close()
+            raise MalformedEventError("an XA transaction whose name another one has")
+        self._prepared[branch.xid] = branch
+        return None
+
+    def taken(self, xid: str) -> Branch | None:
+        """The prepared one of this name, no longer kept here; None if we know of none."""
+        return self._prepared.pop(xid, None)
+
+    def abandon(self) -> None:
+        """The one whose rows come now never was one."""
+        branch, self.writing = self.writing, None
+        if branch is not None:
+            branch.close()
+
+    def close(self) -> None:
+        """Keep nothing any more."""
+        self.abandon()
+        for branch in self._prepared.values():
+            branch.close()
+        self._prepared.clear()
+
+
+def _is_one_phase(body: bytes) -> bool:
     """Whether an XA_PREPARE event commits its transaction at once."""
     if len(body) < 13:
         raise MalformedEventError("an XA_PREPARE event that is too short")

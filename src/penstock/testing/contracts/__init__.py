@@ -8,6 +8,7 @@ Importing this package needs pytest and hypothesis.
 
 from penstock.testing.contracts.above import AboveContract
 from penstock.testing.contracts.checkpoints import CheckpointStoreContract
+from penstock.testing.contracts.copies import CopyContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
 from penstock.testing.contracts.source import SourceContract
@@ -18,6 +19,7 @@ __all__ = [
     "AboveContract",
     "ChangeLogContract",
     "CheckpointStoreContract",
+    "CopyContract",
     "DurableLogContract",
     "ManualClock",
     "SourceContract",

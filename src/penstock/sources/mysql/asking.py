@@ -1,0 +1,104 @@
+"""What is asked of a server beside its stream. Blocks; one thread at a time, but for `abort`."""
+
+import re
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import pymysql
+import structlog
+
+from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.connection import (
+    GONE,
+    Connected,
+    abort,
+    charsets,
+    code_of,
+    connect,
+    discard,
+    virtual_columns,
+)
+from penstock.sources.mysql.rows import CompiledTable, compile_table
+from penstock.sources.mysql.shapes import Shapes, chosen
+from penstock.sources.mysql.tables import Table
+
+logger = structlog.get_logger(__name__)
+T = TypeVar("T")
+_HASH_OF_KEY: Final = re.compile(r"DB_ROW_HASH_\d+")
+
+
+class Asking:
+    """A connection that is opened when it is needed, and what is asked by it.
+
+    Raises what the client library raises.
+    """
+
+    def __init__(self, source: str, config: MysqlSourceConfig) -> None:
+        self._source = source
+        self._config = config
+        self._rules = config.columns.rules
+        self._connection: Connected | None = None
+        self._charsets: dict[int, str] = {}
+
+    def connection(self) -> Connected:
+        """The connection."""
+        if self._connection is None:
+            config = self._config
+            seconds = max(config.connect_timeout, 1)
+            self._connection = connect(self._source, config, read_seconds=seconds)
+        return self._connection
+
+    def again(self, question: Callable[[Connected], T]) -> T:
+        """Ask; by another connection if this one was idle for too long."""
+        try:
+            return question(self.connection())
+        except pymysql.MySQLError as error:
+            if code_of(error) not in GONE:
+                raise
+            self.close()
+            return question(self.connection())
+
+    def charset_of(self, collation: int) -> str:
+        """The character set of a collation; empty if the server knows none."""
+        self._learn({collation})
+        return self._charsets.get(collation, "")
+
+    def _learn(self, collations: set[int]) -> None:
+        unknown_ones = collations - self._charsets.keys()
+        self._charsets |= self.again(lambda by: charsets(by, unknown_ones))
+
+    def compiled(self, table: Table, shapes: Shapes) -> CompiledTable:
+        """How to read a table's rows at a place where `shapes` are known, which learn of it.
+
+        Raises UnreadableTableError.
+        """
+        self._learn({column.collation for column in table.columns})
+        name, columns = (table.database, table.name), [column.name for column in table.columns]
+        # Also where we know: a table that we may not see is none that we may capture.
+        now = self.again(lambda by: virtual_columns(by, *name))
+        # Of unique keys that it hashes, MariaDB keeps columns that it shows nobody.
+        kept = {one for one in columns if one not in now and _HASH_OF_KEY.fullmatch(one)}
+        shown = [one for one in columns if one not in kept]
+        virtual, certain = chosen(shown, shapes.virtual(name), now)
+        if certain:
+            shapes.learned(name, frozenset(one.casefold() for one in virtual))
+        else:
+            logger.warning(
+                "a table is not as it was at this place of the binlog, so which of its columns are "
+                "virtual is taken from what is left of them",
+                source=self._source,
+                table=".".join(name),
+            )
+        return compile_table(table, self._charsets, without=virtual | kept, rules=self._rules)
+
+    def abort(self) -> None:
+        """Have whoever waits for an answer get an error; from any thread."""
+        connection = self._connection
+        if connection is not None:
+            abort(connection)
+
+    def close(self) -> None:
+        """Let go of the connection; harmless when there is none."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            discard(connection)

@@ -1,0 +1,78 @@
+"""A copy under writers, with capture and the server killed with -9 in the middle of it."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.event import SystemEvent
+from penstock.testing.servers import MariaDbServer
+from tests.children import Child, running
+from tests.mysql import programs
+from tests.mysql.support import Story, caught_up, completed, run, source_of
+from tests.mysql.test_crash import compared, contents
+from tests.seeds import seed_of
+from tests.telling import follow, read_log
+
+LIVES = 5
+ROWS = 600
+PROGRAMS = "tests.mysql.programs"
+
+
+@pytest.mark.slow
+async def test_a_copy_goes_on_after_each_kill_and_adds_up_to_the_tables(
+    start_mariadb: Callable[..., MariaDbServer], tmp_path: Path
+) -> None:
+    """A29, invariants 2 and 9: it is not begun anew, and no row of it comes twice."""
+    rng = random.Random(seed_of("mysql-copy-crash"))
+    log_path = tmp_path / "log"
+    server = start_mariadb(options=["--innodb-log-file-size=64M"])
+    with server.connect() as db:
+        programs.prepare(db)
+        run(db, "USE d")
+        behind = f"seq_{programs.KEYS}_to_{programs.KEYS + ROWS}"
+        run(db, f"INSERT INTO plain SELECT seq, 0, REPEAT('x', seq % 900) FROM {behind}")
+        run(db, f"INSERT INTO moving SELECT CONCAT('z', seq), seq, 0 FROM {behind}")
+        run(db, f"INSERT INTO keyless SELECT seq * {programs.KEYS} + 39, 0 FROM {behind}")
+        run(db, f"INSERT INTO altered SELECT seq, 0 FROM {behind}")
+        run(db, f"INSERT INTO swapped SELECT seq, 0 FROM {behind}")
+
+    def writing() -> tuple[object, ...]:
+        return ("write", server.port, rng.getrandbits(32))
+
+    copying = ("copy", server.port, log_path)
+    with running(PROGRAMS, *writing()) as writers, running(PROGRAMS, *copying) as captures:
+        for life in range(LIVES):
+            captures[-1].says(rng.randrange(2, 30))
+            writers[-1].says(rng.randrange(2, 20))
+            if life % 3 == 2:
+                server.kill()
+                server.restart()
+            else:
+                captures[-1].kill()
+                captures.append(Child(PROGRAMS, *copying))
+        captures[-1].says(3)
+    story = await read_log(log_path, Story(), source="db")
+    copied = [event for event in story.changes if event.snapshot]
+    source = source_of(server, include=["d.*"], start="snapshot", snapshot_chunk_documents=200)
+    if ("snapshot_completed", "") not in story.said:
+        await follow(source, story, completed)
+    await caught_up(server, source, story)
+    with server.connect() as db:
+        ours = {table: list(rows.values()) for table, rows in story.rows(copies=True).items()}
+        for table in programs.TABLES:
+            assert compared(ours.get(f"d.{table}", [])) == compared(contents(db, table)), table
+    ids = [event.event_id for event in story.events]
+    assert len(ids) == len(set(ids)), "no event is in the log twice"
+    started = [
+        msgspec.json.decode(event.description)
+        for event in story.events
+        if isinstance(event, SystemEvent) and event.operation == "snapshot_started"
+    ]
+    assert len(started) == 1, "it went on, and did not begin anew"
+    keyed = [(e.collection, bytes(e.key)) for e in story.changes if e.snapshot]
+    keyed = [place for place in keyed if place[0] == "plain"]
+    assert len(keyed) == len(set(keyed)) >= ROWS
+    print(f"{len(copied)} rows were copied between the kills")
