@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import bson
 import pytest
 from pymongo import MongoClient
 
+from penstock.audit.fold import decoded
 from penstock.testing.servers import MariaDbServer, MongoReplicaSet, free_ports
 from tests.children import running
 from tests.e2e.processes import Process, Service, wait_until
@@ -122,7 +122,7 @@ class Deployment:
         in_order = sorted(pieces, key=lambda piece: int(piece["_id"].rpartition(":")[2]))
         data = b"".join(piece["data"] for piece in in_order)
         assert hashlib.sha256(data).digest() == record["spilled"]["sha256"]
-        return {**record, **bson.decode(data)}
+        return {**record, **decoded(data)}
 
     def has_row(self, key: int) -> bool:
         """Whether the trail has the insert of that row of `plain`."""
