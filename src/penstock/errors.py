@@ -40,6 +40,8 @@
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
     │   ├── TrailHeadError           the head of a trail is not what Penstock writes
     │   ├── TrailBusyError           transient: a large commit is on its way
+    │   ├── TrailSlowError           a query took longer than it may
+    │   ├── TrailMissingError        nothing was written to it yet
     │   ├── TrailMovedError          transient: an erasure got ahead of a large commit
     │   ├── TrailTakenError          another writer, or another source, has the trail
     │   └── TrailConflictError       another record has the id of one that is to be written
@@ -503,6 +505,18 @@ class TrailBusyError(AuditError):
             f"nothing was changed. Run this again in a while; if the pipeline is down, start it, "
             f"for it brings the commit in."
         )
+
+
+class TrailSlowError(AuditError):
+    """A query of a trail took longer than it may, and was given up."""
+
+    code = "audit.slow"
+
+
+class TrailMissingError(AuditError):
+    """A trail that is to be read was not begun yet."""
+
+    code = "audit.missing"
 
 
 class TrailMovedError(AuditError):

@@ -90,6 +90,11 @@ def test_erasures_retirements_and_proofs_beside_a_driver(trail: Trail, tmp_path:
     for thread in threads:
         thread.join()
     assert failed == []
+    # In quiet, so that some went, whatever was refused while batches came in.
+    archive(trail, patience(trail), before_ms=1 << 50, table=None, to=tmp_path)
+    retirer = Retirer(trail, patience(trail), Archives.at([tmp_path], source="shop"))
+    retirer.retire(Table("db", "orders"), before_ms=1 << 50, reason="", by="")
+    writer_of(trail).write(steps(commits[-1], events_max=5), marker=marker)
     erase(trail, '{"id": 1}', archives=(tmp_path,))
     report = verify(trail)
     assert sound(report)

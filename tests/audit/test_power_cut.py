@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from penstock.audit.bringing import bring_part
 from penstock.audit.chain import HASH_BYTES, batch_hash
 from penstock.audit.outages import Patience
 from penstock.audit.trail import Trail
@@ -74,17 +75,16 @@ def test_dying_while_parts_are_brought_in_is_gone_on_with_from_the_parts_alone(
     any_trail: Trail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind its commit point, a commit needs the log no more."""
-    bring = Writer._bring_part  # pyright: ignore[reportPrivateUsage]
     brought: list[str] = []
 
-    def dying(self: Writer, name: str) -> None:
+    def dying(trail: Trail, name: str, **options: Any) -> None:
         if len(brought) == 2:
             raise PowerCutError
         brought.append(name)
-        bring(self, name)
+        bring_part(trail, name, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Writer, "_bring_part", dying)
+        patched.setattr("penstock.audit.bringing.bring_part", dying)
         with pytest.raises(PowerCutError):
             write(any_trail, commit_of(1, 12), events_max=2)
     head = any_trail.head()

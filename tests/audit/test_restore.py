@@ -276,7 +276,7 @@ async def test_a_place_is_a_time_a_transaction_or_a_number_and_never_cuts_a_tran
         gtids.append(str(gtid))
     run(db, "SET timestamp = 1767225601", "UPDATE t SET n = 5", "SET timestamp = DEFAULT")
     head = await audited.catch_up()
-    assert head == 10  # with the statement that made it
+    assert head == 11  # with the statement that made it, and what its columns are
 
     def at(place: str) -> list[tuple[int, ...]]:
         restore(audited, "--until", place, "--db", "d", "--into", "then", "--execute")
@@ -289,8 +289,8 @@ async def test_a_place_is_a_time_a_transaction_or_a_number_and_never_cuts_a_tran
         [(1, 3), (2, 3)],
         [(1, 4), (2, 4)],
     ]
-    assert at("at:5") == []  # the first of two rows of a transaction
-    assert at("at:6") == [(1, 3), (2, 3)]
+    assert at("at:6") == []  # the first of two rows of a transaction
+    assert at("at:7") == [(1, 3), (2, 3)]
     assert at("2026-01-01T00:00:00Z") == [(1, 4), (2, 4)]
     assert at("2026-01-01") == [(1, 5), (2, 5)]  # all of the day, in the trail's own zone
     assert "was not there" in str(
@@ -526,13 +526,13 @@ async def test_triggers_are_refused(audited: Audited, db: Connected) -> None:
         "CREATE TABLE other (id INT PRIMARY KEY)",
         "CREATE TRIGGER tr AFTER INSERT ON t FOR EACH ROW INSERT INTO other VALUES (NEW.id)",
         "INSERT INTO t VALUES (1)",
-        "DELETE FROM t",
-        "DELETE FROM other",
     )
+    place = f"at:{await audited.catch_up()}"
+    run(db, "DELETE FROM t", "DELETE FROM other")
     await audited.catch_up()
-    refused = restore(audited, "--until", "at:4", "--db", "d", "--execute", fails=True)
+    refused = restore(audited, "--until", place, "--db", "d", "--execute", fails=True)
     assert "d.t: tr" in str(refused.exception)
-    restore(audited, "--until", "at:4", "--db", "d", "--into", "then", "--execute")
+    restore(audited, "--until", place, "--db", "d", "--into", "then", "--execute")
     assert run(db, "SELECT * FROM then.other") == [(1,)]
 
 
@@ -561,7 +561,7 @@ async def test_a_failed_statement_ends_it_and_nothing_of_its_transaction_stays(
     run(db, "DELETE FROM t")
     told = restore(audited, *wanted, "--continue-on-error", fails=True)
     assert told.exit_code == 1
-    assert "d.t, record 5: it found 0 rows, not 1" in told.output
+    assert "d.t, record 6: it found 0 rows, not 1" in told.output
     assert run(db, "SELECT * FROM t ORDER BY id") == [(2, 2), (3, 3), (4, 4)]
 
 
@@ -749,12 +749,13 @@ async def test_values_that_lie_beside_the_trail_come_back(audited: Audited, db: 
         db,
         *("USE d", "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT, b LONGBLOB)"),
         f"INSERT INTO t VALUES (1, REPEAT('x\\n', {5 << 20}), REPEAT(x'00ff', {1 << 20}))",
-        f"UPDATE t SET v = REPEAT('y', {9 << 20})",
     )
+    place = f"at:{await audited.catch_up()}"
+    run(db, f"UPDATE t SET v = REPEAT('y', {9 << 20})")
     await audited.catch_up()
     assert audited.trail.records.count_documents({"spilled": {"$exists": True}}) == 2
     replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "again", "--execute")
     restore(audited, *replayed)
     assert differing(db, "again", "d") == []
-    restore(audited, "--until", "at:2", "--db", "d", "--into", "then", "--execute")
+    restore(audited, "--until", place, "--db", "d", "--into", "then", "--execute")
     assert run(db, "SELECT LENGTH(v), LENGTH(b) FROM then.t") == [(10 << 20, 2 << 20)]

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.audit.fold import decoded
-from penstock.audit.trail import TOLERANT
 from penstock.audit.values import document_of
 
 
 def value(written: str) -> Any:
     document = document_of('{"v":' + written + "}")
     assert document is not None
-    stored = bson.decode(bson.encode(document), codec_options=TOLERANT)
+    stored = decoded(bson.encode(document))
     assert bson.encode(stored) == bson.encode(document), "it is stored as it is read"
     return document["v"]
 

@@ -236,6 +236,8 @@ class Fold:
         if "erased" in record or "operation" not in said:
             self._doubt(record, "erased", "a statement was erased, and so is unknown")
             return
+        if only_describes(record):
+            return
         operation, truncates = said["operation"], "truncated" in said
         if operation == "create":
             if not (truncates and name in self.tables):
@@ -317,6 +319,12 @@ def said_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the source said of a statement or gap; nothing once that is erased."""
     said: Mapping[str, Any] = record.get("said") or {}
     return said
+
+
+def only_describes(record: Mapping[str, Any]) -> bool:
+    """Whether a record of a table tells what its columns are since, and nothing was done to it."""
+    said = said_of(record)
+    return said.get("operation") == "modify" and "columns" in said
 
 
 def flags_of(record: Mapping[str, Any]) -> Mapping[str, bool]:

@@ -29,12 +29,13 @@ from pymongo.write_concern import WriteConcern
 from penstock.audit.batches import batch_of
 from penstock.audit.chain import HASH_BYTES, cut
 from penstock.audit.entries import made_ready
+from penstock.audit.heads import unmoved
 from penstock.audit.outages import Patience
 from penstock.audit.packing import Entry
 from penstock.audit.places import packed, unpacked
 from penstock.audit.records import Record, local_of
 from penstock.audit.trail import Document, Head, Trail, head_of
-from penstock.audit.writing import Writer, unmoved
+from penstock.audit.writing import Writer
 from penstock.errors import AuditError, TrailBusyError
 
 Act = Literal["erase", "retire", "repair"]

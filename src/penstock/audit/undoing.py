@@ -21,6 +21,7 @@ from penstock.audit.fold import (
     flags_of,
     is_about_the_trail,
     name_of,
+    only_describes,
     said_of,
 )
 from penstock.errors import AuditError
@@ -72,6 +73,8 @@ class Undoing:
         elif op == "gap":
             self._doubt(record, "gap", f"changes were lost: {said_of(record).get('reason')}")
         elif op == "ddl":
+            if only_describes(record):
+                return
             operation = said_of(record).get("operation", "erased")
             self._doubt(record, "ddl", f"a statement changed it ({operation})")
         elif not is_about_the_trail(record):

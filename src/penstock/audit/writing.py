@@ -7,7 +7,6 @@ repeated: after an attempt whose outcome is not known, the head tells it.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 from functools import partial
 from typing import Final
@@ -23,19 +22,18 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from penstock.audit.batches import Batch, batch_of, says_the_same
+from penstock.audit.bringing import bring_parts, only_duplicates, part_id
+from penstock.audit.heads import place_of, refuse_others, unmoved
 from penstock.audit.outages import Patience
 from penstock.audit.packing import Ended, Entry, Part, Place, Step
-from penstock.audit.trail import RAW, Document, Head, Staged, Trail, document_of_head
-from penstock.errors import AuditError, TrailConflictError, TrailMovedError, TrailTakenError
+from penstock.audit.trail import Document, Head, Staged, Trail, document_of_head
+from penstock.errors import TrailConflictError, TrailMovedError, TrailTakenError
 from penstock.telemetry import AUDIT_KNOWN, AUDIT_PENDING_PARTS, AUDIT_RECORDS
 
 logger = structlog.get_logger(__name__)
 
 SPILL_BYTES: Final = 8 << 20
 """Values that are spilled lie in documents of so many bytes."""
-WRITERS: Final = 4
-"""Parts that are brought into the trail at the same time."""
-_DUPLICATE: Final = 11_000
 _QUIET_SECONDS: Final = 10.0
 """How often the head moves on while nothing is written: it needs to only before retention."""
 
@@ -110,7 +108,7 @@ class Writer:
         call(trail.create_indexes)
         wanted = self._head
         head = call(self._opened)
-        _refuse_others(head, wanted)
+        refuse_others(head, wanted)
         head = call(partial(self._taken_over, head))
         self._head, self._progress = head, head.progress
         if head.staged is not None:
@@ -254,7 +252,7 @@ class Writer:
         if head is not None and head.hash == wanted.hash and head.staged is None:
             self._stand(head)
             return Outcome.DONE
-        if head is not None and _place(head) == _place(self._head):
+        if head is not None and place_of(head) == place_of(self._head):
             return None
         self._adopt()
         return Outcome.MOVED
@@ -293,7 +291,7 @@ class Writer:
                 trail.raw_records.insert_many(batch.records, session=session)
                 trail.batches.insert_one(batch.document, session=session)
             except (BulkWriteError, DuplicateKeyError) as error:
-                if not _only_duplicates(error):
+                if not only_duplicates(error):
                     raise
                 session.abort_transaction()
                 return Outcome.KNOWN
@@ -368,7 +366,7 @@ class Writer:
         self._spill(entries)
         batch = self._batch(self._parts or self._head, entries, "")
         part = {
-            "_id": self._part_id(batch.after.batch, self._head.epoch),
+            "_id": part_id(self._trail.source, self._head.epoch, batch.after.batch),
             "source": self._trail.source,
             "number": Int64(batch.after.batch),
             "epoch": Int64(self._head.epoch),
@@ -392,10 +390,6 @@ class Writer:
             return self._new(entries)
         finally:
             self._transactions = transactions
-
-    def _part_id(self, number: int, epoch: int) -> str:
-        """Of one writer, so that none writes over another's."""
-        return f"{self._trail.source}:{epoch}:{number}"
 
     def _end_parts(self, progress: str) -> None:
         """The commit is whole: from now on its parts are in the trail, whatever happens."""
@@ -430,7 +424,7 @@ class Writer:
 
     def _bring_in(self, staged: Staged) -> None:
         """From parts into the trail, then show them."""
-        self._patience.call(lambda: self._bring_parts(staged))
+        self._patience.call(lambda: bring_parts(self._trail, staged, now_ms=self._now_ms))
         after = structs.replace(
             self._head,
             at=staged.at,
@@ -444,63 +438,9 @@ class Writer:
         self._stand(after)
         self._progress = after.progress
 
-    def _bring_parts(self, staged: Staged) -> None:
-        wanted = {
-            "source": self._trail.source,
-            "epoch": Int64(staged.epoch),
-            "number": {"$gte": Int64(staged.first), "$lte": Int64(staged.last)},
-        }
-        parts = self._trail.staging.find(wanted, {"number": 1, "status": 1})
-        there = {int(part["number"]): part["status"] for part in parts}
-        # One that was brought in long ago has expired, when it took as long to be called again.
-        first, last = Int64(staged.first), Int64(staged.last)
-        known = self._trail.batches.find({"_id": {"$gte": first, "$lte": last}}, {"_id": 1})
-        numbers = {*there, *(int(batch["_id"]) for batch in known)}
-        gone = [n for n in range(staged.first, staged.last + 1) if n not in numbers]
-        if gone:
-            raise AuditError(
-                f"trail of {self._trail.source}: part {gone[0]} of a commit that is committed is "
-                f"not in {self._trail.staging.name} any more; somebody removed it. Nothing was "
-                f"lost from the log. Put the part back from a backup, or begin a new trail."
-            )
-        pending = [number for number, status in there.items() if status == "pending"]
-        with ThreadPoolExecutor(WRITERS, thread_name_prefix="penstock-audit") as pool:
-            names = [self._part_id(number, staged.epoch) for number in pending]
-            for done in [pool.submit(self._bring_part, name) for name in names]:
-                done.result()
-
-    def _bring_part(self, name: str) -> None:
-        trail = self._trail
-        part = trail.staging.with_options(codec_options=RAW).find_one({"_id": name})
-        assert part is not None
-        records: list[RawBSONDocument] = list(part["events"])
-        try:
-            trail.raw_records.insert_many(records, ordered=False)
-        except BulkWriteError as error:
-            if not _only_duplicates(error):
-                raise
-            self._require_there(records)
-        batch = part["batch"]
-        trail.batches.with_options(codec_options=RAW).replace_one(
-            {"_id": batch["_id"]}, batch, upsert=True
-        )
-        trail.staging.update_one(
-            {"_id": name},
-            {"$set": {"status": "committed", "committedAt": DatetimeMS(self._now_ms())}},
-        )
-
-    def _require_there(self, records: Sequence[RawBSONDocument]) -> None:
-        """Some were brought in before; all must be there now, each in its place."""
-        places = {str(record["_id"]): int(record["at"]) for record in records}
-        found = self._trail.records.find({"_id": {"$in": list(places)}}, {"at": 1})
-        there = {str(record["_id"]): int(record["at"]) for record in found}
-        for name, at in places.items():
-            if there.get(name) != at:
-                raise TrailConflictError(trail=self._trail.source, record=name)
-
     def _show(self, staged: Staged, after: Head) -> None:
         told = self._trail.staging.find_one(
-            {"_id": self._part_id(staged.last, staged.epoch)},
+            {"_id": part_id(self._trail.source, staged.epoch, staged.last)},
             {"gtid": 1, "file": 1, "pos": 1, "_id": 0},
         )
         moved = self._trail.heads.replace_one(
@@ -509,57 +449,5 @@ class Writer:
         )
         if moved.matched_count == 0:
             head = self._trail.head()
-            if head is None or _place(head) != _place(after):
+            if head is None or place_of(head) != place_of(after):
                 raise self._overtaken()
-
-
-def _refuse_others(head: Head, wanted: Head) -> None:
-    if head.pipeline != wanted.pipeline:
-        raise TrailTakenError(
-            trail=head.source,
-            why=f"it is written by pipeline {head.pipeline}, not {wanted.pipeline}",
-            remedy="Give this pipeline another database or other collections, or its old name.",
-        )
-    if head.collections and not set(wanted.collections or ("",)) <= set(head.collections):
-        raise TrailTakenError(
-            trail=head.source,
-            why=f"it keeps the changes of {', '.join(head.collections)}, and the pipeline has more",
-            remedy="What others changed before would be missing, or come out of its order: give "
-            "them a pipeline and a trail of their own.",
-        )
-    if head.sealed != wanted.sealed:
-        raise TrailTakenError(
-            trail=head.source,
-            why="its chain is made with a seal_key, and there is none now"
-            if head.sealed
-            else "its chain was begun without a seal_key, and there is one now",
-            remedy="Give the pipeline the key with which the trail was begun, or a new trail.",
-        )
-
-
-def unmoved(head: Head) -> Document:
-    """Finds the stored head if it is still `head`, and nothing is staged."""
-    return {
-        "_id": head.source,
-        "at": Int64(head.at),
-        "batch": Int64(head.batch),
-        "hash": Binary(head.hash),
-        "epoch": Int64(head.epoch),
-        "staged": {"$exists": False},
-    }
-
-
-def _place(head: Head) -> tuple[int, int, bytes, int, Staged | None]:
-    return head.at, head.batch, head.hash, head.epoch, head.staged
-
-
-def _only_duplicates(error: BulkWriteError | DuplicateKeyError) -> bool:
-    if isinstance(error, DuplicateKeyError):
-        return True
-    details: Document = dict(error.details or {})
-    wrong: list[Document] = details.get("writeErrors") or []
-    return (
-        bool(wrong)
-        and not details.get("writeConcernErrors")
-        and all(one.get("code") == _DUPLICATE for one in wrong)
-    )

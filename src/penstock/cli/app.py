@@ -6,6 +6,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    audit,
     check,
     checkpoint,
     consume,
@@ -86,6 +87,7 @@ app.add_typer(log.app, name="log")
 app.add_typer(deadletter.app, name="deadletter")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(audit.app, name="audit")
 app.add_typer(store.app, name="store")
 app.command("quickstart")(quickstart.command)
 

@@ -40,6 +40,7 @@ class MongoReplicaSet:
         members: int = 1,
         version: MongoVersion = "6.0.5",
         oplog_mb: int = 64,
+        cache_gb: float = 0.25,
         parameters: Mapping[str, str] = MappingProxyType({}),
         extra_args: Sequence[str] = (),
     ) -> None:
@@ -48,6 +49,7 @@ class MongoReplicaSet:
         self.version: MongoVersion = version
         self._member_count = members
         self._oplog_mb = oplog_mb
+        self._cache_gb = cache_gb
         # A primary would otherwise wait 15 s for a secondary that the test is about to stop too.
         self._parameters = {"shutdownTimeoutMillisForSignaledShutdown": "100", **parameters}
         self._extra_args = tuple(extra_args)
@@ -153,7 +155,13 @@ class MongoReplicaSet:
             *self._replication,
             *("--dbpath", str(data)),
             *("--bind_ip", "127.0.0.1", "--port", str(self._ports[index]), "--nounixsocket"),
-            *("--wiredTigerCacheSizeGB", "0.25", "--oplogSize", str(self._oplog_mb), "--quiet"),
+            *(
+                "--wiredTigerCacheSizeGB",
+                f"{self._cache_gb:g}",
+                "--oplogSize",
+                str(self._oplog_mb),
+                "--quiet",
+            ),
         ]
         for name, value in self._parameters.items():
             command += ["--setParameter", f"{name}={value}"]

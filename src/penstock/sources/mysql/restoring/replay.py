@@ -17,6 +17,7 @@ from penstock.audit.fold import (
     flags_of,
     is_about_the_trail,
     name_of,
+    only_describes,
     said_of,
 )
 from penstock.errors import AuditError
@@ -76,6 +77,8 @@ class Replay:
                 said = f"changes were lost: {said_of(record).get('reason')}"
                 self._on_doubt(doubt_of(record, "gap", said))
         elif op == "ddl":
+            if only_describes(record):
+                return
             if self._wanted(name) or (not name[1] and self._wanted((name[0], "*"))):
                 yield from self._end()
                 yield from self._altered(record)

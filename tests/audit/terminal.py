@@ -1,0 +1,106 @@
+"""A command in a real pseudo-terminal: keys go in, and what is on the screen is read."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]")
+HOME = "\x1b[H"
+F1, F5, F9, F10 = "\x1bOP", "\x1b[15~", "\x1b[20~", "\x1b[21~"
+DOWN, UP, ESCAPE, ENTER, CLEAR = "\x1b[B", "\x1b[A", "\x1b", "\r", "\x15"
+
+
+class Terminal:
+    """A program whose whole screen is drawn anew each time."""
+
+    def __init__(self, command: list[str], *, width: int, height: int) -> None:
+        self._master, slave = pty.openpty()
+        self.resize(width, height, tell=False)
+        environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment | {"TERM": "xterm-256color"},
+            start_new_session=True,
+        )
+        self.settings = termios.tcgetattr(slave)
+        self._slave = slave
+        self.written = ""
+
+    def resize(self, width: int, height: int, *, tell: bool = True) -> None:
+        size = struct.pack("HHHH", height, width, 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+        if tell:
+            self.process.send_signal(signal.SIGWINCH)
+
+    def press(self, *keys: str) -> None:
+        os.write(self._master, "".join(keys).encode())
+
+    def read(self) -> None:
+        """What was written since, if anything comes soon."""
+        ready, _, _ = select.select([self._master], [], [], 0.1)
+        if ready:
+            self.written += os.read(self._master, 1 << 16).decode(errors="replace")
+
+    @property
+    def screen(self) -> list[str]:
+        """The lines of the last picture that is whole."""
+        pictures = self.written.split(HOME)
+        return [line.rstrip() for line in _CONTROL.sub("", pictures[-1]).splitlines()]
+
+    def until(self, shows: Callable[[list[str]], bool]) -> list[str]:
+        """Wait until the screen is as it should."""
+        deadline = time.monotonic() + 60
+        while not shows(self.screen):
+            said = "\n".join(self.screen)
+            assert time.monotonic() < deadline, f"the screen is:\n{said}\n{self.written[-3000:]!r}"
+            assert self.process.poll() is None, f"it ended, with:\n{said}"
+            self.read()
+        return self.screen
+
+    def shows(self, *texts: str) -> list[str]:
+        """Wait until all of these are on the screen."""
+        return self.until(lambda lines: all(any(text in line for line in lines) for text in texts))
+
+    def ended(self) -> int:
+        """Wait for the end; its exit code."""
+        deadline = time.monotonic() + 60
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline
+            self.read()
+        self.read()
+        return self.process.returncode
+
+    def restored(self) -> bool:
+        """Whether the terminal is as it was before."""
+        return termios.tcgetattr(self._slave) == self.settings
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self._slave)
+        os.close(self._master)
+
+
+@contextmanager
+def terminal(*arguments: str, width: int = 120, height: int = 30) -> Generator[Terminal]:
+    """`penstock` with these arguments."""
+    command = [sys.executable, "-m", "penstock.cli", *arguments]
+    made = Terminal(command, width=width, height=height)
+    try:
+        yield made
+    finally:
+        made.close()
