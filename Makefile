@@ -79,7 +79,8 @@ pyright: setup
 
 .PHONY: test
 test: static servers ## Everything: static checks and all tests on real servers, with coverage
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -m "not soak" --cov --cov-report=term
+	@# By the file: what a module starts is started once.
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 2 --dist loadfile -m "not soak" --cov --cov-report=term
 
 .PHONY: servers
 servers: setup ## Install the database servers that the tests start
