@@ -63,6 +63,10 @@ class TableRules:
         """Columns that are not captured."""
         self._changes = changes
 
+    def changes(self, columns: Collection[str]) -> bool:
+        """Whether any of these columns is told otherwise than it is."""
+        return not self._changes.keys().isdisjoint(columns)
+
     def apply(self, row: Document) -> Document:
         """A row's document as the log may have it, in the same order. `row` may lack columns.
 
@@ -132,6 +136,25 @@ class ColumnRules:
             for column, one in zip(columns, matching(pattern, names), strict=True)
             if one
         }
+
+    def said(self, table: tuple[str, str], columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """What is done to each of a table's columns, but for those that are told as they are."""
+        scope = self._scope
+        names = [".".join((*table, column)) for column in columns]
+        found: dict[str, tuple[str, ...]] = {}
+        if scope.include:
+            kept = [any(matching(one, [name])[0] for one in scope.include) for name in names]
+            found = {c: ("exclude",) for c, one in zip(columns, kept, strict=True) if not one}
+        for pattern, does in (
+            *((one, ("exclude",)) for one in scope.exclude),
+            *((one, ("mask", text)) for one, text in scope.mask),
+            *((one, ("hash", scope.salt)) for one in scope.hash),
+            *((one, ("truncate", str(size))) for one, size in scope.truncate),
+        ):
+            for column, one in zip(columns, matching(pattern, names), strict=True):
+                if one:
+                    found.setdefault(column, does)
+        return found
 
     def idle(self, names: Sequence[str]) -> list[str]:
         """Patterns that are of none of these columns, `database.table.column`."""

@@ -123,6 +123,11 @@ class Copier:
         name = held.opened.name
         for event in item.events:
             if isinstance(event, ChangeEvent):
+                of_held = (event.database, event.collection) == name
+                if not held.opened.exact and of_held and event.unchanged:
+                    # It lacks what only the row that is held has: that is read again, later.
+                    self._drop()
+                    return
                 if not held.opened.exact and (event.database, event.collection) == name:
                     held.rows.pop(bytes(event.key), None)
             elif isinstance(event, SchemaEvent) and (
@@ -217,7 +222,7 @@ class Copier:
         selection = opened.selection
         if selection is None:
             held.then = read(copying, 0, after=None, key="", last=True)
-        elif selection.definition.divides:
+        elif selection.divides:
             self._chunk(held, selection)
         else:
             held.since = self._clock()

@@ -200,7 +200,8 @@ def after_statement(
         if again is not None:
             left = None if copying is None else _left_out(copying, again)
             copying = with_tables(left, [again], seconds=seconds, snapshot=snapshot)
-    return copying
+    # What was renamed out of what is captured is not copied, under whatever name it is there.
+    return without(copying, scope)
 
 
 def _copies(copying: Copying | None, policy: Policy) -> bool:

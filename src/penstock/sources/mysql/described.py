@@ -78,6 +78,11 @@ def keyed_anew(
     for table, one in there.items():
         if table not in before or table not in after:
             continue
+        if not one.key:
+            # Its rows are known by all that is captured of them.
+            if was.said(table, one.columns) != now.said(table, one.columns):
+                found.append(table)
+            continue
         old, new = was.hashed(table, one.key), now.hashed(table, one.key)
         if old != new or (old and before.columns.salt != after.columns.salt):
             found.append(table)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import DecodeError, json
 
+from penstock import extjson
 from penstock.sources.mysql.binary_json import json_value
 from penstock.sources.mysql.binlog import MalformedEventError, lenenc
 
@@ -109,11 +110,17 @@ def _changed(value: Any, legs: list[str | int], depth: int, kind: _Operation, ne
     if last and kind is _Operation.INSERT:
         members[leg] = new
         # Where the server keeps it among the others.
-        return dict(sorted(members.items(), key=lambda one: _order(one[0])))
+        return _unlike(dict(sorted(members.items(), key=lambda one: _order(one[0]))))
     if last and kind is _Operation.REMOVE:
         del members[leg]
     else:
         members[leg] = _changed(members[leg], legs, depth + 1, kind, new)
+    return _unlike(members)
+
+
+def _unlike(members: dict[str, Any]) -> dict[str, Any]:
+    """An object, if it is not to be taken for a wrapper; as of one that is logged whole."""
+    extjson.refuse_mimic(members)
     return members
 
 

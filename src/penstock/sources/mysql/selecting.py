@@ -159,7 +159,11 @@ class Selection:
             (column.name, convert) for column, (_, convert) in zip(told, asked, strict=True)
         ]
         known = {column.name: column for column in definition.columns}
-        self._key = [known[part.name] for part in definition.key] if definition.divides else []
+        # A place in a key is kept as it is, which one that is hashed must not be.
+        hidden = ruled is not None and ruled.changes(key)
+        self.divides = definition.divides and not hidden
+        """Whether it is read in parts, in the order of its key."""
+        self._key = [known[part.name] for part in definition.key] if self.divides else []
         self.compiled = _compiled(definition, told)
         """What the stream's own events of the table are made with."""
 

@@ -148,6 +148,14 @@ def effects(
         return [Unclear()]
 
 
+_BEFORE_TABLES: Final = frozenset(
+    {"UPDATE", "INSERT", "INTO", "LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
+    | {",", "JOIN", "STRAIGHT_JOIN"}
+)
+"""What stands before the name of a table that an UPDATE or INSERT may write to. A name elsewhere
+may be a column's, and a trigger may write to a table of that name."""
+
+
 def writes_in_place(statement: str, table: Name) -> bool:
     """Whether it is an UPDATE or INSERT in which `table` is named as one of its tables may be.
 
@@ -165,11 +173,19 @@ def writes_in_place(statement: str, table: Name) -> bool:
     if not verbs or verbs[0] not in {"UPDATE", "INSERT"}:
         return False
     names = [word.replace("``", "`") for _, word in words]
+    signs = ["" if quoted else word.upper() for quoted, word in words]
+    begin = signs.index(verbs[0])
+    stop = signs.index("SET", begin) if verbs[0] == "UPDATE" and "SET" in signs[begin:] else None
     database, name = table
-    return any(
-        word == name and (not at or names[at - 1] != "." or names[at - 2 : at - 1] == [database])
-        for at, word in enumerate(names)
-    )
+    for at in range(begin + 1, len(names) if stop is None else stop):
+        first = at - 2 if signs[at - 1] == "." else at
+        if signs[first - 1] not in _BEFORE_TABLES:
+            continue
+        if names[at] == name and (first == at or names[first] == database):
+            return True
+        if verbs[0] == "INSERT" and signs[at] not in _BEFORE_TABLES and signs[at + 1 : at + 2] != ["."]:
+            return False  # it writes to this one alone
+    return False
 
 
 def tokens(statement: str, *, escapes: bool) -> list[Token]:
