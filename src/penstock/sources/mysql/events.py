@@ -38,6 +38,14 @@ class Place:
         self.time = ClusterTime(self.seconds)
         self.origin = origin
         self.ordinal = 0
+        self._of_tables: dict[tuple[str, str], int] = {}
+
+    def row(self, table: tuple[str, str]) -> str:
+        """Tells the next row, or fate, of this table from all others, whatever else is captured:
+        by its number among those of its table in the transaction."""
+        number = self._of_tables.get(table, 0)
+        self._of_tables[table] = number + 1
+        return f"{self.gtid}:{table[0]}.{table[1]}:{number}"
 
     def next(self) -> tuple[str, int]:
         """The position of the next event, which is its place in the transaction, and its number."""
@@ -62,6 +70,7 @@ class Teller:
         Raises ValueError for what has no exact form, or a tenant that cannot be told.
         """
         before, after, sent, absent, before_lacks = change
+        name = place.row((compiled.table.database, compiled.table.name))
         # An image that lacks columns is none of the row before.
         was = None if before is None or before_lacks else Raw(_encoder.encode(before))
         full = None if after is None else Raw(_encoder.encode(after))
@@ -69,16 +78,16 @@ class Teller:
             assert after is not None
             key = _key(compiled, after, full)
             event = self._event(
-                *(Operation.INSERT, compiled, place, key), after=after, full=full, absent=absent
+                *(Operation.INSERT, compiled, place, key, name), after=after, full=full, absent=absent
             )
             return [event]
         old = _key(compiled, before, was)
         if after is None:
-            return [self._event(Operation.DELETE, compiled, place, old, before=before, was=was)]
+            return [self._event(Operation.DELETE, compiled, place, old, name, before=before, was=was)]
         new = _key(compiled, after, full)
         if new[1] == old[1]:
             event = self._event(
-                *(Operation.UPDATE if absent else Operation.REPLACE, compiled, place, new),
+                *(Operation.UPDATE if absent else Operation.REPLACE, compiled, place, new, name),
                 before=before,
                 was=was,
                 after=after,
@@ -87,9 +96,9 @@ class Teller:
                 updated=_updated(after, sent or (), compiled.key) if absent else None,
             )
             return [event]
-        gone = self._event(Operation.DELETE, compiled, place, old, before=before, was=was)
+        gone = self._event(Operation.DELETE, compiled, place, old, name, before=before, was=was)
         come = self._event(
-            *(Operation.INSERT, compiled, place, new), after=after, full=full, absent=absent
+            *(Operation.INSERT, compiled, place, new, f"{name}:new"), after=after, full=full, absent=absent
         )
         assert gone.origin is not None
         assert come.origin is not None
@@ -138,6 +147,7 @@ class Teller:
         compiled: CompiledTable,
         place: Place,
         key: tuple[str, Raw, Any],
+        name: str,
         *,
         before: Document | None = None,
         was: Raw | None = None,
@@ -154,8 +164,8 @@ class Teller:
         else:
             tenant = self._rule.of(key[2], after=after, before=before)
         return ChangeEvent(
-            # As `event_id` of the transaction and the number, which is what a position is.
-            event_id=_digest(b"%b%b" % (self._id_head, position.encode())),
+            # As `event_id` of the row's name.
+            event_id=_digest(b"%b%b:0" % (self._id_head, name.encode())),
             source=self._source,
             database=database,
             tenant=tenant,
@@ -185,7 +195,7 @@ class Teller:
         position, ordinal = place.next()
         said = {"ns": {"db": database, "coll": name}, **facts}
         return SchemaEvent(
-            event_id=event_id(self._source, place.gtid, ordinal),
+            event_id=event_id(self._source, place.row(table), 0),
             source=self._source,
             database=database,
             tenant=control_tenant(self._tenant, database=database, source=self._source),
