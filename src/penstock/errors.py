@@ -43,6 +43,7 @@
     │   ├── TrailSlowError           a query took longer than it may
     │   ├── TrailMissingError        nothing was written to it yet
     │   ├── TrailMovedError          transient: an erasure got ahead of a large commit
+    │   ├── TrailBehindError         transient: it lacks what its writer wrote, as after a restore
     │   ├── TrailTakenError          another writer, or another source, has the trail
     │   └── TrailConflictError       another record has the id of one that is to be written
     ├── TriggerError                 a trigger cannot go on; its checkpoint stands
@@ -527,8 +528,21 @@ class TrailMovedError(AuditError):
 
     def __init__(self, *, trail: str) -> None:
         super().__init__(
-            f"trail of {trail}: an erasure was added while a large commit was on its way; nothing "
-            f"of the commit was made visible, and it is written again behind it"
+            f"trail of {trail}: an erasure was added while a large commit was on its way. Nothing "
+            f"of the commit was made visible, and it is written again behind the erasure."
+        )
+
+
+class TrailBehindError(AuditError):
+    """The trail lacks what its writer wrote: it was restored from a backup, or cut."""
+
+    code = "audit.behind"
+    transient = True
+
+    def __init__(self, *, trail: str) -> None:
+        super().__init__(
+            f"trail of {trail}: it lacks batches that this pipeline wrote, as after a restore from "
+            f"a backup. Nothing was added, and the log is read again from where the trail stands."
         )
 
 

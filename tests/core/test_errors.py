@@ -66,6 +66,10 @@ def test_only_what_may_pass_by_itself_is_transient() -> None:
     """The retry loop reads this; a lost position must never be retried away (invariant 4)."""
     transient = {error.code for error in TREE if error.transient}
     assert transient == {
+        "audit.behind",
+        "audit.busy",
+        "audit.moved",
+        "audit.unavailable",
         "checkpoint.unavailable",
         "log.full",
         "service.busy",

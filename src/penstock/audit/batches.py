@@ -1,8 +1,10 @@
 """Records as batches: their places, and what proves them. Pure."""
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
+import bson
 from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
@@ -10,6 +12,7 @@ from bson.raw_bson import RawBSONDocument
 from msgspec import Struct, structs
 
 from penstock.audit.chain import batch_hash, root_of
+from penstock.audit.entries import SPILLED_FIELDS
 from penstock.audit.packing import Entry
 from penstock.audit.records import with_place
 from penstock.audit.trail import Document, Head
@@ -71,7 +74,19 @@ def says_the_same(one: RawBSONDocument, stored: RawBSONDocument) -> bool:
     """
     if "erased" in stored:
         return bool(one["op"] == stored["op"])
-    return all(_bytes(one.get(name)) == _bytes(stored.get(name)) for name in ("op", "meta", "chg"))
+    if any(_bytes(one.get(name)) != _bytes(stored.get(name)) for name in ("op", "meta")):
+        return False
+    if "spilled" in one or "spilled" in stored:  # how much is spilled is a setting
+        return _values(one) == _values(stored)
+    return bool(_bytes(one.get("chg")) == _bytes(stored.get("chg")))
+
+
+def _values(record: RawBSONDocument) -> tuple[int, bytes]:
+    said: Any = record.get("spilled")
+    if said is not None:
+        return int(said["bytes"]), bytes(said["sha256"])
+    data = bson.encode({name: record[name] for name in SPILLED_FIELDS if name in record})
+    return len(data), hashlib.sha256(data).digest()
 
 
 def _bytes(value: Any) -> Any:

@@ -65,9 +65,13 @@ def bring_part(trail: Trail, name: str, *, now_ms: Callable[[], int]) -> None:
             raise
         _require_there(trail, records)
     batch = part["batch"]
-    trail.batches.with_options(codec_options=RAW).replace_one(
-        {"_id": batch["_id"]}, batch, upsert=True
-    )
+    try:
+        trail.batches.with_options(codec_options=RAW).insert_one(batch)
+    except DuplicateKeyError:
+        # Brought in before, and never written over: an erasure may have taken salts of it since.
+        known = trail.batches.find_one({"_id": batch["_id"], "hash": batch["hash"]}, {"_id": 1})
+        if known is None:
+            raise TrailConflictError(trail=trail.source, record=f"batch {batch['_id']}") from None
     trail.staging.update_one(
         {"_id": name}, {"$set": {"status": "committed", "committedAt": DatetimeMS(now_ms())}}
     )

@@ -1,6 +1,7 @@
 """Entries of the log, made ready to be written. Pure but for the salts."""
 
 import hashlib
+import time
 from typing import Any, Final
 
 import bson
@@ -17,9 +18,12 @@ SPILLED_FIELDS: Final = ("chg", "said")
 
 def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
     """The entry of a row (records.COLUMNS); a record over `bytes_max` has its values spilled."""
+    lone = row["commit"] is None  # a gap that the reader of the log made of what was trimmed
+    if lone:  # of no table, and dated by when it was found
+        found = {"ordinal": 0, "database": "", "collection": "", "timestamp": _now_ms()}
+        row = {**row, **found}
     record = record_of(row, tz=tz)
     check = (row["check"] or 0) & _U64
-    lone = row["commit"] is None  # a gap that the reader of the log made of what was trimmed
     place: dict[str, Any] = {
         "sequence": row["sequence"],
         "check": check,
@@ -33,6 +37,10 @@ def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
     if record is None:
         return Entry(**place, record=None)
     return Entry(**place, **made_ready(record, bytes_max=bytes_max))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def made_ready(record: Record, *, bytes_max: int) -> dict[str, Any]:

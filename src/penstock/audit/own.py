@@ -67,6 +67,8 @@ class Deed(Struct, frozen=True, kw_only=True):
         """Its places, ascending, with the digest of each where it keeps them."""
         kept = cut(self.digests, HASH_BYTES) if self.digests else None
         for number, place in enumerate(unpacked(self.packed)):
+            if place >= self.at:
+                return  # a deed is done to what was there: a forged one proves nothing
             yield place, None if kept is None else kept[number]
 
     @property
@@ -80,7 +82,7 @@ class Deed(Struct, frozen=True, kw_only=True):
 
     def holds(self, place: int) -> bool:
         """Whether a place is one of its own."""
-        return self.first <= place <= self.last and place in _all(self.packed)
+        return self.first <= place <= self.last and place < self.at and place in _all(self.packed)
 
 
 @lru_cache(maxsize=8)

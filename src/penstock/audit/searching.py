@@ -13,9 +13,10 @@ from penstock.audit.archives import Archives
 from penstock.audit.archiving import Table
 from penstock.audit.chain import ERASED_SALT, HASH_BYTES, SALT_BYTES, content_digest
 from penstock.audit.checks import cut_of, leaf_seen, seen
+from penstock.audit.fold import EXACT
 from penstock.audit.own import OWN, PLACES_MAX
 from penstock.audit.reading import Reader
-from penstock.audit.trail import TOLERANT, Document, Head
+from penstock.audit.trail import Document, Head
 from penstock.audit.values import value_of
 from penstock.errors import AuditError
 
@@ -157,7 +158,8 @@ class Search:
         if self._key.document is None:
             table = self._table
             wanted = {"meta.db": table.db, "meta.tbl": table.tbl, "meta.pk_text": self._key.text}
-            keys = self._reader.call(lambda: self._reader.trail.records.distinct("meta.pk", wanted))
+            exact = self._reader.trail.records.with_options(codec_options=EXACT)
+            keys = self._reader.call(lambda: exact.distinct("meta.pk", wanted))
         for one in self._found.values():
             key = _plain(one.record["meta"]["pk"])
             if key not in keys:
@@ -221,4 +223,4 @@ def _tells(record: RawBSONDocument, keys: list[Document]) -> bool:
 
 
 def _plain(document: RawBSONDocument) -> Document:
-    return bson.decode(document.raw, TOLERANT)  # pyright: ignore[reportUnknownMemberType]
+    return bson.decode(document.raw, EXACT)  # pyright: ignore[reportUnknownMemberType]

@@ -11,7 +11,7 @@ from msgspec import Struct
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
@@ -29,6 +29,7 @@ TOLERANT: Final[CodecOptions[Document]] = CodecOptions(
 )
 """Documents for people: times with a zone, and those beyond Python's as milliseconds."""
 VERSION: Final = 1
+_INDEX_OPTIONS_CONFLICT: Final = 85
 
 
 class Staged(Struct, frozen=True, kw_only=True):
@@ -82,6 +83,7 @@ class Trail:
             self.client: MongoClient[Document] = MongoClient(
                 config.uri.get_secret_value(),
                 appname="penstock",
+                readPreference="primary",  # whatever the uri says: others may be behind
                 tz_aware=True,
                 datetime_conversion="DATETIME_AUTO",
                 timeoutMS=int(config.answer_seconds * 1000),
@@ -132,11 +134,15 @@ class Trail:
             self.records.create_index(list(keys.items()))
         self.records.create_index([("at", 1)], unique=True)
         self.staging.create_index([("status", 1)])
-        self.staging.create_index(
-            # Only what is in the trail has the field, so nothing that is pending expires (A8).
-            [("committedAt", 1)],
-            expireAfterSeconds=self.config.staged_days * 86_400,
-        )
+        # Only what is in the trail has the field, so nothing that is pending expires (A8).
+        seconds = self.config.staged_days * 86_400
+        try:
+            self.staging.create_index([("committedAt", 1)], expireAfterSeconds=seconds)
+        except OperationFailure as error:
+            if error.code != _INDEX_OPTIONS_CONFLICT:
+                raise
+            index = {"keyPattern": {"committedAt": 1}, "expireAfterSeconds": seconds}
+            self.database.command("collMod", self.staging.name, index=index)
 
 
 RECORD_INDEXES: Final[tuple[dict[str, int], ...]] = (

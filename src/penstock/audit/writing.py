@@ -27,7 +27,7 @@ from penstock.audit.heads import place_of, refuse_others, unmoved
 from penstock.audit.outages import Patience
 from penstock.audit.packing import Ended, Entry, Part, Place, Step
 from penstock.audit.trail import Document, Head, Staged, Trail, document_of_head
-from penstock.errors import TrailConflictError, TrailMovedError, TrailTakenError
+from penstock.errors import TrailBehindError, TrailConflictError, TrailMovedError, TrailTakenError
 from penstock.telemetry import AUDIT_KNOWN, AUDIT_PENDING_PARTS, AUDIT_RECORDS
 
 logger = structlog.get_logger(__name__)
@@ -149,7 +149,8 @@ class Writer:
             mine = structs.replace(head, epoch=head.epoch + 1)
             moved = self._trail.heads.update_one(
                 {"_id": head.source, "epoch": Int64(head.epoch)},
-                {"$set": {"epoch": Int64(mine.epoch)}},
+                # A trail that leaves some out from here on cannot have them again (refuse_others).
+                {"$set": {"epoch": Int64(mine.epoch), "collections": list(self._head.collections)}},
             )
             # What the older one did before is there; only now is it known to be all.
             found = self._trail.head()
@@ -307,8 +308,18 @@ class Writer:
         head = self._trail.head()
         if head is None or head.staged is not None or head.epoch != self._head.epoch:
             raise self._overtaken()
+        if not self._goes_on(head):
+            raise TrailBehindError(trail=self._trail.source)
         self._head = head
         self._retires = self._has_retired()
+
+    def _goes_on(self, head: Head) -> bool:
+        """Whether a head stands behind what we wrote: after a restore from a backup it does not."""
+        mine = self._head
+        if mine.batch == 0 or head.batch < mine.batch:
+            return mine.batch == 0
+        last = {"_id": Int64(mine.batch), "hash": Binary(mine.hash)}
+        return self._trail.batches.find_one(last, {"_id": 1}) is not None
 
     def _overtaken(self) -> TrailTakenError:
         return TrailTakenError(
@@ -444,7 +455,11 @@ class Writer:
             {"gtid": 1, "file": 1, "pos": 1, "_id": 0},
         )
         moved = self._trail.heads.replace_one(
-            {"_id": after.source, "staged.hash": Binary(staged.hash)},
+            {
+                "_id": after.source,
+                "staged.hash": Binary(staged.hash),
+                "epoch": Int64(after.epoch),
+            },
             self._stored(after, told or {}),
         )
         if moved.matched_count == 0:

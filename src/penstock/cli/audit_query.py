@@ -21,6 +21,11 @@ _PAGE: Final = 1_000
 _OUTPUT = "What is written"
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("query")(command)
+
+
 def command(
     name: options.NameArgument,
     config: output.ConfigOption = output.DEFAULT_CONFIG,

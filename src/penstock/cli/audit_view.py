@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from penstock.cli.audit_lines import Lines
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("view")(command)
+
+
 def command(
     name: options.NameArgument,
     config: output.ConfigOption = output.DEFAULT_CONFIG,

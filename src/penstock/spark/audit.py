@@ -86,7 +86,10 @@ class AuditTarget:
             patience=self._patience,
             collections=self._config.collections,
         )
-        head = self._writer.open()
+        try:
+            head = self._writer.open()
+        except StoppedError:
+            raise TargetStoppedError from None
         after = decide_start(
             self._pipeline, head.progress, bounds, knowingly=self._config.start == "oldest"
         )

@@ -171,7 +171,10 @@ class _Runner:
         """One run of the query. Returns when it is done or told to stop."""
         with LogClient(self._endpoint) as client:
             bounds = client.bounds()
-        after = self._target.start(bounds)
+        try:
+            after = self._target.start(bounds)
+        except TargetStoppedError:
+            return
         self._raised = None
         with scratch_folder() as checkpoint:
             query = self._start(after, Path(checkpoint), once=once)

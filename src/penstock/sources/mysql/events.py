@@ -45,7 +45,8 @@ class Place:
         by its number among those of its table in the transaction."""
         number = self._of_tables.get(table, 0)
         self._of_tables[table] = number + 1
-        return f"{self.gtid}:{table[0]}.{table[1]}:{number}"
+        # The length keeps apart names that meet at another point.
+        return f"{self.gtid}:{len(table[0])}:{table[0]}.{table[1]}:{number}"
 
     def next(self) -> tuple[str, int]:
         """The position of the next event, which is its place in the transaction, and its number."""
@@ -78,12 +79,17 @@ class Teller:
             assert after is not None
             key = _key(compiled, after, full)
             event = self._event(
-                *(Operation.INSERT, compiled, place, key, name), after=after, full=full, absent=absent
+                *(Operation.INSERT, compiled, place, key, name),
+                after=after,
+                full=full,
+                absent=absent,
             )
             return [event]
         old = _key(compiled, before, was)
         if after is None:
-            return [self._event(Operation.DELETE, compiled, place, old, name, before=before, was=was)]
+            return [
+                self._event(Operation.DELETE, compiled, place, old, name, before=before, was=was)
+            ]
         new = _key(compiled, after, full)
         if new[1] == old[1]:
             event = self._event(
@@ -98,7 +104,10 @@ class Teller:
             return [event]
         gone = self._event(Operation.DELETE, compiled, place, old, name, before=before, was=was)
         come = self._event(
-            *(Operation.INSERT, compiled, place, new, f"{name}:new"), after=after, full=full, absent=absent
+            *(Operation.INSERT, compiled, place, new, f"{name}:new"),
+            after=after,
+            full=full,
+            absent=absent,
         )
         assert gone.origin is not None
         assert come.origin is not None

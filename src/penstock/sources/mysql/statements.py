@@ -183,7 +183,11 @@ def writes_in_place(statement: str, table: Name) -> bool:
             continue
         if names[at] == name and (first == at or names[first] == database):
             return True
-        if verbs[0] == "INSERT" and signs[at] not in _BEFORE_TABLES and signs[at + 1 : at + 2] != ["."]:
+        if (
+            verbs[0] == "INSERT"
+            and signs[at] not in _BEFORE_TABLES
+            and signs[at + 1 : at + 2] != ["."]
+        ):
             return False  # it writes to this one alone
     return False
 
