@@ -304,13 +304,19 @@ def test_a_datetime_is_written_as_it_is(parts: tuple[int, ...], digits: int, mic
 
 
 def test_an_event_is_known_by_its_transaction_and_its_number(written: list[bytes]) -> None:
-    """A1: whatever it is made from on the way."""
+    """A1: among the rows of its table, whatever it is made from on the way."""
+    numbers: dict[tuple[str, str], int] = {}
     for event in read(written):
         if not isinstance(event, ChangeEvent):
             continue
-        gtid, _, number = event.position.rpartition(":")
-        assert event.event_id == event_id("db", gtid, int(number))
+        gtid = event.position.rpartition(":")[0]
         assert event.transaction == gtid
+        of_table = f"{gtid}:{len(event.database)}:{event.database}.{event.collection}"
+        second = b'"movedFrom"' in bytes(event.origin or b"")
+        number = numbers.get((gtid, of_table), -1) + (not second)
+        numbers[gtid, of_table] = number
+        name = f"{of_table}:{number}" + (":new" if second else "")
+        assert event.event_id == event_id("db", name, 0)
 
 
 def test_rows_without_columns_are_refused() -> None:
