@@ -92,7 +92,7 @@ soak: servers ## The long runs: faults injected for hours
 
 .PHONY: bench
 bench: servers ## Every benchmark under bench/
-	@for bench in bench/*/run.py bench/audit/query.py; do echo "== $$bench"; PYTHONPATH=. $(BIN)/python "$$bench"; done
+	@for bench in bench/*/run.py bench/audit/query.py bench/zero/cache.py; do echo "== $$bench"; PYTHONPATH=. $(BIN)/python "$$bench"; done
 
 # ------------------------------------------------------------------- using it
 

@@ -21,9 +21,18 @@ from pydantic.fields import FieldInfo
 from penstock.cli.config import Settings, config_class, known_sources
 from penstock.config import Bytes, Seconds
 from penstock.errors import PenstockError
+from penstock.serve.access import TlsConfig
+from penstock.serve.captures.config import CapturesConfig, GraphqlConfig
 from penstock.serve.config import ServeConfig
 from penstock.serve.dynamodb.config import CapturedConfig
+from penstock.serve.zero.config import ZeroConfig
 from penstock.spark.config import TARGETS, PipelineConfig
+from penstock.zero.config import (
+    ZeroColumnConfig,
+    ZeroSourceConfig,
+    ZeroSystemTableConfig,
+    ZeroTableConfig,
+)
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "configuration.md"
 HEAD = """# Configuration
@@ -50,6 +59,7 @@ WORDS: dict[Any, str] = {
     datetime: "time with its zone",
     AwareDatetime: "time with its zone",
     type(None): "",
+    Any: "anything",
 }
 
 
@@ -59,7 +69,15 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
         if inspect.isclass(kind) and issubclass(kind, BaseModel):
             yield name, kind
             if kind is ServeConfig:
+                yield "serve.captures", CapturesConfig
+                yield "serve.captures.graphql", GraphqlConfig
                 yield "serve.dynamodb", CapturedConfig
+                yield "serve.tls", TlsConfig
+                yield "serve.zero", ZeroConfig
+                yield "serve.zero.tables.NAME", ZeroTableConfig
+                yield "serve.zero.tables.NAME.columns.NAME", ZeroColumnConfig
+                yield "serve.zero.sources.NAME", ZeroSourceConfig
+                yield "serve.zero.clients], [serve.zero.mutations", ZeroSystemTableConfig
         elif name == "sources":
             for type_, point in sorted(known_sources().items()):
                 source = config_class(point.load())
@@ -79,7 +97,7 @@ def is_of(annotation: Any, primitive: Any) -> bool:
 
 def written(value: Any, annotation: Any) -> str:
     """A default as it would stand in the file."""
-    if value is None or isinstance(value, BaseModel) or value in ((), {}):
+    if value is None or isinstance(value, BaseModel) or value in ((), {}, []):
         return "–"
     if is_of(annotation, Seconds) and isinstance(value, int | float):
         return f"`{_with_unit(round(value * 1000), DURATIONS)}`"
@@ -119,7 +137,7 @@ def values(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         said = dict.fromkeys(filter(None, map(values, arguments)))
         return " or ".join(said)
-    if origin is tuple:
+    if origin in (tuple, list):
         return f"list of {values(arguments[0])}"
     if origin is dict:
         return f"table of {values(arguments[1])}"
@@ -154,7 +172,7 @@ def settings(kind: type[BaseModel]) -> list[str]:
         )
         may_be = (values(hints[name]) + limits(field, hints[name])).replace("|", "\\|")
         means = field.description.replace("|", "\\|")
-        lines.append(f"| `{name}` | {default} | {may_be} | {means} |")
+        lines.append(f"| `{field.alias or name}` | {default} | {may_be} | {means} |")
     return lines
 
 
@@ -181,7 +199,7 @@ def error_table() -> list[str]:
 def generated() -> str:
     parts = [HEAD]
     for name, kind in sections():
-        title = name if "]" in name else f"{name}]"
+        title = name if "] " in name else f"{name}]"
         parts += ["", f"## [{title}", "", inspect.getdoc(kind) or "", "", *settings(kind)]
     parts += [
         "",

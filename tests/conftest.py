@@ -5,6 +5,7 @@ import signal
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from functools import cache
 from typing import Any, TypeVar
 
 import pytest
@@ -13,17 +14,21 @@ from hypothesis import settings
 from pymongo import MongoClient
 
 from penstock.testing.servers import (
+    ZERO,
     EtcdServer,
     MariaDbServer,
+    MariaDbVersion,
     MongoReplicaSet,
     MySqlServer,
+    PostgresServer,
     ServerUnavailableError,
 )
 
 SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
-    | {"mariadb", "mariadb_database", "start_mariadb"}
+    | {"mariadb", "mariadb_database", "mariadbs", "start_mariadb"}
     | {"mysql", "mysql_database", "start_mysql"}
+    | {"postgres", "start_postgres", "zero_state"}
 )
 Server = TypeVar("Server", bound=AbstractContextManager[Any])
 
@@ -61,8 +66,9 @@ def started(stack: ExitStack, server: Server) -> Server:
     try:
         stack.enter_context(server)
     except ServerUnavailableError as error:
-        # MySQL is in no stable Debian: its leg alone may be left out, with the reason printed.
-        must = not isinstance(server, MySqlServer)
+        # Those of another Debian than the system's may be left out, with the reason printed.
+        beside = isinstance(server, MariaDbServer) and server.version != "system"
+        must = not (beside or isinstance(server, MySqlServer))
         if must and "true" in (os.environ.get("CI"), os.environ.get("PENSTOCK_SERVERS_REQUIRED")):
             pytest.fail(str(error))
         pytest.skip(str(error))
@@ -128,10 +134,29 @@ def start_etcd() -> Iterator[Callable[..., EtcdServer]]:
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDbServer]:
-    """One MariaDB, shared: keep to a database of your own, set nothing global, and kill nothing."""
+def mariadbs() -> Iterator[Callable[[MariaDbVersion], MariaDbServer]]:
+    """One MariaDB of each version, shared, started when it is first asked for."""
     with ExitStack() as stack:
-        yield started(stack, MariaDbServer())
+
+        @cache
+        def of(version: MariaDbVersion) -> MariaDbServer:
+            return started(stack, MariaDbServer(version=version))
+
+        yield of
+
+
+@pytest.fixture(scope="session")
+def mariadb_version(request: pytest.FixtureRequest) -> MariaDbVersion:
+    """Of the MariaDBs of a test. A folder of tests may have them run on several."""
+    return getattr(request, "param", "system")
+
+
+@pytest.fixture(scope="session")
+def mariadb(
+    mariadb_version: MariaDbVersion, mariadbs: Callable[[MariaDbVersion], MariaDbServer]
+) -> MariaDbServer:
+    """One MariaDB, shared: keep to a database of your own, set nothing global, and kill nothing."""
+    return mariadbs(mariadb_version)
 
 
 @pytest.fixture
@@ -145,11 +170,12 @@ def mariadb_database(mariadb: MariaDbServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def start_mariadb() -> Iterator[Callable[..., MariaDbServer]]:
+def start_mariadb(mariadb_version: MariaDbVersion) -> Iterator[Callable[..., MariaDbServer]]:
     """Start MariaDBs of this test's own, with MariaDbServer's options; kill what you like."""
     with ExitStack() as stack:
 
         def start(**options: Any) -> MariaDbServer:
+            options.setdefault("version", mariadb_version)
             return started(stack, MariaDbServer(**options))
 
         yield start
@@ -181,3 +207,35 @@ def start_mysql() -> Iterator[Callable[..., MySqlServer]]:
             return started(stack, MySqlServer(**options))
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL, shared: keep to databases of your own, set nothing global, and kill
+    nothing."""
+    with ExitStack() as stack:
+        yield started(stack, PostgresServer())
+
+
+@pytest.fixture
+def start_postgres() -> Iterator[Callable[..., PostgresServer]]:
+    """Start PostgreSQLs of this test's own, with PostgresServer's options; kill what you like."""
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> PostgresServer:
+            return started(stack, PostgresServer(**options))
+
+        yield start
+
+
+@pytest.fixture
+def zero_state(postgres: PostgresServer) -> PostgresServer:
+    """Where zero-caches of a test keep their state. Not installed: fail where required, else
+    skip."""
+    try:
+        ZERO.program()
+    except ServerUnavailableError as error:
+        if "true" in (os.environ.get("CI"), os.environ.get("PENSTOCK_SERVERS_REQUIRED")):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    return postgres

@@ -7,9 +7,11 @@ A durable log that another process serves holds them; MongoDB is a replica set o
 machine, with w: majority and j: true.
 
 The peer is `insert_many` of the very same records, without transactions, places, leaves or a head,
-by the same number of records at once and with the same write concern: what MongoDB takes at best
-from one writer. Then events come at a steady rate, and each event's lag is from its commit until
-the head shows it: an event between two heads is taken to have come evenly between them.
+by as many records at once and with the same write concern: what MongoDB takes at best
+from one writer, without the indexes of the trail and with them. Beside it is its writer alone,
+on records that are ready, and all of it, from the log through Spark in a warm session. Then
+events come at a steady rate, and each event's lag is from its commit until the head shows it: an
+event between two heads is taken to have come evenly between them.
 """
 
 import argparse
@@ -18,18 +20,22 @@ import multiprocessing
 import tempfile
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Raw, structs
-from pymongo import MongoClient
-from pymongo.write_concern import WriteConcern
 from rich.console import Console
 from rich.table import Table
 
 from bench.events import change, fill
 from bench.spark_read.run import serve
+from penstock.audit.entries import made_ready
+from penstock.audit.outages import Patience
+from penstock.audit.packing import Entry, Place, Whole
+from penstock.audit.trail import Trail
+from penstock.audit.writing import Writer
 from penstock.event import ChangeEvent, Commit, Operation
 from penstock.log import LmdbLog, LogConfig
 from penstock.spark.config import AuditPipelineConfig
@@ -75,14 +81,14 @@ def config_of(
 
 
 def into_trail(
-    spark: "SparkSession", endpoint: str, mongo: MongoReplicaSet, batch: int
+    spark: "SparkSession", endpoint: str, mongo: MongoReplicaSet, batch: int, *, database: str
 ) -> tuple[float, float]:
     """Seconds from start to stop, and of them inside batches."""
     inside: list[PipelineProgress] = []
     started = time.perf_counter()
     run_pipeline(
         "bench",
-        config_of(mongo, f"trail_{batch}", batch),
+        config_of(mongo, database, batch),
         endpoint,
         spark=spark,
         once=True,
@@ -91,17 +97,41 @@ def into_trail(
     return time.perf_counter() - started, sum(one.seconds for one in inside)
 
 
-def bare(mongo: MongoReplicaSet, batch: int) -> float:
+def bare(mongo: MongoReplicaSet, batch: int, *, indexes: bool) -> float:
     """Seconds that MongoDB takes for the records alone."""
-    with MongoClient[dict[str, Any]](mongo.uri) as client:
-        records = list(client[f"trail_{batch}"]["row_changes"].find())
-        plain = client["bare"].get_collection(
-            f"records_{batch}", write_concern=WriteConcern("majority", j=True)
-        )
+    with closing(trail_of(mongo, f"bare_{batch}_{indexes}", batch)) as trail:
+        if indexes:
+            trail.create_indexes()
+        with closing(trail_of(mongo, f"trail_{batch}", batch)) as written:
+            records = list(written.raw_records.find().sort("at", 1))
         started = time.perf_counter()
         for at in range(0, len(records), batch):
-            plain.insert_many(records[at : at + batch])
+            trail.raw_records.insert_many(records[at : at + batch])
         return time.perf_counter() - started
+
+
+def alone(mongo: MongoReplicaSet, batch: int) -> float:
+    """Seconds that the trail's writer takes for the same records, when they are ready."""
+    entries: list[Entry] = []
+    with closing(trail_of(mongo, f"trail_{batch}", batch)) as written:
+        records = written.raw_records.find().sort("at", 1)
+        for number, record in enumerate(records, 1):
+            ready = made_ready(
+                {name: value for name, value in record.items() if name != "at"}, bytes_max=1 << 23
+            )
+            entries.append(Entry(number, 0, number, 1, 0, str(record["_id"]), **ready))
+    steps = [Whole(entries[at : at + batch], Place(at, 0)) for at in range(0, len(entries), batch)]
+    with closing(trail_of(mongo, f"alone_{batch}", batch)) as trail:
+        patience = Patience(trail.source, trail.config, stopping=threading.Event())
+        writer = Writer(trail, "bench", patience=patience)
+        writer.open()
+        started = time.perf_counter()
+        writer.write(steps, marker=str)
+        return time.perf_counter() - started
+
+
+def trail_of(mongo: MongoReplicaSet, database: str, batch: int) -> Trail:
+    return Trail("shop", config_of(mongo, database, batch))
 
 
 def feed(path: Path, rate: int, seconds: float, stopped: Any) -> None:
@@ -180,14 +210,20 @@ def main() -> None:
                 master="local[2]",
                 settings={"spark.log.level": "ERROR", "spark.local.dir": scratch},
             )
+            into_trail(spark, endpoint, mongo, 100, database="warm")
             for batch in (100, 1000):
-                whole, inside = into_trail(spark, endpoint, mongo, batch)
-                peer = bare(mongo, batch)
-                for what, seconds in (("start to stop", whole), ("inside batches", inside)):
+                whole, inside = into_trail(spark, endpoint, mongo, batch, database=f"trail_{batch}")
+                peer = bare(mongo, batch, indexes=False)
+                for what, seconds in (
+                    ("peer", peer),
+                    ("peer, with the trail's indexes", bare(mongo, batch, indexes=True)),
+                    ("the trail's writer alone", alone(mongo, batch)),
+                    ("through Spark, inside batches", inside),
+                    ("through Spark, start to stop", whole),
+                ):
                     rate = arguments.events / seconds
-                    name = f"trail, {batch} records at once, {what}"
+                    name = f"{batch:,} at once: {what}"
                     table.add_row(name, f"{rate:,.0f}", f"{peer / seconds:.2f}")
-                table.add_row(f"peer, {batch} at once", f"{arguments.events / peer:,.0f}", "1.00")
             found = lags(
                 *(spark, endpoint, mongo, folder / "log"), arguments.rate, arguments.seconds
             )

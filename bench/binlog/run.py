@@ -1,4 +1,4 @@
-"""Capture of MariaDB: rows in bulk and single-row transactions, against mysql-replication.
+"""Capture of MariaDB: rows in bulk and single-row transactions, against mysql-replication (S3).
 
 One MariaDB, one binlog, read over TCP by turns: by mysql-replication 1.0.17 with nothing done to
 its rows, by our session to events as the log takes them (documents and keys are JSON then, with ids

@@ -24,17 +24,24 @@
     │   └── OutdatedLogError         the log is an older copy of the one that was published
     ├── DocumentMisfitError          a document does not fit the columns that a reader declared
     ├── ServiceUnavailableError      transient: the Penstock service does not answer
-    │   └── ServiceBusyError         it serves as many readers as it may
+    │   ├── ServiceBusyError         it serves as many readers as it may
+    │   └── RateLimitedError         this client asks more often than it may
+    ├── AccessError                  whoever asks may not have what they ask for
+    │   ├── UnauthenticatedError     nothing that they brought says who they are, or not any more
+    │   └── ForbiddenError           they are known, and may not do this
     ├── RequestError                 the service cannot do what a reader asks
     │   ├── StateIncompleteError     not all current rows of what it asks for are known
+    │   ├── HistoryUnknownError      what a document was there cannot be told
     │   ├── StateFailedError         the current rows are not kept up, on a defect
     │   └── RowsOvertakenError       what follows the rows was trimmed while they were sent
+    ├── CapturesIncompleteError      a transaction came without some of what its header counts
     ├── ProgramError                 the program that consumes did not process a change
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
     │   ├── IncompleteCommitError    a batch does not hold what was captured
     │   ├── ChangesLostError         changes that the target needs were lost upstream
     │   ├── HistoryTrimmedError      the log no longer has what a new pipeline must begin with
     │   ├── PipelineChangedError     its target is not the one that its configuration describes
+    │   ├── PartialViewError         its token does not show everything of its source
     │   └── BatchTooLargeError       a batch is more than the driver may hold
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
@@ -52,12 +59,17 @@
     │   ├── TriggerStreamEndedError  its stream ended, and all of it was handled
     │   ├── TriggerStreamGoneError   its stream is not there
     │   └── TriggerStreamChangedError    its checkpoint is of another stream
+    ├── ZeroError                    a shard of Zero cannot be told of its tables' changes
+    │   ├── MisfitError              a value does not fit the column that it is for
+    │   ├── DocumentUnknownError     a row is there, and its document is not known
+    │   └── ResetError               its tables cannot be followed any further; it begins anew
     └── ProgressError                a reader's marker cannot be resumed from
         ├── TrimmedError             retention removed what follows it
         ├── StreamChangedError       it belongs to another log, or to one since restored
         ├── AheadError               it is ahead of this log
         ├── MalformedProgressError   it is not a marker
-        └── GapError                 changes were lost, and the reader did not ask to be told so
+        ├── GapError                 changes were lost, and the reader did not ask to be told so
+        └── RenamedError             the name that is followed means something else from here on
 
 `code` is stable: metrics, wire status, exit codes and docs share it. The retry loop reads
 `transient`, never the message. A message says what happened, what is safe and what to do next.
@@ -320,10 +332,56 @@ class ServiceBusyError(ServiceUnavailableError):
 
     code = "service.busy"
 
-    def __init__(self, *, readers_max: int) -> None:
+    def __init__(self, *, readers_max: int, setting: str = "max_connections under [serve]") -> None:
         super().__init__(
             f"{readers_max} readers are connected, and no more are allowed. The others are not "
-            f"affected. Try again later, or raise max_connections under [serve]."
+            f"affected. Try again later, or raise {setting}."
+        )
+
+
+class RateLimitedError(ServiceUnavailableError):
+    """This client asks more often, or at more places at once, than one client may."""
+
+    code = "service.limited"
+
+    def __init__(self, *, what: str, wait_seconds: float = 1.0) -> None:
+        self.wait_seconds = wait_seconds
+        super().__init__(
+            f"{what} is the limit of one client, and it is reached. The others are not affected, "
+            f"and what you processed is safe. Try again in a moment, or raise it under [access]."
+        )
+
+
+class AccessError(PenstockError):
+    """Whoever asks may not have what they ask for; nothing was sent."""
+
+    code = "access"
+    exit_code = 12
+
+
+class UnauthenticatedError(AccessError):
+    """Nothing that came with the request says who asks. One sentence for every reason, so that it
+    tells nobody which tokens there are, or were."""
+
+    code = "access.unauthenticated"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this service wants to know who asks, and nothing that came with the request says so: "
+            "no token, or one that is not valid, or not any more. What you processed is safe. "
+            "Bring a token of `penstock access create`."
+        )
+
+
+class ForbiddenError(AccessError):
+    """Whoever asks is known, and has no grant for it."""
+
+    code = "access.forbidden"
+
+    def __init__(self, *, verb: str) -> None:
+        super().__init__(
+            f"this needs the verb '{verb}', which your token does not have. Nothing was sent. Ask "
+            f"whoever runs the service for one that has."
         )
 
 
@@ -347,10 +405,36 @@ class StateFailedError(RequestError):
         )
 
 
+class CapturesIncompleteError(PenstockError):
+    """A subscription got fewer captures of a transaction, or more, than its header counts (E11)."""
+
+    code = "captures.incomplete"
+    exit_code = 5
+
+    def __init__(self, *, request: str, version: int, matched: int, got: int) -> None:
+        super().__init__(
+            f"request {request}: {matched} changes of commit {version} match, and {got} came. What "
+            f"came of earlier commits is whole. Throw away what came of this one and subscribe "
+            f"again behind the commit before it; if it comes so again, please report it."
+        )
+
+
 class ProgramError(PenstockError):
     """The program that consumes did not process a change; its progress was not saved."""
 
     code = "program"
+
+
+class HistoryUnknownError(RequestError):
+    """What a document was at a place cannot be told from what is kept."""
+
+    code = "history.unknown"
+
+    def __init__(self, *, why: str) -> None:
+        super().__init__(
+            f"what the document was there is not known: {why}. Nothing was sent. Ask for a later "
+            f"place; `penstock snapshot` copies what the log does not have, for the future."
+        )
 
 
 class StateIncompleteError(RequestError):
@@ -457,6 +541,22 @@ class PipelineChangedError(PipelineError):
         super().__init__(
             f"pipeline {pipeline} cannot go on where it stood: {change}. Nothing was written, and "
             f"what is in its tables is safe. Give the pipeline a new path, {remedy}."
+        )
+
+
+class PartialViewError(PipelineError):
+    """The service does not show a pipeline everything of its source, so no commit of it could be
+    proven complete; nothing was written."""
+
+    code = "pipeline.partial_view"
+
+    def __init__(self, *, source: str) -> None:
+        super().__init__(
+            f"the token of this pipeline does not show everything of the source {source!r}, so "
+            f"what is left out could not be told from what is lost. Nothing was written. Give it "
+            f"one of `penstock access create NAME --source {source}` with all verbs and nothing "
+            f"hidden; to keep columns out, leave them out at the source, or read with "
+            f"format('penstock')."
         )
 
 
@@ -645,6 +745,50 @@ class TriggerStreamChangedError(TriggerError):
         )
 
 
+class ZeroError(PenstockError):
+    """A shard of Zero cannot be told what changed; nothing was sent of it."""
+
+    code = "zero"
+
+
+class MisfitError(ZeroError):
+    """A value does not fit the column that it is for; nothing was made null, or rounded."""
+
+    code = "zero.misfit"
+
+    def __init__(
+        self, *, table: str, column: str, came: str, want: str, remedy: str, inferred: bool = False
+    ) -> None:
+        self.table = table
+        self.column = column
+        self.inferred = inferred
+        """Whether the column's type was inferred: from the rows that are there now, it would be
+        another one."""
+        super().__init__(
+            f"table {table}, column {column}: {came} came, and it is declared as {want}. Nothing "
+            f"was sent of the change, and the log keeps it. {remedy}"
+        )
+
+
+class DocumentUnknownError(ZeroError):
+    """A row is there, and its document is not known: its source did not send it with an update."""
+
+    code = "zero.document_unknown"
+
+    def __init__(self, *, source: str, collection: str) -> None:
+        super().__init__(
+            f"{source}/{collection}: a row is there whose document is not known, for its source "
+            f"did not send it with an update. Nothing was sent of it, and nothing is wrong in the "
+            f"log. Have the source look documents up, then run `penstock snapshot {source}`."
+        )
+
+
+class ResetError(ZeroError):
+    """A shard's tables cannot be followed any further: it has to begin anew."""
+
+    code = "zero.reset"
+
+
 class ProgressError(PenstockError):
     """A reader's marker cannot be resumed from."""
 
@@ -690,6 +834,13 @@ class AheadError(ProgressError):
             f"subscribe with an empty marker."
         )
 
+    @classmethod
+    def saying(cls, sentence: str) -> "AheadError":
+        """The error of something that is no marker, with a sentence of its own."""
+        error = cls(sequence=0, head=0)
+        error.args = (sentence,)
+        return error
+
 
 class MalformedProgressError(ProgressError):
     """Not a marker at all."""
@@ -722,3 +873,19 @@ class GapError(ProgressError):
         error = cls(after=after, description="")
         error.args = (sentence,)
         return error
+
+
+class RenamedError(ProgressError):
+    """A rename that this reader may not be shown took or filled the name that it follows."""
+
+    code = "RENAMED"
+
+    def __init__(self, *, after: str, collection: str) -> None:
+        """`collection` is the name that the reader knows."""
+        self.after = after
+        super().__init__(
+            f"a rename took or filled the name {collection}: from here on it means something else, "
+            f"and what it meant before is under another name, or gone. Everything before was "
+            f"delivered. Take what you have of it as of another collection; to follow the name, "
+            f"begin behind the marker: {after}"
+        )

@@ -199,6 +199,33 @@ SOURCE_OVER_QUOTA = Gauge(
     registry=REGISTRY,
 )
 
+ZERO_SHARDS = Gauge(
+    "penstock_zero_shards",
+    "Shards of Zero that are remembered, by what they are doing.",
+    ["state"],
+    registry=SERVE_REGISTRY,
+)
+ZERO_LAG_COMMITS = Gauge(
+    "penstock_zero_lag_commits",
+    "Commits of the log behind what the shard of Zero that lags most has acknowledged.",
+    registry=SERVE_REGISTRY,
+)
+ZERO_ROWS = Counter(
+    "penstock_zero_rows_total",
+    "Current rows that were sent to shards of Zero when they began.",
+    registry=SERVE_REGISTRY,
+)
+ZERO_MESSAGES = Counter(
+    "penstock_zero_messages_total",
+    "Messages of changes that were sent to shards of Zero.",
+    registry=SERVE_REGISTRY,
+)
+ZERO_RESETS = Counter(
+    "penstock_zero_resets_total",
+    "Shards of Zero that were told to begin anew.",
+    registry=SERVE_REGISTRY,
+)
+
 PIPELINE_ENTRIES = Counter(
     "penstock_pipeline_entries_total",
     "Entries of the log that a pipeline has applied.",

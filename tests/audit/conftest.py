@@ -7,7 +7,7 @@ import pytest
 
 from penstock.audit.trail import Trail
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, MongoStandalone
+from penstock.testing.servers import MongoReplicaSet, MongoStandalone, SqlServer
 from tests.audit.restoring import KEEP_MODE
 from tests.audit.support import trail_of
 from tests.conftest import started
@@ -39,10 +39,17 @@ def any_trail(request: pytest.FixtureRequest, mongo_database: str) -> Iterator[T
     made.close()
 
 
+@pytest.fixture(scope="session")
+def sql_server(request: pytest.FixtureRequest) -> SqlServer:
+    """The shared server that tables are in, and restored to: MariaDB, unless a test says both."""
+    found: SqlServer = request.getfixturevalue(getattr(request, "param", "mariadb"))
+    return found
+
+
 @pytest.fixture
-def db(mariadb: MariaDbServer) -> Iterator[Connected]:
+def db(sql_server: SqlServer) -> Iterator[Connected]:
     """A session; the databases that were made meanwhile are dropped."""
-    with mariadb.connect() as connection:
+    with sql_server.connect() as connection:
         before = {name for (name,) in run(connection, "SHOW DATABASES")}
         run(connection, KEEP_MODE)
         yield connection

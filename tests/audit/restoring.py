@@ -13,9 +13,9 @@ from penstock.audit.trail import Trail
 from penstock.cli import audit_restore
 from penstock.event import AnyEvent, ChangeEvent, kind_of
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import SqlServer
 from tests.audit.support import BYTES_MAX, marker, writer_of
-from tests.mysql.support import Story, caught_up, run, source_of
+from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.telling import follow
 
 
@@ -23,14 +23,21 @@ class Audited:
     """Databases of a server, and the trail of them."""
 
     def __init__(
-        self, server: MariaDbServer, trail: Trail, databases: Sequence[str], folder: Path
+        self,
+        server: SqlServer,
+        trail: Trail,
+        databases: Sequence[str],
+        folder: Path,
+        **options: Any,
     ) -> None:
         self.server = server
         self.trail = trail
         self.hides = ""
         """A line of the source's configuration."""
         self._folder = folder
-        self._source = source_of(server, include=[f"{name}.*" for name in databases])
+        self._databases = list(databases)
+        self._options = options
+        self._source = source_of(server, include=[f"{name}.*" for name in databases], **options)
         self._story = Story()
         self._sequence = 0
         self._items = 0
@@ -55,6 +62,12 @@ class Audited:
         )
         return path
 
+    def also(self, database: str) -> None:
+        """Capture another database, before it begins."""
+        self._databases.append(database)
+        include = [f"{name}.*" for name in self._databases]
+        self._source = source_of(self.server, include=include, **self._options)
+
     async def begin(self) -> None:
         """From here on everything is to be in the trail."""
         await follow(self._source, self._story, lambda _: True)
@@ -63,7 +76,15 @@ class Audited:
     async def catch_up(self) -> int:
         """Bring what the server has committed into the trail; returns the trail's last place."""
         await caught_up(self.server, self._source, self._story)
-        packer = Packer(events_max=100, bytes_max=BYTES_MAX, whole=True)
+        return self._written()
+
+    async def copied(self) -> int:
+        """As `catch_up`, up to the end of a copy."""
+        await follow(self._source, self._story, completed)
+        return self._written()
+
+    def _written(self) -> int:
+        packer = Packer(events_max=100, bytes_max=BYTES_MAX)
         writer = writer_of(self.trail)
         for row in self._rows():
             entry = entry_of(row, tz="Asia/Kolkata", bytes_max=BYTES_MAX)
@@ -136,11 +157,19 @@ def keep(db: Connected, database: str, reference: str) -> None:
     """A copy of all tables as they are now, made by the server itself."""
     run(db, f"CREATE DATABASE {reference}")
     for table in tables_of(db, database):
+        columns = ", ".join(f"`{column}`" for column in written(db, database, table))
         run(
             db,
             f"CREATE TABLE {reference}.`{table}` LIKE {database}.`{table}`",
-            f"INSERT INTO {reference}.`{table}` SELECT * FROM {database}.`{table}`",
+            f"INSERT INTO {reference}.`{table}` ({columns}) "
+            f"SELECT {columns} FROM {database}.`{table}`",
         )
+
+
+def written(db: Connected, database: str, table: str) -> list[str]:
+    """The columns that take values."""
+    described = run(db, f"SHOW COLUMNS FROM {database}.`{table}`")
+    return [str(name) for name, *_, extra in described if " GENERATED" not in str(extra)]
 
 
 KEEP_MODE = "SET sql_mode = 'ALLOW_INVALID_DATES,NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00'"

@@ -84,7 +84,7 @@ def entries(rows: Sequence[dict[str, Any]], *, bytes_max: int = BYTES_MAX) -> li
 def steps(
     rows: Sequence[dict[str, Any]], *, events_max: int = 100, bytes_max: int = BYTES_MAX
 ) -> Iterator[Step]:
-    packer = Packer(events_max=events_max, bytes_max=bytes_max, whole=True)
+    packer = Packer(events_max=events_max, bytes_max=bytes_max)
     for entry in entries(rows, bytes_max=bytes_max):
         yield from packer.add(entry)
     yield from packer.end()

@@ -1,5 +1,6 @@
 """A command in a real pseudo-terminal: keys go in, and what is on the screen is read."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -20,6 +21,10 @@ F1, F5, F9, F10 = "\x1bOP", "\x1b[15~", "\x1b[20~", "\x1b[21~"
 DOWN, UP, ESCAPE, ENTER, CLEAR = "\x1b[B", "\x1b[A", "\x1b", "\r", "\x15"
 
 
+_SETTLED = 0.05
+"""A picture is whole when nothing follows for so many seconds."""
+
+
 class Terminal:
     """A program whose whole screen is drawn anew each time."""
 
@@ -37,6 +42,8 @@ class Terminal:
         )
         self.settings = termios.tcgetattr(slave)
         self._slave = slave
+        # A character of several bytes may come in two reads: "→" is drawn once, and waited for.
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
         self.written = ""
 
     def resize(self, width: int, height: int, *, tell: bool = True) -> None:
@@ -48,22 +55,24 @@ class Terminal:
     def press(self, *keys: str) -> None:
         os.write(self._master, "".join(keys).encode())
 
-    def read(self) -> None:
-        """What was written since, if anything comes soon."""
-        ready, _, _ = select.select([self._master], [], [], 0.1)
+    def read(self, *, seconds: float = 0.1) -> bool:
+        """What was written since, if anything comes soon; whether anything did."""
+        ready, _, _ = select.select([self._master], [], [], seconds)
         if ready:
-            self.written += os.read(self._master, 1 << 16).decode(errors="replace")
+            self.written += self._text.decode(os.read(self._master, 1 << 16))
+        return bool(ready)
 
     @property
     def screen(self) -> list[str]:
-        """The lines of the last picture that is whole."""
+        """The lines of the last picture, so far as it came."""
         pictures = self.written.split(HOME)
         return [line.rstrip() for line in _CONTROL.sub("", pictures[-1]).splitlines()]
 
     def until(self, shows: Callable[[list[str]], bool]) -> list[str]:
         """Wait until the screen is as it should."""
         deadline = time.monotonic() + 60
-        while not shows(self.screen):
+        # Once more when nothing follows: half of a picture may be as it should, and end too early.
+        while not shows(self.screen) or self.read(seconds=_SETTLED) or not shows(self.screen):
             said = "\n".join(self.screen)
             assert time.monotonic() < deadline, f"the screen is:\n{said}\n{self.written[-3000:]!r}"
             assert self.process.poll() is None, f"it ended, with:\n{said}"
@@ -78,9 +87,11 @@ class Terminal:
         """Wait for the end; its exit code."""
         deadline = time.monotonic() + 60
         while self.process.poll() is None:
-            assert time.monotonic() < deadline
+            assert time.monotonic() < deadline, f"it goes on, with:\n{self.written[-3000:]!r}"
             self.read()
-        self.read()
+        # All that is left, in however many pieces the terminal hands it out.
+        while self.read(seconds=0):
+            continue
         return self.process.returncode
 
     def restored(self) -> bool:

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from bson.int64 import Int64
 
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import Archived, Table, archive, table_of
 from penstock.audit.erase import Eraser
+from penstock.audit.repair import Repairer
 from penstock.audit.retire import Retired, Retirer
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError
@@ -211,6 +213,61 @@ def test_a_driver_that_runs_meanwhile_adds_nothing_twice(trail: Trail, tmp_path:
     report = verify(trail, archives=(tmp_path,))
     assert sound(report)
     assert (report.last, report.retired) == (29, 19)
+
+
+@pytest.mark.parametrize("at", [Int64(3), Int64(28), Int64(99), Int64(-1), 2.5, 9, None, "x", [9]])
+def test_an_id_that_no_retirement_took_is_named(filled: Trail, tmp_path: Path, at: object) -> None:
+    """A26: whoever may write to the database would have a change left out that is to come."""
+    keep(filled, tmp_path)
+    retire(filled, tmp_path)
+    forged = row(30, after={"id": 30})
+    filled.retired.insert_one({"_id": forged["event_id"], "at": at})
+    report = verify(filled)
+    found = [(one.what, one.problem, one.id) for one in report.findings]
+    assert found == [("retirement", "inserted", forged["event_id"])]
+    filled.retired.delete_one({"_id": forged["event_id"]})
+    assert sound(verify(filled))
+
+
+def test_a_place_that_is_none_hides_no_other(
+    filled: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.audit.reading._TOGETHER", 2)
+    for name, at in (("a", [Int64(1)]), ("b", [Int64(2)]), ("c", Int64(99)), ("d", Int64(100))):
+        filled.retired.insert_one({"_id": name, "at": at})
+    assert sorted(one.id or "" for one in verify(filled).findings) == ["a", "b", "c", "d"]
+
+
+def test_the_id_of_a_retired_record_cannot_be_another(filled: Trail, tmp_path: Path) -> None:
+    """Neither put in its place, nor taken away, so that it would be added again."""
+    keep(filled, tmp_path)
+    retire(filled, tmp_path)
+    (kept, *_) = filled.retired.find().sort("at", 1)
+    filled.retired.delete_one({"_id": kept["_id"]})
+    report = verify(filled)
+    found = [(one.what, one.problem, one.at) for one in report.findings]
+    assert found == [("retirement", "missing", kept["at"])]
+    filled.retired.insert_one({"_id": "another", "at": kept["at"]})
+    report = verify(filled)
+    wrong = [(one.problem, one.at, one.id) for one in report.findings]
+    assert wrong == [("inserted", kept["at"], "another"), ("missing", kept["at"], None)]
+    assert [one for one in repaired(filled) if "another" in one]
+
+
+def repaired(trail: Trail) -> list[str]:
+    """What a repair would leave."""
+    repairer = Repairer(trail, patience(trail), Archives(()), None, take_over=True)
+    return repairer.repair(by="ann", dry_run=True).left
+
+
+def test_a_record_with_another_id_is_not_retired(filled: Trail) -> None:
+    """Else the trail itself would say that the other change is to be left out."""
+    (record,) = filled.records.find({"at": 9})
+    filled.records.delete_one({"at": 9})
+    filled.records.insert_one({**record, "_id": "another"})
+    with pytest.raises(AuditError, match="record 9 is not what was written"):
+        retire(filled, without_archive=True)
+    assert filled.retired.count_documents({}) == 0
 
 
 @pytest.mark.slow

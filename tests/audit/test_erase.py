@@ -1,16 +1,20 @@
 """A key is erased so that nothing of it is left, and the chain still proves all else."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
+from bson.int64 import Int64
 
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import table_of
 from penstock.audit.chain import ERASED_SALT, cut
 from penstock.audit.erase import Eraser
+from penstock.audit.packing import Step
 from penstock.audit.searching import key_of
 from penstock.audit.trail import Trail
-from penstock.errors import AuditError, TrailBusyError
+from penstock.audit.writing import Writer
+from penstock.errors import AuditError, TrailBusyError, TrailMovedError
 from tests.audit.proofs import (
     Dying,
     Killed,
@@ -23,7 +27,16 @@ from tests.audit.proofs import (
     sound,
     verify,
 )
-from tests.audit.support import commit_of, marker, row, steps, stored, write, writer_of
+from tests.audit.support import (
+    commit_of,
+    marker,
+    row,
+    steps,
+    stored,
+    trail_of,
+    write,
+    writer_of,
+)
 
 pytestmark = pytest.mark.server
 
@@ -292,3 +305,94 @@ def test_a_server_without_transactions_has_the_trail_taken_over_only_if_told(
         Eraser(any_trail, patience(any_trail), Archives(())).erase(
             table_of("db.orders"), key_of("1"), reason="", by=""
         )
+
+
+# --- what a commit that has not ended left ----------------------------------------------------
+
+
+def staged(trail: Trail, *, bytes_max: int = 1 << 20) -> tuple[Writer, list[Step]]:
+    """A writer in the middle of a large commit of Wanda's rows, and the steps that it has left."""
+    rows = [
+        row(20 + n, commit=20, ordinal=n, rows=6, after={"id": 77, "mail": f"{n} {SECRET}" * 99})
+        for n in range(6)
+    ]
+    writer, (*some, last, end) = writer_of(trail), steps(rows, events_max=2, bytes_max=bytes_max)
+    writer.write(some, marker=marker)
+    assert SECRET in everything(trail)
+    return writer, [last, end]
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 1024], ids=["whole", "spilled"])
+def test_what_a_driver_that_died_has_staged_goes_and_comes_again(
+    any_trail: Trail, bytes_max: int
+) -> None:
+    """A26: its parts hold the key's content, and nobody knows when the next driver starts."""
+    write(any_trail, [row(1, after={"id": 1})])
+    staged(any_trail, bytes_max=bytes_max)
+    erase(any_trail, '{"id": 77}')
+    assert SECRET not in everything(any_trail)
+    assert any_trail.staging.count_documents({"status": "pending"}) == 0
+    _, left = staged(any_trail, bytes_max=bytes_max)
+    assert len(left) == 2
+    writer_of(any_trail)  # of another driver, which drops them: then one of an older epoch
+    any_trail.heads.update_one({}, {"$inc": {"epoch": Int64(1)}})
+    staged(any_trail, bytes_max=bytes_max)
+    any_trail.heads.update_one({}, {"$inc": {"epoch": Int64(1)}})
+    erase(any_trail, '{"id": 77}')
+    assert SECRET not in everything(any_trail)
+    assert sound(verify(any_trail))
+
+
+@pytest.mark.parametrize("bytes_max", [1 << 20, 1024], ids=["whole", "spilled"])
+def test_a_driver_that_lives_writes_the_commit_again_behind_an_erasure(
+    any_trail: Trail, bytes_max: int
+) -> None:
+    write(any_trail, [row(1, after={"id": 1})])
+    writer, left = staged(any_trail, bytes_max=bytes_max)
+    erase(any_trail, '{"id": 77}')
+    with pytest.raises(TrailMovedError) as raised:
+        writer.write(left, marker=marker)
+    assert raised.value.transient
+    assert any_trail.staging.count_documents({"status": "pending"}) == 0
+    writer, left = staged(any_trail, bytes_max=bytes_max)
+    writer.write(left, marker=marker)
+    assert [one["seq"] for one in stored(any_trail)] == [0, *range(6)]
+    assert sound(verify(any_trail))
+
+
+def test_an_erasure_leaves_the_values_of_records_that_are_in_the_trail(any_trail: Trail) -> None:
+    """Which an older attempt, whose parts are still there, has written too."""
+    writer, left = staged(any_trail, bytes_max=1024)
+    part = any_trail.staging.find_one({})
+    writer.write(left, marker=marker)
+    assert part is not None
+    any_trail.staging.replace_one({"_id": "left"}, {**part, "_id": "left"}, upsert=True)
+    any_trail.heads.update_one({}, {"$inc": {"epoch": Int64(1)}})
+    erase(any_trail, '{"id": 78}')
+    assert any_trail.staging.count_documents({"status": "pending"}) == 0
+    assert any_trail.spilled.count_documents({}) == 6
+    assert sound(verify(any_trail))
+
+
+def test_while_a_commit_is_on_its_way_in_an_erasure_says_that_it_cannot_see_it(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are in the trail, and would be left out of what is erased."""
+    writer, left = staged(trail)
+
+    def away(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.audit.writing.bring_parts", away)
+        with pytest.raises(Killed):
+            writer.write(left, marker=marker)
+    uri = trail.config.uri.get_secret_value()
+    with closing(trail_of(uri, trail.config.database, answer_seconds=0.5)) as brief:
+        with pytest.raises(TrailBusyError):
+            erase(brief, '{"id": 77}')
+        assert trail.staging.count_documents({"status": "pending"}) == 3
+        writer_of(trail)
+        assert erase(brief, '{"id": 77}').taken == 6
+    assert SECRET not in everything(trail)
+    assert sound(verify(trail))

@@ -47,6 +47,16 @@ class Story:
         chg = {name: {"f": was, "t": now} for name, (was, now) in changed.items()}
         return self.say("u", tbl, meta={"pk": {"id": key}}, chg=chg, flags={})
 
+    def copy(self, what: str, *names: str, name: str = "s", **said: Any) -> "Story":
+        """What the source says of a copy; of one that is complete, with the rows that are here."""
+        facts = {"snapshot": name, "collections": [f"d.{one}" for one in names], **said}
+        told: Record = {"said": {"operation": f"snapshot_{what}", **facts}}
+        if what == "completed":
+            rows = sum("copied" in record.get("flags", {}) for record in self.records)
+            told["said"].setdefault("documents", rows)
+            told["counted"] = rows
+        return self.say("copy", "", **told)
+
     def fold(self, until: int | None = None) -> Fold:
         fold = Fold()
         for record in self.records[:until]:
@@ -191,6 +201,80 @@ def test_a_table_that_was_copied_has_the_rows_from_before() -> None:
     assert kinds(fold) == []
     assert rows(fold.tables["d", "t"]) == [{"id": 1, "n": 2}, {"id": 7, "n": 8}]
     assert fold.tables["d", "t"].copied_at == 3
+
+
+def lost_and_copied() -> Story:
+    """Rows 1 and 2; a gap, in which 1 changed and 2 went; a copy, while 3 came and 4 went."""
+    story = Story().made().insert({"id": 1, "n": 1}).insert({"id": 2, "n": 2})
+    story.say("gap", "", said={"reason": "lost"}).copy("started", "t")
+    story.insert({"id": 3, "n": 3}).insert({"id": 1, "n": 9}, copied=True)
+    return story.insert({"id": 4, "n": 4}, copied=True).delete({"id": 4, "n": 4})
+
+
+def test_a_copy_that_is_complete_makes_good_what_was_lost_before_it() -> None:
+    """Rows that it did not tell, and that nothing was told of since it began, are gone."""
+    story = lost_and_copied()
+    assert kinds(story.fold()) == ["gap"]
+    story.copy("completed", "t").update(1, n=(9, 10))
+    fold = story.fold()
+    assert kinds(fold) == []
+    assert rows(fold.tables["d", "t"]) == [{"id": 3, "n": 3}, {"id": 1, "n": 10}]
+    assert fold.tables["d", "t"].statement == "", "a statement may have been lost, too"
+
+
+@pytest.mark.parametrize(
+    "case", ["another", "again", "rows elsewhere", "no rows", "lost meanwhile", "another table"]
+)
+def test_a_copy_that_the_trail_does_not_have_whole_makes_nothing_good(case: str) -> None:
+    """Above all one of which the words were read again from another log, and not the rows."""
+    story = lost_and_copied()
+    if case == "another":
+        story.copy("completed", "t", name="other")
+    elif case == "again":
+        story.records[4]["said"]["again"] = True
+        story.copy("completed", "t")
+    elif case == "rows elsewhere":
+        story.copy("completed", "t", documents=3)
+    elif case == "no rows":
+        story = Story().made().insert({"id": 1}).say("gap", "", said={"reason": "lost"})
+        story.copy("started", "t").copy("completed", "t")
+    elif case == "lost meanwhile":
+        story.say("gap", "", said={"reason": "lost"}).copy("completed", "t")
+    else:
+        story.copy("completed", "u")
+    fold = story.fold()
+    assert set(kinds(fold)) == {"gap"}
+    assert rows(fold.tables["d", "t"])[0]["id"] in {1, 2}
+
+
+def test_a_gap_of_one_table_within_its_copy_stays() -> None:
+    story = lost_and_copied().say("gap", "t", said={"reason": "lost"}).copy("completed", "t")
+    fold = story.fold()
+    assert kinds(fold) == ["gap"]
+    assert [doubt.at for doubt in fold.doubts(fold.tables["d", "t"])] == [10]
+
+
+def test_an_empty_table_of_a_copy_is_there_and_a_copy_that_is_not_complete_is_a_doubt() -> None:
+    story = Story().copy("started", "t", "u").insert({"id": 1}, copied=True)
+    assert kinds(story.fold()) == ["copying"]
+    assert kinds(story.fold(), "u") == ["beginning"]
+    story.copy("completed", "t", "u")
+    fold = story.fold()
+    assert kinds(fold) == kinds(fold, "u") == []
+    assert rows(fold.tables["d", "u"]) == []
+
+
+def test_equal_rows_are_not_made_good() -> None:
+    """Which of them a copy told, and which are from before, nobody knows."""
+    story = Story().made().insert({"n": 1}, keyless=True).say("gap", "", said={"reason": "lost"})
+    story.copy("started", "t").insert({"n": 1}, keyless=True, copied=True).copy("completed", "t")
+    assert set(kinds(story.fold())) == {"gap", "copied_keyless"}
+
+
+def test_a_copy_tells_an_undoing_and_a_replay_nothing() -> None:
+    undoing = Story().copy("started", "t").copy("completed", "t").undo(0)
+    assert not undoing.tables
+    assert not undoing.everywhere
 
 
 def test_rows_beyond_the_memory_that_is_allowed_are_refused() -> None:

@@ -1,13 +1,25 @@
 """What is written together: whole commits, within limits, and nothing twice or left out."""
 
-from itertools import groupby
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.audit.packing import Ended, Entry, Packer, Part, Step, Whole
-from penstock.errors import IncompleteCommitError
+from penstock.audit.packing import (
+    Ended,
+    Entry,
+    Packer,
+    Part,
+    Step,
+    Stride,
+    Tally,
+    Whole,
+    strides,
+)
+from penstock.errors import AuditError, IncompleteCommitError
 
 
 def commits(sizes: list[list[int]]) -> list[Entry]:
@@ -22,10 +34,21 @@ def commits(sizes: list[list[int]]) -> list[Entry]:
     return made
 
 
-def packed(entries: list[Entry], *, events: int, size: int, whole: bool = True) -> list[Step]:
-    packer = Packer(events_max=events, bytes_max=size, whole=whole)
+def packed(
+    entries: list[Entry], *, events: int, size: int, tallies: list[Tally] | None = None
+) -> list[Step]:
+    packer = Packer(events_max=events, bytes_max=size, tallies=tallies)
     steps = [step for entry in entries for step in packer.add(entry)]
     return [*steps, *packer.end()]
+
+
+def tallied(entries: list[Entry]) -> list[Tally]:
+    """What is to come, if it is these."""
+    return [
+        Tally(commit, len(mine), sum(entry.check for entry in mine))
+        for commit, group in groupby(entries, lambda entry: entry.commit)
+        if (mine := list(group))
+    ]
 
 
 some_commits = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=12), max_size=20)
@@ -76,24 +99,110 @@ def test_the_place_behind_what_has_no_record_is_told_too() -> None:
     assert (step.entries, step.until.sequence) == ([], 3)
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_commit_that_lacks_an_entry_is_refused_unless_a_filter_may_have_taken_it(
-    whole: bool,
-) -> None:
+def test_a_commit_that_lacks_an_entry_is_refused() -> None:
     entries = commits([[5], [5, 5, 5], [5]])
     del entries[2]
-    if whole:
+    with pytest.raises(IncompleteCommitError):
+        packed(entries, events=10, size=100)
+
+
+@given(some_commits, st.data())
+def test_what_a_filter_leaves_out_is_told_from_what_was_lost(
+    sizes: list[list[int]], data: st.DataObject
+) -> None:
+    """A commit of which nothing came is missed too."""
+    entries = commits(sizes)
+    kept = data.draw(st.lists(st.booleans(), min_size=len(entries), max_size=len(entries)))
+    wanted = [entry for entry, keep in zip(entries, kept, strict=True) if keep]
+    tallies = tallied(wanted)
+    steps = packed(wanted, events=4, size=60, tallies=tallies)
+    written = [one for step in steps if not isinstance(step, Ended) for one in step.entries]
+    assert written == [entry for entry in wanted if entry.record is not None]
+    if wanted:
+        lost = data.draw(st.integers(0, len(wanted) - 1))
         with pytest.raises(IncompleteCommitError):
-            packed(entries, events=10, size=100, whole=True)
-    else:
-        assert packed(entries, events=10, size=100, whole=False)
+            packed([*wanted[:lost], *wanted[lost + 1 :]], events=4, size=60, tallies=tallies)
+    others = [entry for entry, keep in zip(entries, kept, strict=True) if not keep]
+    if others:
+        more = sorted([*wanted, data.draw(st.sampled_from(others))])
+        with pytest.raises(IncompleteCommitError):
+            packed(more, events=4, size=60, tallies=tallies)
+
+
+def test_a_gap_that_the_reader_made_is_in_no_commit() -> None:
+    (lone,) = commits([[5]])
+    assert packed([lone._replace(commit=-1)], events=10, size=100, tallies=[])
+    with pytest.raises(IncompleteCommitError):
+        packed([lone], events=10, size=100, tallies=[])
+
+
+def test_of_what_the_log_has_no_more_nothing_is_refused() -> None:
+    """Retention took it behind the reading of it: what came of it is written."""
+    entries = commits([[5, 5], [5, 5], [5, 5]])
+    del entries[1]
+    unknown = Tally(2, None)
+    tallies = [unknown, *tallied(entries[3:])]
+    assert len(packed(entries, events=10, size=100, tallies=tallies)) == 1
+    assert packed([], events=10, size=100, tallies=[unknown]) == []
+    del entries[-1]
+    with pytest.raises(IncompleteCommitError):
+        packed(entries, events=10, size=100, tallies=tallies)
 
 
 def test_an_entry_that_was_altered_on_its_way_is_refused_before_its_commit_is_written() -> None:
     entries = commits([[5, 5]])
     entries[1] = entries[1]._replace(check=99)
-    packer = Packer(events_max=1, bytes_max=100, whole=False)
+    packer = Packer(events_max=1, bytes_max=100)
     steps = [step for entry in entries for step in packer.add(entry)]
     with pytest.raises(IncompleteCommitError):
         list(packer.end())
     assert [type(step) for step in steps] == [Part], "no part is brought in without its end"
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_an_entry_out_of_its_order_is_refused_before_a_place_moves_back(again: int) -> None:
+    first, second, *_ = entries = commits([[1], [1], [1]])
+    packer = Packer(events_max=10, bytes_max=100)
+    for entry in (first, second):
+        assert list(packer.add(entry)) == []
+    with pytest.raises(AuditError, match="out of its order"):
+        list(packer.add(entries[again - 1]))
+
+
+@given(some_commits, st.integers(1, 8), st.integers(10, 60), st.integers(1, 20), st.booleans())
+def test_what_becomes_visible_together_is_in_order_and_within_the_limits(
+    sizes: list[list[int]], events: int, size: int, most: int, fails: bool
+) -> None:
+    """Before an error is told, what came before it is written."""
+    steps = packed(commits(sizes), events=events, size=size)
+
+    def told() -> Iterator[Step]:
+        yield from steps
+        if fails:
+            raise AuditError("a gap")
+
+    found: list[Stride] = []
+    with pytest.raises(AuditError) if fails else nullcontext():
+        for stride in strides(told(), events_max=most, bytes_max=3 * size):
+            found.append(stride)  # noqa: PERF402 - what came before an error is kept
+    flat: list[Step] = []
+    for stride in found:
+        if isinstance(stride, Ended):
+            flat.append(stride)
+            continue
+        flat += stride.steps
+        entries = [entry for step in stride.steps for entry in step.entries]
+        assert len(stride.steps) == 1 or len(entries) <= most
+        assert len(stride.steps) == 1 or sum(entry.size for entry in entries) <= 3 * size
+        assert all(type(step) is type(stride.steps[0]) for step in stride.steps)
+    assert flat == steps
+    for one, other in pairwise(found):
+        assert type(one) is not type(other) or not _fit(one, other, most, 3 * size)
+
+
+def _fit(one: Stride, other: Stride, most: int, size: int) -> bool:
+    """Whether the first step of a stride would have had room in the one before."""
+    if isinstance(one, Ended) or isinstance(other, Ended):
+        return False
+    entries = [entry for step in [*one.steps, other.steps[0]] for entry in step.entries]
+    return len(entries) <= most and sum(entry.size for entry in entries) <= size

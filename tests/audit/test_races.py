@@ -6,16 +6,21 @@ from typing import Any
 
 import pytest
 from bson.binary import Binary
+from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
+from pymongo.errors import AutoReconnect
 
+from penstock.audit import bringing
+from penstock.audit.archives import Archives
 from penstock.audit.archiving import Table
 from penstock.audit.bringing import bring_parts
 from penstock.audit.entries import entry_of, made_ready
 from penstock.audit.outages import Patience
-from penstock.audit.own import Told, records_of
+from penstock.audit.own import Told, id_digest, records_of
 from penstock.audit.records import COLUMNS, with_place
+from penstock.audit.retire import Retirer
 from penstock.audit.searching import Search, key_of
-from penstock.audit.trail import RAW, Trail
+from penstock.audit.trail import RAW, Staged, Trail
 from penstock.audit.writing import Writer
 from penstock.errors import TrailBehindError, TrailConflictError, TrailTakenError
 from penstock.spark.audit import AuditTarget
@@ -23,7 +28,7 @@ from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.rows import gap_row
 from penstock.spark.target import TargetStoppedError
 from penstock.testing.servers import MongoReplicaSet
-from tests.audit.proofs import verify
+from tests.audit.proofs import patience, verify
 from tests.audit.support import (
     commit_of,
     entries,
@@ -109,6 +114,57 @@ def test_an_older_driver_that_wakes_does_not_take_the_trail_back(
     assert newer.head.at == 6
 
 
+def test_an_older_driver_that_wakes_puts_nothing_back_that_was_retired(
+    any_trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A26: it holds a part of a commit in memory while another brings it in, and rows go."""
+    uri, transactions = any_trail.config.uri.get_secret_value(), any_trail.has_transactions()
+    name = "_insert_together" if transactions else "_insert_alone"
+    insert = getattr(bringing, name)
+    slept: list[Any] = []
+
+    def sleep(*arguments: Any) -> Any:
+        if not slept:
+            slept.append(arguments)
+            newer = writer_of(any_trail)
+            assert newer.head.at == 6
+            retirer = Retirer(
+                any_trail, patience(any_trail), Archives(()), take_over=not transactions
+            )
+            options: dict[str, Any] = {"reason": "", "by": "ann", "without_archive": True}
+            assert retirer.retire(None, before_ms=1 << 50, **options).taken == 6
+        return insert(*arguments)
+
+    monkeypatch.setattr(bringing, name, sleep)
+    with closing(trail_of(uri, any_trail.config.database, writers=1)) as asleep:
+        older = writer_of(asleep)
+        with pytest.raises(TrailTakenError):
+            older.write(steps(commit_of(1, 6), events_max=2), marker=marker)
+    assert slept
+    assert [record["op"] for record in stored(any_trail)] == ["sys"]
+    assert verify(any_trail).sound
+
+
+def test_behind_a_part_that_fails_no_more_are_begun(
+    trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A20: who waits for a thousand of them, each by its own, is not told to stop for long."""
+    begun: list[str] = []
+
+    def fail(_trail: Trail, name: str, **_: Any) -> None:
+        begun.append(name)
+        threading.Event().wait(0 if len(begun) == 1 else 0.1)
+        raise AutoReconnect("away")
+
+    monkeypatch.setattr("penstock.audit.bringing.bring_part", fail)
+    known = {"source": trail.source, "epoch": Int64(1), "status": "pending"}
+    trail.staging.insert_many([{**known, "_id": n, "number": Int64(n)} for n in range(1, 301)])
+    staged = Staged(first=1, last=300, at=300, hash=b"", progress="", epoch=1)
+    with pytest.raises(AutoReconnect):
+        bring_parts(trail, staged, now_ms=lambda: 0, transactions=True)
+    assert len(begun) < 300
+
+
 def test_another_time_to_keep_staged_parts_is_taken_over(trail: Trail) -> None:
     writer_of(trail)
     uri = trail.config.uri.get_secret_value()
@@ -123,7 +179,7 @@ def test_a_driver_that_is_told_to_stop_while_it_opens_the_trail_stops() -> None:
     said = {"to": "audit", "source": "shop", "uri": "mongodb://127.0.0.1:1/"}
     config = AuditPipelineConfig.model_validate({**said, "answer_seconds": 0.3})
     stopping = threading.Event()
-    target = AuditTarget("p", config, stopping=stopping)
+    target = AuditTarget("p", config, "127.0.0.1:1", stopping=stopping)
     timer = threading.Timer(0.5, stopping.set)
     timer.start()
     with closing(target), pytest.raises(TargetStoppedError):
@@ -133,7 +189,7 @@ def test_a_driver_that_is_told_to_stop_while_it_opens_the_trail_stops() -> None:
 
 def test_what_retention_took_before_it_was_read_is_a_gap_in_the_trail(trail: Trail) -> None:
     """A9: with on_gap = 'record', which is the default."""
-    (lost,) = gap_row(log_id=1, after=3, until=9, columns=COLUMNS).to_pylist()
+    (lost,) = gap_row(log_id=1, after=3, until=9, check=5, columns=COLUMNS).to_pylist()
     entry = entry_of(lost, tz="Asia/Kolkata", bytes_max=1 << 20)
     writer_of(trail).append([entry], progress="m9")
     (record,) = stored(trail)
@@ -163,7 +219,9 @@ def test_what_is_read_to_write_is_read_from_the_primary(
 def test_a_retirement_covers_nothing_behind_itself(trail: Trail) -> None:
     """A26: else one that is forged where nobody looks hides what is stolen later."""
     write(trail, [*commit_of(1, 3), *commit_of(4, 20)], events_max=5)
-    (forged,) = records_of(Told(act="retire"), [20], source="shop", tz="UTC", now_ms=5)
+    (taken,) = trail.records.find({"at": 20})
+    digests = [id_digest(taken["_id"])]
+    (forged,) = records_of(Told(act="retire"), [20], digests, source="shop", tz="UTC", now_ms=5)
     ready = made_ready(forged, bytes_max=1 << 20)
     batch = trail.batches.find_one({"_id": 1})
     assert batch is not None

@@ -56,7 +56,7 @@ def endpoint(commits: list[list[AnyEvent]]) -> Iterator[str]:
 def filled(any_trail: Trail, endpoint: str) -> Trail:
     """The trail that a pipeline makes of it."""
     writer = writer_of(any_trail)
-    packer = Packer(events_max=6, bytes_max=1 << 20, whole=True)
+    packer = Packer(events_max=6, bytes_max=1 << 20)
     with LogClient(endpoint) as client:
         bounds = client.bounds()
         request = ReadRequest(

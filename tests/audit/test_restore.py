@@ -17,17 +17,20 @@ from penstock.audit.trail import Trail
 from penstock.errors import PenstockError
 from penstock.sources.mysql.connection import Connected
 from penstock.sources.mysql.restoring.server import Server, target_of
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.audit.restoring import KEEP_MODE, Audited, differing, keep, restore, tables_of
-from tests.mysql.support import run
+from tests.mysql.support import purge, run
 
 pytestmark = pytest.mark.server
 
 
+both_servers = pytest.mark.parametrize("sql_server", ["mariadb", "mysql"], indirect=True)
+
+
 @pytest.fixture
-def audited(mariadb: MariaDbServer, trail: Trail, db: Connected, tmp_path: Path) -> Audited:
+def audited(sql_server: SqlServer, trail: Trail, db: Connected, tmp_path: Path) -> Audited:
     run(db, "CREATE DATABASE d")
-    return Audited(mariadb, trail, ["d"], tmp_path)
+    return Audited(sql_server, trail, ["d"], tmp_path)
 
 
 TYPES = """
@@ -35,13 +38,41 @@ TYPES = """
     dbl DOUBLE, bi BIT(64), ye YEAR, da DATE, tm TIME(3), dt DATETIME(6), ts TIMESTAMP(6) NULL,
     tz TIMESTAMP NULL, ch CHAR(20), vc VARCHAR(200), la VARCHAR(50) CHARACTER SET latin1, tx TEXT,
     en ENUM('a','b c','ž'), st SET('x','y','ž'), bn BINARY(5), vb VARBINARY(50), bl BLOB, js JSON,
-    uu UUID, i4 INET4, i6 INET6, ge GEOMETRY,
+    ge GEOMETRY,
     up TIMESTAMP(6) DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),
     vi INT AS (id + 1) VIRTUAL, so INT AS (id + 2) STORED
 """
+OWN = {
+    False: {"uu": "UUID", "i4": "INET4", "i6": "INET6"},
+    True: {"jb": "JSON", "ve": "VECTOR(3)"},
+}
+"""Of MariaDB, and of MySQL."""
 
 
-def everything(rng: random.Random, key: int) -> str:
+def on_mysql(db: Connected) -> bool:
+    ((version,),) = run(db, "SELECT VERSION()")
+    return "MariaDB" not in str(version)
+
+
+def own(rng: random.Random, *, of_mysql: bool) -> dict[str, str]:
+    """Values of OWN."""
+    if not of_mysql:
+        return {
+            "uu": "UUID()",
+            "i4": rng.choice(["'1.2.3.4'", "NULL"]),
+            "i6": rng.choice(["'::1'", "'ffff::'", "NULL"]),
+        }
+    return {
+        "jb": rng.choice([
+            "'5'", "'-0.0'", "'18446744073709551615'", "'\"5\"'", "'[\"a\", \"b\"]'", "'true'",
+            "CAST(1.10 AS JSON)", "JSON_ARRAY(X'00ff', 1.10, 2e0)", "NULL",
+            "JSON_OBJECT('a', CAST(7 AS DECIMAL(65, 0)), 'ž', JSON_ARRAY(), 'q''\"', NULL)",
+        ]),
+        "ve": rng.choice(["TO_VECTOR('[1, 2.5, -0]')", "TO_VECTOR('[1.5e-10]')", "NULL"]),
+    }  # fmt: skip
+
+
+def everything(rng: random.Random, key: int, *, of_mysql: bool) -> str:
     """A row of TYPES."""
     texts = [
         "''",
@@ -80,9 +111,7 @@ def everything(rng: random.Random, key: int) -> str:
         "vb": rng.choice(["''", "x'00'", "x'5c27'", "NULL"]),
         "bl": rng.choice([f"x'{rng.randbytes(9).hex()}'", "''", "NULL"]),
         "js": rng.choice(["'{\"a\": [1, 2.50, null]}'", "'1'", "NULL"]),
-        "uu": "UUID()",
-        "i4": rng.choice(["'1.2.3.4'", "NULL"]),
-        "i6": rng.choice(["'::1'", "'ffff::'", "NULL"]),
+        **own(rng, of_mysql=of_mysql),
         "ge": rng.choice(["ST_GeomFromText('POINT(1 2)', 4326)", "NULL",
                           "ST_GeomFromText('LINESTRING(0 0,1 1,2 3)')"]),
     }  # fmt: skip
@@ -90,10 +119,11 @@ def everything(rng: random.Random, key: int) -> str:
 
 
 def prepare(db: Connected) -> None:
+    own_columns = ", ".join(f"{name} {kind}" for name, kind in OWN[on_mysql(db)].items())
     run(
         db,
         "USE d",
-        f"CREATE TABLE types ({TYPES})",
+        f"CREATE TABLE types ({TYPES}, {own_columns})",
         "CREATE TABLE pairs (a VARCHAR(20), b VARCHAR(20), n INT, PRIMARY KEY (a, b))",
         "CREATE TABLE moving (k VARCHAR(30) PRIMARY KEY, u INT UNIQUE, n INT)",
         "CREATE TABLE keyless (t VARCHAR(5), n INT, f FLOAT, d DATE)",
@@ -104,12 +134,12 @@ def prepare(db: Connected) -> None:
     )
 
 
-def change(rng: random.Random, db: Connected) -> None:
+def change(rng: random.Random, db: Connected, *, of_mysql: bool) -> None:
     """One statement of a random kind, or two; one may fail, as a duplicate key does."""
     key, n = rng.randrange(12), rng.randrange(100)
     a, b = rng.choice([("a|b", "c"), ("a", "b|c"), ("A", "b|c "), ("ž", "\\\\''")])
     statements = rng.choice([
-        [f"REPLACE INTO types {everything(rng, key)}"],
+        [f"REPLACE INTO types {everything(rng, key, of_mysql=of_mysql)}"],
         [f"UPDATE types SET ti = {n} WHERE id = {key}"],
         [f"UPDATE types SET ti = {n}, up = up, fl = fl / 3, en = 'no' WHERE id = {key}"],
         [f"DELETE FROM types WHERE id = {key}"],
@@ -140,17 +170,19 @@ async def lived(audited: Audited, db: Connected, seed: int, *, points: int = 6) 
     await audited.begin()
     prepare(db)
     places: list[str] = []
+    of_mysql = on_mysql(db)
     for number in range(points):
         for _ in range(rng.choice([1, 3, 12, 40])):
             run(db, "BEGIN")
             for _ in range(rng.choice([1, 1, 4])):
-                change(rng, db)
+                change(rng, db, of_mysql=of_mysql)
             run(db, "COMMIT" if rng.random() < 0.9 else "ROLLBACK")
         places.append(f"at:{await audited.catch_up()}")
         keep(db, "d", f"ref{number}")
     return places
 
 
+@both_servers
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_the_state_of_any_moment_equals_the_servers_own_copy(
     audited: Audited, db: Connected, seed: int
@@ -163,6 +195,7 @@ async def test_the_state_of_any_moment_equals_the_servers_own_copy(
         assert differing(db, into, f"ref{number}") == []
 
 
+@both_servers
 async def test_the_same_tables_go_back_and_forth_in_place(audited: Audited, db: Connected) -> None:
     """In the tables that are there: only what differs is written, and a dry run writes nothing."""
     places = await lived(audited, db, 3)
@@ -178,6 +211,7 @@ async def test_the_same_tables_go_back_and_forth_in_place(audited: Audited, db: 
         assert said.count("0 missing, 0 changed, 0 too many") == len(tables_of(db, "d"))
 
 
+@both_servers
 async def test_a_replay_in_order_gives_the_same_tables(audited: Audited, db: Connected) -> None:
     """From the first statement of the trail, and on from where another replay ended."""
     places = await lived(audited, db, 4)
@@ -192,22 +226,21 @@ async def test_a_replay_in_order_gives_the_same_tables(audited: Audited, db: Con
         since = place
 
 
-async def test_undoing_goes_back_without_a_beginning(
-    audited: Audited, mariadb: MariaDbServer, db: Connected
-) -> None:
+@both_servers
+async def test_undoing_goes_back_without_a_beginning(audited: Audited, db: Connected) -> None:
     """The trail begins in the middle of the tables' life: what changed since is taken back.
 
     What undoing does is itself captured, and can be undone.
     """
     prepare(db)
-    rng = random.Random(5)
+    rng, of_mysql = random.Random(5), on_mysql(db)
     for _ in range(100):
-        change(rng, db)
+        change(rng, db, of_mysql=of_mysql)
     await audited.begin()
     places: list[str] = []
     for number in range(5):
         for _ in range(rng.choice([1, 5, 30])):
-            change(rng, db)
+            change(rng, db, of_mysql=of_mysql)
         places.append(f"at:{await audited.catch_up()}")
         keep(db, "d", f"ref{number}")
     refused = restore(audited, "--until", places[2], "--db", "d", "--execute", fails=True)
@@ -252,6 +285,31 @@ async def by_files(audited: Audited, mariadb: MariaDbServer, db: Connected, tmp_
     run(db, "DELETE FROM d.pairs", "INSERT INTO d.keyless VALUES ('x', 1, 1, NULL)")
     by_client(tmp_path / "blind.sql")
     assert differing(db, "d", "ref1") == []
+
+
+@pytest.mark.parametrize("sql_server", ["mysql"], indirect=True)
+async def test_a_file_for_a_server_that_is_not_asked_has_no_table_with_documents(
+    audited: Audited, db: Connected, tmp_path: Path
+) -> None:
+    """A25: the text `5` is a number where a document is kept, and nobody says where that is."""
+    await audited.begin()
+    run(
+        *(
+            db,
+            "USE d",
+            "CREATE TABLE plain (id INT PRIMARY KEY)",
+            "CREATE TABLE likewise LIKE plain",
+        ),
+        *("CREATE TABLE j (id INT PRIMARY KEY, j JSON)", "INSERT INTO j VALUES (1, '\"5\"')"),
+        *("INSERT INTO plain VALUES (1)", "INSERT INTO likewise VALUES (1)"),
+    )
+    blind = ("--until", f"at:{await audited.catch_up()}", "--no-target")
+    for table in ("j", "likewise"):
+        file = str(tmp_path / f"{table}.sql")
+        wanted = (*blind, "--table", f"d.{table}", "--output", file)
+        assert "JSON columns" in str(restore(audited, *wanted, fails=True).exception)
+    restore(audited, *blind, "--table", "d.plain", "--output", str(tmp_path / "plain.sql"))
+    assert "INSERT INTO `d`.`plain` (`id`) VALUES (1)" in (tmp_path / "plain.sql").read_text()
 
 
 # --- places ---------------------------------------------------------------------------------------
@@ -319,6 +377,7 @@ async def test_a_clock_that_went_back_is_told(audited: Audited, db: Connected) -
 # --- statements that change tables ----------------------------------------------------------------
 
 
+@both_servers
 async def test_statements_in_between_are_replayed_in_their_place(
     audited: Audited, db: Connected
 ) -> None:
@@ -337,6 +396,8 @@ async def test_statements_in_between_are_replayed_in_their_place(
         ["DROP TABLE IF EXISTS b, old, never", "CREATE TABLE `b.c``d` (id INT PRIMARY KEY)"],
         ["INSERT INTO `b.c``d` VALUES (1)"],
     ]  # fmt: skip
+    if on_mysql(db):  # which has no CREATE OR REPLACE
+        steps[8] = ["DROP TABLE b", steps[8][0].replace("OR REPLACE ", ""), steps[8][1]]
     places: list[str] = []
     for number, statements in enumerate(steps):
         run(db, *statements)
@@ -357,6 +418,33 @@ async def test_statements_in_between_are_replayed_in_their_place(
         same(db, "again", f"ref{number}")
     # Nothing was done to the tables that are there.
     same(db, "d", f"ref{len(steps) - 1}")
+
+
+@both_servers
+async def test_a_name_without_its_database_is_of_the_one_that_it_was_of_then(
+    audited: Audited, db: Connected
+) -> None:
+    """Beside a name that has one: LIKE, and a new name, look in the session's database; REFERENCES
+    in that of the table."""
+    run(db, "CREATE DATABASE other", "USE other")
+    audited.also("other")
+    await audited.begin()
+    run(
+        *(db, "CREATE TABLE parent (id INT PRIMARY KEY, of_other INT)"),
+        *("CREATE TABLE d.parent (id INT PRIMARY KEY)", "INSERT INTO d.parent VALUES (1)"),
+        "CREATE TABLE d.alike LIKE parent",
+        "INSERT INTO d.alike VALUES (1, 2)",
+        "CREATE TABLE d.child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))",
+        "INSERT INTO d.child VALUES (1, 1)",
+    )
+    place = f"at:{await audited.catch_up()}"
+    whole = ("--mode", "replay", "--until", place, "--execute")
+    run(db, "RENAME TABLE other.parent TO d.kept")
+    run(db, "DROP TABLE d.child, d.alike, d.parent", "USE d")
+    restore(audited, *whole)
+    assert run(db, "SELECT id, of_other FROM d.alike") == [(1, 2)]
+    ((_, statement),) = run(db, "SHOW CREATE TABLE d.child")
+    assert "REFERENCES `parent`" in statement, "of its own database, as the server shows it"
 
 
 def same(db: Connected, database: str, reference: str) -> None:
@@ -419,6 +507,42 @@ async def test_a_gap_and_an_erased_record_are_refused_until_they_are_accepted(
     assert "--accept erased: changes that were erased are left out" in str(refused.exception)
     restore(audited, *wanted, "--execute", "--accept", "erased")
     assert run(db, "SELECT * FROM then.t") == [(2, 2)]
+
+
+async def test_a_copy_spans_the_gap_that_made_it_necessary(
+    start_mariadb: Callable[..., MariaDbServer], trail: Trail, tmp_path: Path
+) -> None:
+    """Binlogs were purged that capture had not read: once all was copied, restoring is certain
+    again, and rows that went meanwhile are not there. So it is of one table alone."""
+    server = start_mariadb()
+    with server.connect() as db:
+        run(db, KEEP_MODE, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, n INT)")
+        audited = Audited(server, trail, ["d"], tmp_path, on_position_lost="snapshot")
+        await audited.begin()
+        run(db, "CREATE TABLE d.b (id INT PRIMARY KEY, n INT)", "INSERT INTO d.b VALUES (1, 1)")
+        run(db, "INSERT INTO d.b VALUES (2, 2), (3, 3)", "INSERT INTO d.a VALUES (1, 1)")
+        before = f"at:{await audited.catch_up()}"
+        keep(db, "d", "ref0")
+        run(db, "DELETE FROM d.b WHERE id = 2", "UPDATE d.b SET n = 9 WHERE id = 3")
+        run(db, "FLUSH BINARY LOGS")
+        purge(db)
+        spanned = f"at:{await audited.copied()}"
+        keep(db, "d", "ref1")
+        within = trail.records.find_one({"flags.copied": True}, {"at": 1})
+        assert within is not None
+        asked = ("--db", "d", "--until")
+        refused = restore(audited, *asked, f"at:{within['at']}", "--execute", fails=True)
+        assert "all tables: changes were lost" in str(refused.exception)
+        run(db, "INSERT INTO d.b VALUES (4, 4)", "DELETE FROM d.b WHERE id = 1")
+        last = f"at:{await audited.catch_up()}"
+        keep(db, "d", "ref2")
+        for place, reference in ((spanned, "ref1"), (last, "ref2"), (spanned, "ref1")):
+            restore(audited, *asked, place, "--execute")
+            assert differing(db, "d", reference) == []
+        restore(audited, "--table", "d.b", "--until", last, "--execute")
+        assert differing(db, "d", "ref2") == []
+        beginning = restore(audited, *asked, before, "--table", "d.b", fails=True)
+        assert "its history begins here" in str(beginning.exception), "of d.a, which was there"
 
 
 async def test_records_that_are_not_there_are_told(audited: Audited, db: Connected) -> None:

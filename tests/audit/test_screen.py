@@ -2,14 +2,21 @@
 
 import csv
 import json
+import signal
 import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.audit.filters import Filters
 from penstock.audit.trail import Trail
+from penstock.cli.audit_screen import (
+    _Screen,  # pyright: ignore[reportPrivateUsage]
+    interrupts,
+)
 from penstock.testing.servers import MongoReplicaSet
 from tests.audit.commands import configured
 from tests.audit.support import commit_of, row, text, trail_of, write
@@ -71,6 +78,37 @@ def test_new_records_come_by_themselves_unless_that_is_switched_off(
         screen.shows("5 records")
         screen.press(F5)
         screen.shows("7 records", "id:→7")
+
+
+def test_what_was_asked_for_before_refresh_was_switched_off_does_not_come_behind_it(
+    trail: Trail,
+) -> None:
+    """A slow MongoDB answers when the switch says off, of records that came behind that."""
+    write(trail, commit_of(1, 3))
+    screen: Any = _Screen("trail", trail, {})
+    screen._read_all(Filters())()
+    write(trail, commit_of(4, 2))
+    answered = screen._read_new(Filters(), 3)
+    screen._state.press("f10")
+    answered()
+    assert [record["at"] for record in screen._state.rows] == [3, 2, 1]
+    screen._state.press("f10")
+    screen._read_new(Filters(), 3)()
+    assert [record["at"] for record in screen._state.rows] == [5, 4, 3, 2, 1]
+
+
+def test_an_interrupt_is_not_lost_wherever_it_comes() -> None:
+    """Python ignores what is raised while it collects garbage."""
+
+    class Collected:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with interrupts() as interrupted:
+        Collected()
+        assert interrupted.is_set()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_filters_are_written_checked_and_applied(tmp_path: Path, trail: Trail) -> None:

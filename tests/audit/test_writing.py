@@ -1,15 +1,22 @@
 """A trail holds every change once, whole commits at a time, whatever is written again."""
 
+import threading
 from contextlib import closing
+from typing import Any
 
 import pytest
+from pymongo.collection import Collection
 from pymongo.errors import DuplicateKeyError
 
+from penstock.audit.batches import batch_of
+from penstock.audit.bringing import part_of, put_parts
 from penstock.audit.chain import HASH_BYTES, batch_hash, cut, leaf_of, root_of
+from penstock.audit.packing import Place
 from penstock.audit.records import parts_of
 from penstock.audit.trail import Trail
 from penstock.errors import TrailConflictError, TrailTakenError
 from penstock.testing.servers import MongoReplicaSet
+from tests.audit.proofs import verify
 from tests.audit.support import (
     commit_of,
     entries,
@@ -144,6 +151,72 @@ def test_a_trail_belongs_to_one_pipeline_and_one_key(trail: Trail) -> None:
         pytest.raises(TrailTakenError, match="begun without a seal_key"),
     ):
         writer_of(again)
+
+
+def heads_of(trail: Trail, events: int, **said: int) -> list[int]:
+    """Where the head comes to stand, one after the other, as commits of three are written."""
+    rows = [one for n in range(1, events, 3) for one in commit_of(n, 3)]
+    seen: list[int] = []
+    uri, database = trail.config.uri.get_secret_value(), trail.config.database
+    with closing(trail_of(uri, database, **said)) as written:
+        writer = writer_of(written)
+
+        def moving(place: Place) -> str:
+            seen.append((trail.head() or writer.head).at)
+            return marker(place)
+
+        writer.write(steps(rows, events_max=6), marker=moving)
+        return [*seen[1:], writer.head.at]
+
+
+def test_several_batches_become_visible_together(any_trail: Trail) -> None:
+    """`transaction_events`: each batch is proved by itself, and one transaction writes several."""
+    assert heads_of(any_trail, 60, transaction_events=18) == [18, 36, 54, 60]
+    assert any_trail.batches.count_documents({}) == 10
+    assert verify(any_trail).sound
+
+
+def test_a_batch_of_more_than_one_transaction_is_to_hold_is_written_alone(
+    any_trail: Trail,
+) -> None:
+    assert heads_of(any_trail, 18, transaction_events=1) == [6, 12, 18]
+
+
+def test_parts_are_written_by_as_many_as_the_settings_say(
+    any_trail: Trail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`writers`: both while they are staged, and while they are brought in."""
+    threads: dict[str, set[str]] = {"replace_one": set(), "find_one": set()}
+    waiting = threading.Barrier(2, timeout=60)
+
+    def seen(name: str) -> None:
+        act = getattr(Collection, name)
+
+        def called(collection: Any, *arguments: Any, **options: Any) -> Any:
+            mine = threading.current_thread().name
+            if mine.startswith("penstock-audit") and mine not in threads[name]:
+                threads[name].add(mine)
+                waiting.wait()
+            return act(collection, *arguments, **options)
+
+        monkeypatch.setattr(Collection, name, called)
+
+    for name in threads:
+        seen(name)
+    uri, database = any_trail.config.uri.get_secret_value(), any_trail.config.database
+    with closing(trail_of(uri, database, writers=2)) as trail:
+        write(trail, commit_of(1, 40), events_max=4)
+    assert [len(names) for names in threads.values()] == [2, 2]
+
+
+def test_a_part_whose_answer_was_lost_is_staged_again(any_trail: Trail) -> None:
+    """A3: a retry writes over what is pending, and no more."""
+    head = writer_of(any_trail).head
+    batch = batch_of(head, entries(commit_of(1, 3)), progress="", key=None, now_ms=0)
+    part = part_of(batch, now_ms=0)
+    put_parts(any_trail, [part])
+    put_parts(any_trail, [part])
+    assert any_trail.staging.count_documents({"status": "pending"}) == 1
 
 
 def test_a_record_that_is_too_large_spills_its_values(any_trail: Trail) -> None:

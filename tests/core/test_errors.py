@@ -73,6 +73,7 @@ def test_only_what_may_pass_by_itself_is_transient() -> None:
         "checkpoint.unavailable",
         "log.full",
         "service.busy",
+        "service.limited",
         "service.unavailable",
         "source.silent",
         "source.unavailable",

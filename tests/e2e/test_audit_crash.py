@@ -1,12 +1,13 @@
 """The audit trail's promise, kept through kill -9 of everything: binlog == trail == tables.
 
-Seeded writers work on a real MariaDB while the service, each of its processes, the Spark driver,
-MongoDB and MariaDB are killed at random. What the binlog holds is told by the server's own tool.
+Seeded writers work on a real MariaDB or MySQL while the service, each of its processes, the Spark
+driver, MongoDB and that server are killed at random. What the binlog holds is told by the server's
+own tool.
 """
 
 import hashlib
 import random
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,26 +17,33 @@ import pytest
 from pymongo import MongoClient
 
 from penstock.audit.fold import decoded
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, free_ports
+from penstock.sources.mysql.connection import Connected
+from penstock.testing.servers import (
+    MariaDbServer,
+    MongoReplicaSet,
+    MySqlServer,
+    SqlServer,
+    free_ports,
+)
 from tests.children import running
 from tests.e2e.processes import Process, Service, wait_until
 from tests.e2e.trail import check_transactions, folded, row_changes
-from tests.mysql import programs
+from tests.mysql import programs, test_crash, test_mysql_crash
 from tests.mysql.support import run
-from tests.mysql.test_crash import compared, contents, logged
+from tests.mysql.test_crash import compared, contents
 from tests.seeds import seed_of
 
-VICTIMS = ("service", "capture", "driver", "mariadb", "mongo")
+VICTIMS = ("service", "capture", "driver", "server", "mongo")
 WRITERS = "tests.mysql.programs"
 BATCH = 60
 BIG = 0.002
 
 
 class Deployment:
-    """One MariaDB, one service, one Spark driver, and the MongoDB that keeps the trail."""
+    """One server, one service, one Spark driver, and the MongoDB that keeps the trail."""
 
-    def __init__(self, mariadb: MariaDbServer, mongo: MongoReplicaSet, folder: Path) -> None:
-        self.mariadb = mariadb
+    def __init__(self, server: SqlServer, mongo: MongoReplicaSet, folder: Path) -> None:
+        self.server = server
         self.mongo = mongo
         (flight,) = free_ports(1)
         config = folder / "penstock.toml"
@@ -45,7 +53,7 @@ class Deployment:
             path = "{folder}/log"
             [sources.db]
             type = "mysql"
-            port = {mariadb.port}
+            port = {server.port}
             user = "root"
             start = "beginning"
             include = ["d.*"]
@@ -91,9 +99,9 @@ class Deployment:
         match victim:
             case "capture":
                 self.service.kill_role(victim)
-            case "mariadb":
-                self.mariadb.kill()
-                self.mariadb.restart()
+            case "server":
+                self.server.kill()
+                self.server.restart()
             case "mongo":
                 self.mongo.kill(0)
                 self.mongo.restart(0)
@@ -131,37 +139,39 @@ class Deployment:
 
 
 @contextmanager
-def deployment(
-    mariadb: MariaDbServer, mongo: MongoReplicaSet, folder: Path
-) -> Generator[Deployment]:
+def deployment(server: SqlServer, mongo: MongoReplicaSet, folder: Path) -> Generator[Deployment]:
     with ExitStack() as stack:
-        deployed = Deployment(mariadb, mongo, folder)
+        deployed = Deployment(server, mongo, folder)
         stack.callback(deployed.stop)
         deployed.start()
         yield deployed
 
 
 def crash_run(
-    mariadb: MariaDbServer, mongo: MongoReplicaSet, folder: Path, *, kills: int, seed: int
+    server: SqlServer, mongo: MongoReplicaSet, folder: Path, *, kills: int, seed: int
 ) -> None:
     """Kill each victim `kills` times while writers write; then compare everything."""
     rng = random.Random(seed)
     plan = list(VICTIMS) * kills
     rng.shuffle(plan)
-    with mariadb.connect() as db:
+    with server.connect() as db:
         programs.prepare(db)
-    with deployment(mariadb, mongo, folder) as deployed:
+    with deployment(server, mongo, folder) as deployed:
         for victim in plan:
             if victim == "driver":
                 # One that is always killed while it starts would prove nothing.
                 before = deployed.at()
                 wait_until(partial(_further, deployed, before), "the trail", deployed.driver)
             # In bursts: else a slow machine has ever more to catch up with.
-            with running(WRITERS, "write", mariadb.port, rng.getrandbits(32), BIG) as writers:
+            with running(WRITERS, "write", server.port, rng.getrandbits(32), BIG) as writers:
                 writers[-1].says(rng.randrange(20, 100))
                 deployed.kill(victim)
                 writers[-1].says(rng.randrange(5, 20))
-        with mariadb.connect() as db:
+        with server.connect() as db:
+            for xid in programs.prepared(db):
+                run(db, f"XA COMMIT '{xid}'")
+            many = ", ".join(f"({-2 - number}, 0, 'of many')" for number in range(2 * BATCH))
+            run(db, f"INSERT INTO d.plain VALUES {many}")
             run(db, "INSERT INTO d.plain VALUES (-1, 0, 'the last')")
         deployed.service.fact("ready")
         wait_until(lambda: deployed.has_row(-1), "the end", deployed.driver, moving=deployed.at)
@@ -169,23 +179,31 @@ def crash_run(
         assert deployed.service.stop() == 0
         records = deployed.records()
         print(f"kills {deployed.kills}, records {len(records)}")
-        compare(mariadb, records, staged=deployed.client["audit"]["row_changes_staging"])
+        compare(server, records, staged=deployed.client["audit"]["row_changes_staging"])
 
 
 def _further(deployed: Deployment, before: int) -> bool:
     return deployed.at() > before
 
 
-def compare(mariadb: MariaDbServer, records: list[dict[str, Any]], *, staged: Any) -> None:
+def logged(server: SqlServer, db: Connected) -> Iterator[tuple[str, str]]:
+    """The transaction and table of each row in the binlogs, by the server's own tool."""
+    if isinstance(server, MySqlServer):
+        return test_mysql_crash.logged(server, db)
+    assert isinstance(server, MariaDbServer)
+    return test_crash.logged(server, db)
+
+
+def compare(server: SqlServer, records: list[dict[str, Any]], *, staged: Any) -> None:
     """Every row change of the binlog, once, in order, whole; and what they add up to."""
     assert [record["at"] for record in records] == list(range(1, len(records) + 1))
     assert len({record["_id"] for record in records}) == len(records)
     check_transactions([record for record in records if record["txn"]["id"] is not None])
     assert not [record for record in records if record["op"] == "gap"]
     assert staged.count_documents({"status": "committed"}), "no commit was larger than a batch"
-    with mariadb.connect() as db:
-        assert list(row_changes(records)) == list(logged(mariadb, db))
-        for table, rows in folded(records, programs.TABLES).items():
+    with server.connect() as db:
+        assert list(row_changes(records)) == list(logged(server, db))
+        for table, rows in folded(records, (*programs.TABLES, "xa")).items():
             assert compared(rows) == compared(contents(db, table)), table
 
 
@@ -203,6 +221,20 @@ def test_every_row_change_is_in_the_trail_once_after_kill_9_of_everything(
 
 
 @pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_same_of_mysql(
+    start_mysql: Callable[..., MySqlServer],
+    start_mongo: Callable[..., MongoReplicaSet],
+    tmp_path: Path,
+) -> None:
+    """A1, A2, A3, A7, A13, A18, A19, A20; S5, S6: a kill of each; compressed, tagged and XA
+    transactions among the others."""
+    server = start_mysql(options=["--innodb-redo-log-capacity=64M"])
+    crash_run(server, start_mongo(), tmp_path, kills=1, seed=seed_of("audit-crash-mysql"))
+
+
+@pytest.mark.spark
 @pytest.mark.soak
 def test_the_same_of_a_trail_through_twenty_kills_of_each(
     start_mariadb: Callable[..., MariaDbServer],
@@ -212,3 +244,15 @@ def test_the_same_of_a_trail_through_twenty_kills_of_each(
     """The long run of the above."""
     server = start_mariadb(options=["--innodb-log-file-size=64M"])
     crash_run(server, start_mongo(), tmp_path, kills=20, seed=seed_of("audit-soak"))
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_the_same_of_mysql_through_twenty_kills_of_each(
+    start_mysql: Callable[..., MySqlServer],
+    start_mongo: Callable[..., MongoReplicaSet],
+    tmp_path: Path,
+) -> None:
+    """The long run of MySQL."""
+    server = start_mysql(options=["--innodb-redo-log-capacity=64M"])
+    crash_run(server, start_mongo(), tmp_path, kills=20, seed=seed_of("audit-soak-mysql"))

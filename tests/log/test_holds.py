@@ -96,7 +96,7 @@ def test_a_hold_only_ever_keeps_more_and_only_within_its_bytes(
     held, now = Holdings(head=len(olds), bytes=olds[-1].bytes), len(olds) * 1000 + 1
 
     def trimmed(wanted: Hold | None) -> int:
-        old = due(olds, config=config, held=held, now=now, hold=wanted)
+        old = due(olds, config=config, held=held, now=now, holds=[] if wanted is None else [wanted])
         return 0 if old is None else old.sequence
 
     free, with_hold = trimmed(None), trimmed(hold(held_from, bytes_max=bytes_max))
@@ -108,3 +108,19 @@ def test_a_hold_only_ever_keeps_more_and_only_within_its_bytes(
         ) <= retention_bytes + min(bytes_max, retention_bytes // 4)
     else:
         assert free <= held_from or (retention_bytes is not None and free > 0)
+
+
+def test_two_holds_each_keep_what_they_need_up_to_their_own_size() -> None:
+    """A hold that reaches further back and may take less of the disk gives up by itself: the other
+    one still has what it needs."""
+    olds = [Old(number, 0, ingested_at=0, bytes=10 * number) for number in range(1, 11)]
+    config = LogConfig(retention_bytes=40, retention=None)
+
+    def trimmed(*holds: Hold) -> int:
+        held = Holdings(head=11, bytes=100)
+        old = due(olds, config=config, held=held, now=None, holds=holds)
+        return 0 if old is None else old.sequence
+
+    poor, rich = hold(2, bytes_max=0), hold(4, bytes_max=10)
+    assert (trimmed(), trimmed(poor), trimmed(rich)) == (6, 6, 5)
+    assert trimmed(poor, rich) == trimmed(rich, poor) == 5

@@ -1,6 +1,7 @@
 """Tables of any types, with rows of any values, and what the server itself says that they hold."""
 
 import json
+import struct
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -9,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.connection import Connected
+from penstock.testing.servers import MariaDbServer
 from tests.mysql.support import run
 
 
@@ -85,6 +87,14 @@ latin = st.text(
 blobs = st.binary(max_size=300)
 
 
+def vectors(least: int, most: int) -> st.SearchStrategy[bytes]:
+    """Of so many numbers, as servers keep them."""
+    numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    return st.lists(numbers, min_size=least, max_size=most).map(
+        lambda values: struct.pack(f"<{len(values)}f", *values)
+    )
+
+
 def kinds() -> list[Kind]:
     found = [
         Kind(f"{name}{' UNSIGNED' if unsigned else ''}", ints(bits, unsigned=unsigned), CHAR, int)
@@ -159,6 +169,24 @@ POINT = Kind(
     shape,
     "ST_GeomFromText(%s, 4326)",
 )
+
+_LATER = [
+    Kind("VECTOR(5)", vectors(5, 5), "HEX({})", hexed),
+    *(
+        Kind(
+            f"TIMESTAMP({digits})",
+            st.datetimes(datetime(2038, 1, 18), datetime(2106, 2, 7, 6, 28, 15)).map(str),  # noqa: DTZ001
+            CHAR,
+            instant,
+        )
+        for digits in (0, 3, 6)
+    ),
+]
+
+
+def kinds_of(mariadb: MariaDbServer) -> list[Kind]:
+    """All types that a MariaDB has."""
+    return [*KINDS, POINT, *(_LATER if mariadb.version != "system" else [])]
 
 
 class AnyTable(NamedTuple):

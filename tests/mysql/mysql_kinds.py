@@ -1,12 +1,11 @@
 """The types of MySQL's columns, where they are not MariaDB's."""
 
 import json
-import struct
 from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.mysql.anything import KINDS, POINT, Kind, hexed, same
+from tests.mysql.anything import KINDS, POINT, Kind, hexed, same, vectors
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0$"), max_size=12)
 numbers = st.integers(-(1 << 63), (1 << 64) - 1) | st.sampled_from(
@@ -27,20 +26,9 @@ def parsed(text: str) -> Any:
     return json.loads(text)
 
 
-def vector(values: list[float]) -> bytes:
-    return struct.pack(f"<{len(values)}f", *values)
-
-
 OWN = [
     Kind("JSON", (documents | large).map(json.dumps), "{}", parsed),
-    Kind(
-        "VECTOR(5)",
-        st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=5).map(
-            lambda values: vector(values) or vector([0.0])
-        ),
-        "HEX({})",
-        hexed,
-    ),
+    Kind("VECTOR(5)", vectors(1, 5), "HEX({})", hexed),
 ]
 SHAPE = POINT._replace(
     # As it is kept: longitude comes first, in whichever order the reference system has them.

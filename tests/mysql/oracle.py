@@ -7,7 +7,7 @@ oracle that shares none of ours.
 import re
 import subprocess
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,9 +47,9 @@ _WORDS = {b"INSERT INTO": "insert", b"UPDATE": "update", b"DELETE FROM": "delete
 _DDL = re.compile(rb"(?:CREATE|ALTER|DROP|RENAME|TRUNCATE) (?!DATABASE|TABLE elsewhere).*")
 
 
-def dumped(files: Iterable[Path], *, tool: str = "mariadb-binlog") -> bytes:
+def dumped(files: Iterable[Path], *, tool: Sequence[str]) -> bytes:
     """What the tool prints of binlogs."""
-    command = [tool, "--no-defaults", "-vv", "--base64-output=decode-rows", *map(str, files)]
+    command = [*tool, "--no-defaults", "-vv", "--base64-output=decode-rows", *map(str, files)]
     return subprocess.run(command, capture_output=True, check=True).stdout
 
 

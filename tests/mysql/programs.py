@@ -48,6 +48,7 @@ def prepare(db: Connected) -> None:
         "CREATE TABLE d.keyless (one BIGINT, n INT)",
         "CREATE TABLE d.altered (id INT PRIMARY KEY, n INT)",
         "CREATE TABLE d.swapped (id INT PRIMARY KEY, n INT)",
+        "CREATE TABLE d.xa (id BIGINT PRIMARY KEY)",
     )
 
 
@@ -71,8 +72,8 @@ def write(port: int, seed: int, number: int, *, big: float) -> None:
             on_mysql = "MariaDB" not in run(db, "SELECT VERSION()")[0][0]
             run(db, KINDS_OF_TRANSACTIONS[number] if on_mysql else f"SET gtid_domain_id = {number}")
             while True:
-                if on_mysql and rng.random() < 0.1:
-                    decide(db, rng)
+                if rng.random() < 0.1:
+                    decide(port, rng)
                 for _ in range(rng.choice([1, 1, 2, 5, 40])):
                     run(db, change(rng))
                 if rng.random() < big:
@@ -96,14 +97,24 @@ KINDS_OF_TRANSACTIONS = (
 """Of MySQL's, by the number of the thread."""
 
 
-def decide(db: Connected, rng: random.Random) -> None:
-    """Prepare an XA transaction, or have one that any writer prepared committed or rolled back."""
-    waiting = [row[3] for row in run(db, "XA RECOVER")]
-    if len(waiting) < 5:
-        xid = f"'{rng.getrandbits(60)}'"
-        run(db, f"XA START {xid}", f"INSERT INTO xa VALUES ({rng.getrandbits(40)})")
-        run(db, f"XA END {xid}", f"XA PREPARE {xid}")
-    else:
+def prepared(db: Connected) -> list[str]:
+    """The XA transactions that are prepared."""
+    names = [row[3] for row in run(db, "XA RECOVER")]
+    return [name.decode() if isinstance(name, bytes) else name for name in names]
+
+
+def decide(port: int, rng: random.Random) -> None:
+    """Prepare an XA transaction, or have one that any writer prepared committed or rolled back.
+
+    By another session: with MariaDB, who has prepared one can do nothing else.
+    """
+    with connected(port) as db:
+        waiting = prepared(db)
+        if len(waiting) < 5:
+            xid = f"'{rng.getrandbits(60)}'"
+            run(db, f"XA START {xid}", f"INSERT INTO xa VALUES ({rng.getrandbits(40)})")
+            run(db, f"XA END {xid}", f"XA PREPARE {xid}")
+            return
         verb = "ROLLBACK" if rng.random() < 0.2 else "COMMIT"
         run(db, f"XA {verb} '{rng.choice(waiting)}'")
 

@@ -7,7 +7,14 @@ from typing import Any, cast
 import msgspec
 from pymysql.connections import Connection
 
-from penstock.event import AnyEvent, ChangeEvent, Fragment, Operation, SchemaEvent
+from penstock.event import (
+    AnyEvent,
+    ChangeEvent,
+    Fragment,
+    Operation,
+    SchemaEvent,
+    SystemEvent,
+)
 from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, facts
 from penstock.sources.mysql.file_places import FilePlace
@@ -40,6 +47,12 @@ def run(connection: "Connection[Any]", *statements: str | bytes) -> list[tuple[A
             cursor.execute(statement)
             rows = cast("tuple[tuple[Any, ...], ...]", cursor.fetchall() or ())
     return list(rows)
+
+
+def numbers(first: int, last: int) -> str:
+    """What to select from for a column `seq` of these numbers, on any server."""
+    listed = ", ".join(map(str, range(first, last + 1)))
+    return f"JSON_TABLE('[{listed}]', '$[*]' COLUMNS (seq INT PATH '$')) AS numbers"
 
 
 def end_of(connection: Connected) -> str:
@@ -85,6 +98,11 @@ class Story(Told):
         """What was said of the columns of tables."""
         schema = [event for event in self.events if isinstance(event, SchemaEvent)]
         return [event for event in schema if b'"columns":' in bytes(event.description)]
+
+    @property
+    def system(self) -> list[SystemEvent]:
+        """What was said of the source."""
+        return [event for event in self.events if isinstance(event, SystemEvent)]
 
     @property
     def place(self) -> MysqlPosition:

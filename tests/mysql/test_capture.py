@@ -313,22 +313,6 @@ async def test_a_statement_that_changes_rows_stops_capture_before_it(
     assert len(story.changes) == 1
 
 
-@pytest.mark.parametrize("statement", ["XA PREPARE 'x'", "XA END 'x'; XA PREPARE 'x'"][:1])
-async def test_an_xa_transaction_stops_capture_before_it(
-    start_mariadb: Callable[..., MariaDbServer], statement: str
-) -> None:
-    server = start_mariadb()
-    source = source_of(server, start="beginning")
-    with server.connect() as db:
-        run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
-        run(db, "XA START 'x'", "INSERT INTO d.a VALUES (1)", "XA END 'x'", statement)
-        run(db, "XA COMMIT 'x'")
-    story = Story()
-    with pytest.raises(UndecodableError, match="XA transactions are not captured"):
-        await follow(source, story, lambda _: False)
-    assert story.said == [("create", "a")]
-
-
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
@@ -454,6 +438,7 @@ async def test_statements_about_tables_come_in_their_place_and_rows_follow_the_n
     assert said["statement"].startswith("CREATE TABLE a (id")
 
 
+@pytest.mark.both_mariadbs
 async def test_an_alter_in_two_phases_is_told_once_and_one_that_failed_never(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

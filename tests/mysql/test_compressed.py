@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 
+import pytest
+
 from penstock.event import SchemaEvent
 from penstock.sources.mysql.binlog import EventType
 from penstock.testing.servers import MariaDbServer
@@ -10,6 +12,7 @@ from tests.mysql.support import caught_up, run, source_of
 from tests.mysql.test_decoding import split
 
 Start = Callable[..., MariaDbServer]
+pytestmark = pytest.mark.both_mariadbs
 
 
 async def test_compressed_rows_and_statements_are_all_told(start_mariadb: Start) -> None:

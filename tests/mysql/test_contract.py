@@ -6,12 +6,11 @@ import pytest
 
 from penstock.ports import ChangeSource
 from penstock.testing.contracts.copies import CopyContract
-from penstock.testing.contracts.source import SourceContract
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import run, source_of
 
 
-class OfRows(SourceContract):
+class OfRows(CopyContract):
     server: SqlServer
     database: str
 
@@ -29,7 +28,8 @@ class OfRows(SourceContract):
             await asyncio.to_thread(run, db, f"INSERT INTO a (n) VALUES {values}")
 
 
-class TestMariaDb(OfRows, CopyContract):
+@pytest.mark.both_mariadbs
+class TestMariaDb(OfRows):
     @pytest.fixture(autouse=True)
     def _upstream(self, mariadb: MariaDbServer, mariadb_database: str) -> None:
         self.begin(mariadb, mariadb_database)

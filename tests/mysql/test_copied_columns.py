@@ -1,5 +1,6 @@
 """A copy tells rows by the rules of columns that the stream tells them by, and from nowhere."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,9 +9,11 @@ import pytest
 from penstock.errors import ConfigError, RequestError
 from penstock.event import ChangeEvent, SystemEvent
 from penstock.sources.mysql.config import ColumnsConfig
-from penstock.sources.mysql.rows import UnreadableTableError
+from penstock.sources.mysql.doctor import doctor
+from penstock.sources.mysql.row_readers import UnreadableTableError
 from penstock.sources.mysql.selecting import ColumnFacts, Definition, KeyPart, Selection
-from penstock.testing.servers import MariaDbServer, MySqlServer
+from penstock.testing.servers import MySqlServer, SqlServer
+from tests.mysql.conftest import on
 from tests.mysql.support import Story, run, source_of
 from tests.telling import follow
 
@@ -39,11 +42,11 @@ def told(events: list[ChangeEvent]) -> dict[bytes, bytes]:
 
 
 async def test_a_copied_row_is_what_the_stream_tells_of_it(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """Invariant 9, A26: masked, hashed, cut and left out alike; a hashed key is the same key."""
-    source = source_of(mariadb, include=[f"{mariadb_database}.*"], columns=RULES, start="snapshot")
-    with mariadb.connect(database=mariadb_database) as db:
+    source = source_of(server, include=[f"{database}.*"], columns=RULES, start="snapshot")
+    with server.connect(database=database) as db:
         run(db, MADE, f"INSERT INTO a (mail, n, phone, password, note, raw) VALUES {ROWS}")
         story = await follow(source, Story(), completed)
         copied = list(story.changes)
@@ -60,15 +63,15 @@ async def test_a_copied_row_is_what_the_stream_tells_of_it(
 
 
 async def test_rules_that_make_other_keys_have_the_rows_copied_again(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """Invariant 4: it is a gap, and where tables are copied the copy closes it."""
-    options: dict[str, Any] = {"include": [f"{mariadb_database}.*"], "start": "snapshot"}
-    with mariadb.connect(database=mariadb_database) as db:
+    options: dict[str, Any] = {"include": [f"{database}.*"], "start": "snapshot"}
+    with server.connect(database=database) as db:
         run(db, MADE, f"INSERT INTO a (mail, n, phone, password, note, raw) VALUES {ROWS}")
-    story = await follow(source_of(mariadb, **options), Story(), completed)
+    story = await follow(source_of(server, **options), Story(), completed)
     again = Story(story.position)
-    await follow(source_of(mariadb, columns=RULES, **options), again, completed)
+    await follow(source_of(server, columns=RULES, **options), again, completed)
     assert again.said == [
         ("scope_changed", ""),
         ("gap", "a"),
@@ -77,7 +80,7 @@ async def test_rules_that_make_other_keys_have_the_rows_copied_again(
     ]
     (started,) = [one for one in again.events if isinstance(one, SystemEvent)][2:3]
     said = msgspec.json.decode(started.description)
-    assert said["collections"] == [f"{mariadb_database}.a"]
+    assert said["collections"] == [f"{database}.a"]
     assert len(again.changes) == 2
     assert not told(again.changes).keys() & told(story.changes).keys()
 
@@ -92,18 +95,48 @@ def test_a_rule_that_a_copied_table_cannot_have_stops_before_its_rows() -> None:
         Selection(table, rules=rules)
 
 
-async def test_a_copy_of_a_mysql_is_refused_in_words(
-    mysql: MySqlServer, mysql_database: str
+async def test_a_copy_is_refused_in_words_where_nothing_says_what_a_snapshot_has(
+    start_mysql: Callable[..., MySqlServer],
 ) -> None:
+    """Invariant 9: a MySQL without GTIDs, and without a list of the commits that are under way."""
+    server = start_mysql(options=["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"])
     for option in ("start", "on_position_lost"):
-        source = source_of(mysql, include=[f"{mysql_database}.*"], **{option: "snapshot"})
-        with pytest.raises(ConfigError, match="tables of a MySQL are not copied"):
+        source = source_of(server, include=["d.*"], **{option: "snapshot"})
+        with pytest.raises(ConfigError, match="nothing else says which transactions"):
             await follow(source, Story(), lambda _: True)
-    source = source_of(mysql, include=[f"{mysql_database}.*"])
+        checks = await doctor("db", source.config)
+        (check,) = [check for check in checks if check.name == "copies"]
+        assert not check.ok
+        assert "performance_schema = ON" in check.fix
+    source = source_of(server, include=["d.*"])
     with pytest.raises(RequestError):
         await source.copy([], known=[])
     changes = source.changes(position=None)
     await anext(changes)
-    with pytest.raises(RequestError, match="tables of a MySQL are not copied"):
+    with pytest.raises(RequestError, match="nothing else says which transactions"):
         await source.copy([], known=[])
     await changes.aclose()  # type: ignore[attr-defined]
+
+
+@on("files")
+async def test_a_server_that_lists_its_commits_no_more_stops_the_copy(
+    start: Callable[..., SqlServer],
+) -> None:
+    """Invariant 9: and nothing of it is told."""
+    server = start()
+    with server.connect() as db:
+        run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
+        source = source_of(server, include=["d.*"], start="snapshot")
+        story = await follow(source, Story(), lambda story: bool(story.said))
+        assert story.said == [("snapshot_started", "")]
+        checks = await doctor("db", source.config)
+        assert [check.ok for check in checks if check.name == "copies"] == [True]
+        run(
+            db,
+            "UPDATE performance_schema.setup_instruments SET ENABLED = 'NO' "
+            "WHERE NAME = 'wait/lock/metadata/sql/mdl'",
+        )
+        for again in (source, source_of(server, include=["d.*"])):
+            with pytest.raises(ConfigError, match="metadata locks"):
+                await follow(again, story, completed)
+        assert story.said == [("snapshot_started", "")]

@@ -14,15 +14,15 @@ from penstock.errors import RequestError, UndecodableError
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.ports import ChangeSource, Copies, Moves
 from penstock.sources.mysql import chunks
-from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Rows, Story, caught_up, completed, run, source_of
+from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
+from tests.mysql.support import Rows, Story, caught_up, completed, numbers, run, source_of
 from tests.seeds import seed_of
 from tests.telling import follow
 
-Start = Callable[..., MariaDbServer]
+Start = Callable[..., SqlServer]
 
 
-def copying(server: MariaDbServer, database: str, **options: Any) -> Any:
+def copying(server: SqlServer, database: str, **options: Any) -> Any:
     """A source that copies `database`, a few rows at a time."""
     options = {"start": "snapshot", "snapshot_chunk_documents": 3, **options}
     return source_of(server, include=[f"{database}.*"], **options)
@@ -66,25 +66,33 @@ def contents(db: Any, database: str, *tables: str) -> Rows:
     return found
 
 
-def test_the_source_fulfils_its_ports(mariadb: MariaDbServer) -> None:
-    source = source_of(mariadb)
+def test_the_source_fulfils_its_ports(server: SqlServer) -> None:
+    source = source_of(server)
     assert isinstance(source, ChangeSource)
     assert isinstance(source, Copies)
     assert isinstance(source, Moves)
 
 
 async def test_a_copy_comes_between_its_announcements_and_goes_on_after_a_crash(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """A29: with tables of all sizes, of none, and one without a key, which is one reading."""
-    with mariadb.connect(database=mariadb_database) as db:
-        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_7")
-        run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO b SELECT seq FROM seq_1_to_3")
-        run(db, "CREATE TABLE empty (id INT PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM a")
+    with server.connect(database=database) as db:
+        run(
+            db,
+            "CREATE TABLE a (id INT PRIMARY KEY)",
+            f"INSERT INTO a SELECT seq FROM {numbers(1, 7)}",
+        )
+        run(
+            db,
+            "CREATE TABLE b (id INT PRIMARY KEY)",
+            f"INSERT INTO b SELECT seq FROM {numbers(1, 3)}",
+        )
+        run(db, "CREATE TABLE e (id INT PRIMARY KEY)", "CREATE VIEW v AS SELECT * FROM a")
         run(db, "CREATE TABLE k (n INT)", "INSERT INTO k VALUES (1), (1)")
     story = Story()
     while not completed(story):
-        source = copying(mariadb, mariadb_database)
+        source = copying(server, database)
         await follow(source, story, enough(len(story.items) + 2))
     assert [operation for operation, _ in story.said] == ["snapshot_started", "snapshot_completed"]
     assert [event.document_id for event in story.changes if event.collection == "a"] == [
@@ -95,23 +103,27 @@ async def test_a_copy_comes_between_its_announcements_and_goes_on_after_a_crash(
     assert all(event.full_document_as_of_event for event in story.changes)
     assert len({event.event_id for event in story.events}) == 14
     started, ended = [said_of(event) for event in story.events if isinstance(event, SystemEvent)]
-    names = [f"{mariadb_database}.{table}" for table in ("a", "b", "empty", "k")]
+    names = [f"{database}.{table}" for table in ("a", "b", "e", "k")]
     assert started["collections"] == ended["collections"] == names
     assert (ended["documents"], ended["whole"]) == (12, True)
     assert started["snapshot"] == ended["snapshot"]
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, "INSERT INTO a VALUES (8)")
-    await caught_up(mariadb, copying(mariadb, mariadb_database), story)
+    await caught_up(server, copying(server, database), story)
     assert (story.changes[-1].document_id, story.changes[-1].snapshot) == ("8", False)
 
 
 async def test_events_of_a_copy_are_the_same_when_it_is_read_again(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """P26."""
-    with mariadb.connect(database=mariadb_database) as db:
-        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_7")
-    source, story = copying(mariadb, mariadb_database), Story()
+    with server.connect(database=database) as db:
+        run(
+            db,
+            "CREATE TABLE a (id INT PRIMARY KEY)",
+            f"INSERT INTO a SELECT seq FROM {numbers(1, 7)}",
+        )
+    source, story = copying(server, database), Story()
     await follow(source, story, completed)
     begun = Story(next(item.position for item in story.items if isinstance(item, Commit)))
     again = await follow(source, begun, completed)
@@ -121,6 +133,10 @@ async def test_events_of_a_copy_are_the_same_when_it_is_read_again(
 # --- while others write ---------------------------------------------------------------------------
 
 KEYS = 120
+WITHOUT_SNAPSHOTS: dict[type[SqlServer], str] = {
+    MariaDbServer: "ENGINE = Aria TRANSACTIONAL = 0",
+    MySqlServer: "ENGINE = MyISAM",
+}
 
 
 class Writers:
@@ -129,7 +145,7 @@ class Writers:
     They write about as fast as somebody reads, so that the reading gets to where they are.
     """
 
-    def __init__(self, server: MariaDbServer, database: str, rng: random.Random) -> None:
+    def __init__(self, server: SqlServer, database: str, rng: random.Random) -> None:
         self._server, self._database = server, database
         self._stop = threading.Event()
         self._counter = 0
@@ -159,7 +175,8 @@ class Writers:
     def _write(self, seed: int) -> None:
         rng = random.Random(seed)
         with self._server.connect(database=self._database, autocommit=False) as db:
-            run(db, f"SET SESSION gtid_domain_id = {rng.randrange(3)}")
+            if isinstance(self._server, MariaDbServer):
+                run(db, f"SET SESSION gtid_domain_id = {rng.randrange(3)}")
             while not self._stop.is_set():
                 # Of a transaction that changed nothing, nothing is read.
                 self._turns.acquire(timeout=0.02)
@@ -171,7 +188,7 @@ class Writers:
                     run(db, "ROLLBACK")  # a deadlock
 
     def _change(self, db: Any, rng: random.Random) -> None:
-        table, key = rng.choice(["one", "two", "aria"]), rng.randrange(KEYS)
+        table, key = rng.choice(["one", "two", "other"]), rng.randrange(KEYS)
         where = "a = 'k' AND id" if table == "two" else "id"
         what = rng.random()
         if what < 0.2:
@@ -192,33 +209,33 @@ class Writers:
 
 
 async def test_a_copy_under_writers_ends_with_what_is_there_and_no_row_is_older_than_its_place(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """Invariant 9: an InnoDB row counts its own writes, and in the log that count never falls; a
     key moves, too. The tables of another engine have no snapshots, and end as they are."""
     rng = random.Random(seed_of("mysql-copy"))
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(
             db,
             "CREATE TABLE one (id INT PRIMARY KEY, n INT)",
             "CREATE TABLE two (a VARCHAR(9), id INT, n INT, PRIMARY KEY (a, id))",
-            "CREATE TABLE aria (id INT PRIMARY KEY, n INT) ENGINE = Aria TRANSACTIONAL = 0",
-            f"INSERT INTO one SELECT seq, 0 FROM seq_0_to_{KEYS - 1}",
-            f"INSERT INTO two SELECT 'k', seq, 0 FROM seq_0_to_{KEYS - 1}",
-            f"INSERT INTO aria SELECT seq, 0 FROM seq_0_to_{KEYS - 1}",
+            f"CREATE TABLE other (id INT PRIMARY KEY, n INT) {WITHOUT_SNAPSHOTS[type(server)]}",
+            f"INSERT INTO one SELECT seq, 0 FROM {numbers(0, KEYS - 1)}",
+            f"INSERT INTO two SELECT 'k', seq, 0 FROM {numbers(0, KEYS - 1)}",
+            f"INSERT INTO other SELECT seq, 0 FROM {numbers(0, KEYS - 1)}",
         )
-        source, story = copying(mariadb, mariadb_database, snapshot_chunk_documents=7), Story()
-        with Writers(mariadb, mariadb_database, rng) as writers:
+        source, story = copying(server, database, snapshot_chunk_documents=7), Story()
+        with Writers(server, database, rng) as writers:
             while not completed(story):
                 await follow(source, story, chunks_of(rng.randrange(1, 9)), on_item=writers.read)
             writers.stop()
-        await caught_up(mariadb, source, story)
-        expected = contents(db, mariadb_database, "one", "two", "aria")
+        await caught_up(server, source, story)
+        expected = contents(db, database, "one", "two", "other")
     assert story.rows(copies=True) == expected
     assert len({event.event_id for event in story.events}) == len(story.events)
     newest = dict[tuple[str, bytes], int]()
     for event in story.changes:
-        if event.full_document is not None and event.collection != "aria":
+        if event.full_document is not None and event.collection != "other":
             place = (event.collection, bytes(event.key))
             told = msgspec.json.decode(event.full_document)["n"]
             assert told >= newest.get(place, 0), "a row that is older than what was said before"
@@ -227,18 +244,29 @@ async def test_a_copy_under_writers_ends_with_what_is_there_and_no_row_is_older_
     assert not all(event.snapshot for event in story.changes)
 
 
+_OF_MYSQL = (
+    "--plugin-load-add=semisync_source.so",
+    "--loose-rpl-semi-sync-source-wait-point=AFTER_SYNC",
+    "--loose-rpl-semi-sync-source-timeout=3000",
+    "--loose-rpl-semi-sync-source-wait-no-replica=ON",
+)
+SEMI_SYNC = {
+    "mariadb": (
+        "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+        "--rpl-semi-sync-master-timeout=3000",
+        "--rpl-semi-sync-master-wait-no-slave=ON",
+    ),
+    "mysql": _OF_MYSQL,
+    "files": _OF_MYSQL,
+}
+
+
 async def test_a_transaction_that_is_told_before_others_see_it_is_in_the_rows_that_follow_it(
-    start_mariadb: Start,
+    kind: str, start: Start
 ) -> None:
     """Invariant 9: with semi-synchronous replication a server sends a transaction, and waits for a
     replica to have it before anybody else sees it. A chunk that was read meanwhile lacks it."""
-    server = start_mariadb(
-        options=[
-            "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
-            "--rpl-semi-sync-master-timeout=3000",
-            "--rpl-semi-sync-master-wait-no-slave=ON",
-        ]
-    )
+    server = start(options=SEMI_SYNC[kind])
     with server.connect() as db, server.connect() as other:
         run(db, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY, n INT)")
         run(db, "INSERT INTO d.a VALUES (1, 0)")
@@ -258,7 +286,8 @@ async def test_a_transaction_that_is_told_before_others_see_it_is_in_the_rows_th
         reading = asyncio.ensure_future(follow(source, story, completed, on_item=note))
         await capturing.wait()
         # It gives up for good at the first timeout, so it begins now.
-        run(db, "SET GLOBAL rpl_semi_sync_master_enabled = ON")
+        name = "master" if kind == "mariadb" else "source"
+        run(db, f"SET GLOBAL rpl_semi_sync_{name}_enabled = ON")
         update = asyncio.to_thread(run, other, "UPDATE d.a SET n = 1")
         await asyncio.gather(update, reading)
         assert waiting is not None
@@ -288,12 +317,12 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], obje
 
 
 async def test_rows_of_a_table_without_snapshots_that_change_while_they_are_read_are_left_out(
-    mariadb: MariaDbServer, mariadb_database: str, monkeypatch: pytest.MonkeyPatch
+    server: SqlServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Invariant 9: the stream tells them, and what was read of them is older."""
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, "CREATE TABLE m (id INT PRIMARY KEY, n INT) ENGINE = MyISAM")
-        run(db, "INSERT INTO m SELECT seq, 0 FROM seq_1_to_6", "CREATE TABLE o (n INT)")
+        run(db, f"INSERT INTO m SELECT seq, 0 FROM {numbers(1, 6)}", "CREATE TABLE o (n INT)")
         change = ("UPDATE m SET n = 1 WHERE id = 4", "DELETE FROM m WHERE id = 5")
         original, story, changed = chunks.ChunkReader.chunk, Story(), False
 
@@ -309,13 +338,13 @@ async def test_rows_of_a_table_without_snapshots_that_change_while_they_are_read
                 run(db, "INSERT INTO o VALUES (1)")
 
         monkeypatch.setattr(chunks.ChunkReader, "chunk", read)
-        await follow(copying(mariadb, mariadb_database), story, completed, on_item=move)
-        there = contents(db, mariadb_database, "m")
+        await follow(copying(server, database), story, completed, on_item=move)
+        there = contents(db, database, "m")
     assert changed
     told = [(e.operation.value, e.document_id) for e in story.changes if e.collection == "m"]
     assert told[3:] == [("replace", "4"), ("delete", "5"), ("insert", "6")]
     rows = story.rows(copies=True)
-    assert rows[f"{mariadb_database}.m"] == there[f"{mariadb_database}.m"]
+    assert rows[f"{database}.m"] == there[f"{database}.m"]
 
 
 @pytest.mark.parametrize(
@@ -331,19 +360,19 @@ async def test_rows_of_a_table_without_snapshots_that_change_while_they_are_read
     ids=lambda statements: statements[-1],
 )
 async def test_a_table_that_changes_between_its_snapshot_and_its_rows_is_read_again(
-    mariadb: MariaDbServer,
-    mariadb_database: str,
+    server: SqlServer,
+    database: str,
     monkeypatch: pytest.MonkeyPatch,
     statements: list[str],
 ) -> None:
     """S4, invariant 9: also one that is gone by then, under that name."""
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, "CREATE TABLE a (id INT PRIMARY KEY, n INT)", "INSERT INTO a VALUES (1, 1), (2, 2)")
         meanwhile(monkeypatch, "_begin", lambda: run(db, *statements))
-        story = await follow(copying(mariadb, mariadb_database), Story(), completed)
-        await caught_up(mariadb, source_of(mariadb, include=[f"{mariadb_database}.*"]), story)
+        story = await follow(copying(server, database), Story(), completed)
+        await caught_up(server, source_of(server, include=[f"{database}.*"]), story)
         tables = [str(name) for (name,) in run(db, "SHOW TABLES")]
-        there = contents(db, mariadb_database, *tables)
+        there = contents(db, database, *tables)
     assert story.rows(copies=True) == there
     if statements[0].startswith("ALTER"):
         told = [what for what, _ in story.said]
@@ -356,11 +385,15 @@ async def test_a_table_that_changes_between_its_snapshot_and_its_rows_is_read_ag
 
 
 async def test_between_chunks_anybody_may_alter_the_table_that_is_copied(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, "SET lock_wait_timeout = 0")
-        run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a SELECT seq FROM seq_1_to_9")
+        run(
+            db,
+            "CREATE TABLE a (id INT PRIMARY KEY)",
+            f"INSERT INTO a SELECT seq FROM {numbers(1, 9)}",
+        )
         story, altered = Story(), 0
 
         def alter(item: Commit | Fragment) -> None:
@@ -369,7 +402,7 @@ async def test_between_chunks_anybody_may_alter_the_table_that_is_copied(
                 altered += 1
                 run(db, f"ALTER TABLE a ADD COLUMN c{altered} INT DEFAULT {altered}")
 
-        await follow(copying(mariadb, mariadb_database), story, completed, on_item=alter)
+        await follow(copying(server, database), story, completed, on_item=alter)
     assert altered == 3
     rows = [msgspec.json.decode(event.full_document or b"") for event in story.changes]
     assert [len(row) for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -377,16 +410,16 @@ async def test_between_chunks_anybody_may_alter_the_table_that_is_copied(
 
 
 async def test_a_table_that_somebody_has_locked_is_waited_for_and_the_stream_goes_on(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     with (
-        mariadb.connect(database=mariadb_database) as db,
-        mariadb.connect(database=mariadb_database) as other,
+        server.connect(database=database) as db,
+        server.connect(database=database) as other,
     ):
         run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
         run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "LOCK TABLES a WRITE")
         run(other, "INSERT INTO b VALUES (1)")
-        source, story = copying(mariadb, mariadb_database), Story()
+        source, story = copying(server, database), Story()
         await follow(source, story, lambda story: bool(story.said))
         run(other, "INSERT INTO b VALUES (2)")
         await follow(source, story, lambda story: bool(story.changes))
@@ -401,12 +434,12 @@ async def test_a_table_that_somebody_has_locked_is_waited_for_and_the_stream_goe
 
 
 async def test_a_table_without_a_key_is_read_at_one_moment_however_far_the_stream_is_behind(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """A11: its rows are known by all that they hold, so a row of before must not come later."""
-    with mariadb.connect(database=mariadb_database) as db:
-        run(db, "CREATE TABLE k (n INT)", "INSERT INTO k SELECT seq FROM seq_1_to_20")
-        source, story = copying(mariadb, mariadb_database), Story()
+    with server.connect(database=database) as db:
+        run(db, "CREATE TABLE k (n INT)", f"INSERT INTO k SELECT seq FROM {numbers(1, 20)}")
+        source, story = copying(server, database), Story()
         await follow(source, story, lambda story: bool(story.said))
         run(db, "DELETE FROM k WHERE n <= 5", "UPDATE k SET n = n + 100 WHERE n <= 10")
         deleted = False
@@ -418,7 +451,7 @@ async def test_a_table_without_a_key_is_read_at_one_moment_however_far_the_strea
                 run(db, "DELETE FROM k WHERE n = 20", "INSERT INTO k VALUES (200)")
 
         await follow(source, story, completed, on_item=delete)
-        await caught_up(mariadb, source, story)
+        await caught_up(server, source, story)
         left = sorted(row[0] for row in run(db, "SELECT n FROM k"))
     (rows,) = story.rows(copies=True).values()
     assert sorted(row["n"] for row in rows.values()) == left
@@ -427,16 +460,14 @@ async def test_a_table_without_a_key_is_read_at_one_moment_however_far_the_strea
     assert all(snapshot[first : first + 15]), "nothing else is told among its rows"
 
 
-async def test_large_rows_come_in_small_chunks(
-    mariadb: MariaDbServer, mariadb_database: str
-) -> None:
+async def test_large_rows_come_in_small_chunks(server: SqlServer, database: str) -> None:
     """In bounded memory: with a key and without one."""
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         big = "REPEAT('x', 1000000)"
         run(db, "CREATE TABLE a (id INT PRIMARY KEY, t LONGTEXT)", "CREATE TABLE k (t LONGTEXT)")
-        run(db, f"INSERT INTO a SELECT seq, {big} FROM seq_1_to_30")
-        run(db, f"INSERT INTO k SELECT CONCAT(seq, {big}) FROM seq_1_to_30")
-    source = copying(mariadb, mariadb_database, snapshot_chunk_documents=1000)
+        run(db, f"INSERT INTO a SELECT seq, {big} FROM {numbers(1, 30)}")
+        run(db, f"INSERT INTO k SELECT CONCAT(seq, {big}) FROM {numbers(1, 30)}")
+    source = copying(server, database, snapshot_chunk_documents=1000)
     sizes: list[int] = []
     keys: list[str] = []
 
@@ -451,18 +482,18 @@ async def test_large_rows_come_in_small_chunks(
 
 
 async def test_a_chunk_reads_no_more_rows_than_it_has(
-    start_mariadb: Start,
+    start: Start,
 ) -> None:
     """Whatever the key's columns have in common."""
-    server = start_mariadb()
+    server = start()
     with server.connect() as db:
         run(
             db, "CREATE DATABASE d", "CREATE TABLE d.a (a INT, b INT, c INT, PRIMARY KEY (a, b, c))"
         )
-        run(db, "USE d", "INSERT INTO a SELECT 1, seq % 2, seq FROM seq_1_to_4000")
+        run(db, "USE d", f"INSERT INTO a SELECT 1, seq % 2, seq FROM {numbers(1, 4000)}")
         before = handled(db)
         story = Story()
-        await follow(copying(server, "d", snapshot_chunk_documents=100), story, completed)
+        await follow(copying(server, "d", snapshot_chunk_documents=400), story, completed)
         read = handled(db) - before
     assert len(story.changes) == 4000
     assert read < 4 * 4000
@@ -495,14 +526,14 @@ async def asking(source: Any, story: Story, names: list[str], known: Any = ()) -
 
 
 async def test_a_copy_that_is_asked_for_begins_at_once_and_is_durable_when_it_is_answered(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (id INT PRIMARY KEY)")
         run(db, "INSERT INTO a VALUES (1)")
-    a, b = f"{mariadb_database}.a", f"{mariadb_database}.b"
+    a, b = f"{database}.a", f"{database}.b"
     options = {"start": "now", "heartbeat_seconds": 600, "heartbeat_deadline_seconds": 900}
-    source, story = copying(mariadb, mariadb_database, **options), Story()
+    source, story = copying(server, database, **options), Story()
     assert await asking(source, story, [a]) == [a]
     assert [event.document_id for event in story.changes] == ["1"]
     assert await asking(source, story, [b, a]) == [b, a]
@@ -512,29 +543,27 @@ async def test_a_copy_that_is_asked_for_begins_at_once_and_is_durable_when_it_is
     assert len({one["snapshot"] for one in started}) == 3
 
 
-async def test_what_is_not_captured_is_not_copied(
-    mariadb: MariaDbServer, mariadb_database: str
-) -> None:
-    with mariadb.connect(database=mariadb_database) as db:
+async def test_what_is_not_captured_is_not_copied(server: SqlServer, database: str) -> None:
+    with server.connect(database=database) as db:
         run(db, "CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (id INT PRIMARY KEY)")
-    source = source_of(mariadb, include=[f"{mariadb_database}.a", f"{mariadb_database}.gone"])
+    source = source_of(server, include=[f"{database}.a", f"{database}.gone"])
     story = Story()
     with pytest.raises(RequestError, match="not being captured now"):
-        await source.copy([f"{mariadb_database}.a"], known=())
-    for name in ("a", f"{mariadb_database}.b", f"{mariadb_database}.none", "mysql.user"):
+        await source.copy([f"{database}.a"], known=())
+    for name in ("a", f"{database}.b", f"{database}.none", "mysql.user"):
         with pytest.raises(RequestError, match="captures no table"):
             await asking(source, story, [name])
     # One that was dropped, and that the log has told of, is copied: its rows are told as gone.
-    gone = f"{mariadb_database}.gone"
-    assert await asking(source, story, [gone], {(mariadb_database, "gone")}) == [gone]
+    gone = f"{database}.gone"
+    assert await asking(source, story, [gone], {(database, "gone")}) == [gone]
 
 
 async def test_a_row_that_has_no_exact_form_stops_the_copy_by_its_table(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """Invariant 10."""
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, "CREATE TABLE a (id INT PRIMARY KEY, t TEXT CHARACTER SET cp1250)")
         run(db, "INSERT INTO a VALUES (1, 'ž')")
-    with pytest.raises(UndecodableError, match=rf"{mariadb_database}\.a.*character set cp1250"):
-        await follow(copying(mariadb, mariadb_database), Story(), completed)
+    with pytest.raises(UndecodableError, match=rf"{database}\.a.*character set cp1250"):
+        await follow(copying(server, database), Story(), completed)

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
-from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Rows, Story, caught_up, completed, run, source_of
+from penstock.testing.servers import SqlServer
+from tests.mysql.support import Rows, Story, caught_up, completed, numbers, run, source_of
 from tests.mysql.test_copying import contents, copying
 from tests.telling import follow
 
@@ -36,7 +36,7 @@ def after_chunk(number: int, act: Callable[[], object]) -> Callable[[Commit | Fr
 
 
 async def copied(
-    server: MariaDbServer, database: str, *statements: str, after: int = 1, **options: Any
+    server: SqlServer, database: str, *statements: str, after: int = 1, **options: Any
 ) -> tuple[Story, Rows]:
     """What is told of a copy in which these statements run behind a chunk, and what is there."""
     with server.connect(database=database) as db:
@@ -54,13 +54,13 @@ async def copied(
 
 
 @pytest.fixture
-def made(mariadb: MariaDbServer, mariadb_database: str) -> str:
+def made(server: SqlServer, database: str) -> str:
     """Tables of nine rows: a and b, to be copied in three chunks each."""
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         for table in ("a", "b"):
             run(db, f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT)")
-            run(db, f"INSERT INTO {table} SELECT seq, seq FROM seq_1_to_9")
-    return mariadb_database
+            run(db, f"INSERT INTO {table} SELECT seq, seq FROM {numbers(1, 9)}")
+    return database
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def made(mariadb: MariaDbServer, mariadb_database: str) -> str:
 )
 @pytest.mark.parametrize("after", [1, 2, 4])
 async def test_a_table_that_changes_while_it_is_copied_ends_as_it_is(
-    mariadb: MariaDbServer, made: str, statements: list[str], after: int
+    server: SqlServer, made: str, statements: list[str], after: int
 ) -> None:
     """Invariant 9, S4."""
-    story, there = await copied(mariadb, made, *statements, after=after)
+    story, there = await copied(server, made, *statements, after=after)
     assert story.said[-1][0] == "snapshot_completed" or after == 4
     rows = story.rows(copies=True)
     for table in there.keys() | rows.keys():
@@ -124,10 +124,10 @@ def fitting(rows: dict[str, Any], there: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 async def test_a_table_whose_key_changes_is_copied_from_its_beginning(
-    mariadb: MariaDbServer, made: str, statement: str
+    server: SqlServer, made: str, statement: str
 ) -> None:
     """A place in the one key is none in the other."""
-    story, there = await copied(mariadb, made, "UPDATE a SET n = -n", statement)
+    story, there = await copied(server, made, "UPDATE a SET n = -n", statement)
     last = {
         bytes(event.key).decode(): msgspec.json.decode(event.full_document or b"")
         for event in story.changes
@@ -138,17 +138,17 @@ async def test_a_table_whose_key_changes_is_copied_from_its_beginning(
 
 
 async def test_a_table_that_is_renamed_into_scope_is_a_gap_and_is_copied(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """Its rows were never told. It is copied where new tables, or lost ones, are."""
-    with mariadb.connect(database=mariadb_database) as db:
-        scope = [f"{mariadb_database}.a"]
+    with server.connect(database=database) as db:
+        scope = [f"{database}.a"]
         for number, options in enumerate(
             ({}, {"start": "snapshot"}, {"on_position_lost": "snapshot"})
         ):
             run(db, "DROP TABLE IF EXISTS a", "CREATE TABLE x (id INT PRIMARY KEY)")
             run(db, "INSERT INTO x VALUES (1), (2)")
-            source = source_of(mariadb, include=scope, **options)
+            source = source_of(server, include=scope, **options)
             story = await follow(source, Story(), lambda story: bool(story.items))
             if options.get("start"):
                 await follow(source, story, completed)
@@ -156,7 +156,7 @@ async def test_a_table_that_is_renamed_into_scope_is_a_gap_and_is_copied(
             run(db, "RENAME TABLE x TO a")
             if number:
                 await follow(source, story, completed)
-            await caught_up(mariadb, source, story)
+            await caught_up(server, source, story)
             said = [what for what, _ in story.said[told:]]
             assert said[:2] == ["drop", "gap"]
             assert said[2:] == (["snapshot_started", "snapshot_completed"] if number else [])
@@ -164,13 +164,13 @@ async def test_a_table_that_is_renamed_into_scope_is_a_gap_and_is_copied(
 
 
 async def test_rows_that_change_without_a_word_are_copied_again_where_lost_ones_are(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, PARTITIONED)
         run(db, "CREATE TABLE b (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1), (11)")
         source = source_of(
-            mariadb, include=[f"{mariadb_database}.*"], start="now", on_position_lost="snapshot"
+            server, include=[f"{database}.*"], start="now", on_position_lost="snapshot"
         )
         story = await follow(source, Story(), lambda story: bool(story.items))
         run(db, "ALTER TABLE a DROP PARTITION p")
@@ -188,12 +188,12 @@ async def test_rows_that_change_without_a_word_are_copied_again_where_lost_ones_
 
 
 async def test_rows_that_change_without_a_word_during_a_copy_are_copied_in_it(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
-    with mariadb.connect(database=mariadb_database) as db:
+    with server.connect(database=database) as db:
         run(db, PARTITIONED)
-        run(db, "INSERT INTO a SELECT seq FROM seq_1_to_15")
-    story, _ = await copied(mariadb, mariadb_database, "ALTER TABLE a DROP PARTITION p")
+        run(db, f"INSERT INTO a SELECT seq FROM {numbers(1, 15)}")
+    story, _ = await copied(server, database, "ALTER TABLE a DROP PARTITION p")
     assert [what for what, _ in story.said] == [
         "snapshot_started",
         "modify",
@@ -203,19 +203,19 @@ async def test_rows_that_change_without_a_word_during_a_copy_are_copied_in_it(
     ]
     started = [e for e in story.events if e.operation == "snapshot_started"]
     again = msgspec.json.decode(started[-1].description)  # type: ignore[union-attr]
-    assert (again["again"], again["collections"]) == (True, [f"{mariadb_database}.a"])
+    assert (again["again"], again["collections"]) == (True, [f"{database}.a"])
     behind = story.events[story.events.index(started[-1]) :]
     rows = [event for event in behind if isinstance(event, ChangeEvent)]
     assert [event.document_id for event in rows] == [str(n) for n in range(10, 16)]
 
 
 async def test_tables_that_come_into_scope_are_copied_where_the_start_is_a_copy(
-    mariadb: MariaDbServer, made: str
+    server: SqlServer, made: str
 ) -> None:
-    one = source_of(mariadb, include=[f"{made}.a"], start="snapshot")
+    one = source_of(server, include=[f"{made}.a"], start="snapshot")
     story = await follow(one, Story(), completed)
     for start in ("now", "snapshot"):
-        both = source_of(mariadb, include=[f"{made}.a", f"{made}.b"], start=start)
+        both = source_of(server, include=[f"{made}.a", f"{made}.b"], start=start)
         again = Story(story.position)
         await follow(both, again, completed if start == "snapshot" else lambda s: bool(s.said))
         scoped = next(event for event in again.events if event.operation == "scope_changed")
@@ -227,11 +227,9 @@ async def test_tables_that_come_into_scope_are_copied_where_the_start_is_a_copy(
         )
 
 
-async def test_a_table_that_leaves_the_scope_leaves_the_copy(
-    mariadb: MariaDbServer, made: str
-) -> None:
-    story = await follow(copying(mariadb, made), Story(), lambda story: bool(story.changes))
-    only_b = source_of(mariadb, include=[f"{made}.b"], start="snapshot")
+async def test_a_table_that_leaves_the_scope_leaves_the_copy(server: SqlServer, made: str) -> None:
+    story = await follow(copying(server, made), Story(), lambda story: bool(story.changes))
+    only_b = source_of(server, include=[f"{made}.b"], start="snapshot")
     await follow(only_b, story, completed)
     rows = [event.collection for event in story.changes]
     assert rows == ["a"] * 3 + ["b"] * 9

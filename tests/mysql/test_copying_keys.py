@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.event import ChangeEvent
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.anything import KINDS, Kind
-from tests.mysql.support import Story, caught_up, completed, run, source_of
+from tests.mysql.conftest import on
+from tests.mysql.mysql_kinds import MYSQL_KINDS
+from tests.mysql.support import Story, caught_up, completed, numbers, run, source_of
 from tests.mysql.test_values import LOOSE, encoded
 from tests.seeds import seed_of
 from tests.telling import follow
 
-NO_KEYS = ("TEXT", "BLOB", "JSON", "COMPRESSED")
-"""Of these only a beginning can be in a key."""
+NO_KEYS = ("TEXT", "BLOB", "JSON", "COMPRESSED", "VECTOR", "POINT", "GEOMETRY")
+"""Of these only a beginning can be in a key, or nothing."""
 EDGES: dict[str, list[object]] = {
     "YEAR": [0, 1901, 1970, 1999, 2000, 2155],
     "FLOAT": [0.1, -0.1, 1e-30, 3.4e38, 16777216.0, 0.3333333],
@@ -30,8 +32,9 @@ VERSIONED = (
 )
 
 
-def key_kinds() -> list[Kind]:
-    return [kind for kind in KINDS if not any(word in kind.ddl for word in NO_KEYS)]
+def key_kinds(server: SqlServer) -> list[Kind]:
+    kinds = KINDS if isinstance(server, MariaDbServer) else MYSQL_KINDS
+    return [kind for kind in kinds if not any(word in kind.ddl for word in NO_KEYS)]
 
 
 def values_of(kind: Kind, count: int) -> list[object]:
@@ -52,13 +55,13 @@ def place(event: ChangeEvent) -> tuple[str, bytes]:
     return event.collection, bytes(event.key)
 
 
-async def begun(server: MariaDbServer, database: str) -> Story:
+async def begun(server: SqlServer, database: str) -> Story:
     """A story that begins now."""
     source = source_of(server, include=[f"{database}.*"])
     return await follow(source, Story(), lambda _: True)
 
 
-async def both_ways(server: MariaDbServer, database: str, told: Story, *, chunk: int) -> None:
+async def both_ways(server: SqlServer, database: str, told: Story, *, chunk: int) -> None:
     """The copy says what the stream said, byte by byte, and each row once."""
     await caught_up(server, source_of(server, include=[f"{database}.*"]), told)
     copy = source_of(
@@ -70,30 +73,30 @@ async def both_ways(server: MariaDbServer, database: str, told: Story, *, chunk:
     assert not Counter(map(place, story.changes)) - Counter(map(place, told.changes))
 
 
+@on("mariadb", "mysql")
 async def test_whatever_type_a_key_is_of_its_table_is_read_in_parts(
-    mariadb: MariaDbServer, mariadb_database: str
+    server: SqlServer, database: str
 ) -> None:
     """A12: in the server's own order, by its collations and its own types' rules."""
-    told = await begun(mariadb, mariadb_database)
-    with mariadb.connect(database=mariadb_database) as db:
+    told = await begun(server, database)
+    with server.connect(database=database) as db:
         run(db, LOOSE)
-        for number, kind in enumerate(key_kinds()):
+        for number, kind in enumerate(key_kinds(server)):
             run(db, f"CREATE TABLE t{number} (k {kind.ddl} NOT NULL, n INT, PRIMARY KEY (k))")
             with db.cursor() as cursor:
                 cursor.executemany(
                     f"INSERT IGNORE INTO t{number} VALUES (%s, 1)",
                     [(value,) for value in values_of(kind, 15)],
                 )
-    await both_ways(mariadb, mariadb_database, told, chunk=4)
+    await both_ways(server, database, told, chunk=4)
 
 
-async def test_keys_of_several_columns_are_read_in_parts(
-    mariadb: MariaDbServer, mariadb_database: str
-) -> None:
+@on("mariadb", "mysql")
+async def test_keys_of_several_columns_are_read_in_parts(server: SqlServer, database: str) -> None:
     rng = random.Random(seed_of("mysql-copy-keys"))
-    short = [kind for kind in key_kinds() if "300" not in kind.ddl and "255" not in kind.ddl]
-    told = await begun(mariadb, mariadb_database)
-    with mariadb.connect(database=mariadb_database) as db:
+    short = [kind for kind in key_kinds(server) if "300" not in kind.ddl and "255" not in kind.ddl]
+    told = await begun(server, database)
+    with server.connect(database=database) as db:
         run(db, LOOSE)
         for number in range(30):
             kinds = rng.sample(short, rng.randrange(2, 4))
@@ -113,45 +116,79 @@ async def test_keys_of_several_columns_are_read_in_parts(
                     f"INSERT IGNORE INTO t{number} VALUES ({places})",
                     [[rng.choice(values) for values in some] for _ in range(20)],
                 )
-    await both_ways(mariadb, mariadb_database, told, chunk=3)
+    await both_ways(server, database, told, chunk=3)
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ["CREATE TABLE t (a INT, v INT AS (a + 1) VIRTUAL, s INT AS (a + 2) STORED, b INT)",
-         "INSERT INTO t (a, b) VALUES (1, 2), (NULL, 3)"],
-        ["CREATE TABLE t (id INT PRIMARY KEY, x SET('x', ''), y SET(''), z ENUM('', 'a'))",
-         "INSERT INTO t VALUES (1, 'x,', '', ''), (2, '', '', 'a'), (3, 1, 1, 1), (4, 2, 0, 2)"],
-        ["CREATE TABLE t (id INT PRIMARY KEY, x TEXT, y BLOB, UNIQUE (x), UNIQUE (y))",
-         "INSERT INTO t VALUES (1, 'x', 'y'), (2, NULL, NULL)"],
-        ["CREATE TABLE t (id INT PRIMARY KEY, n INT) WITH SYSTEM VERSIONING",
-         "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)", "UPDATE t SET n = n + 1 WHERE id > 1",
-         "DELETE FROM t WHERE id = 3"],
-        [VERSIONED, "INSERT INTO t (id) VALUES (1)", "UPDATE t SET id = 2"],
-        ["CREATE TABLE t (n INT) WITH SYSTEM VERSIONING", "INSERT INTO t VALUES (1)",
-         "UPDATE t SET n = 2"],
-        ["CREATE TABLE `a``b%s.c` (`select` INT PRIMARY KEY, `x``%d` INT INVISIBLE)",
-         "INSERT INTO `a``b%s.c` (`select`, `x``%d`) VALUES (1, 2), (3, 4)"],
-        ["CREATE TABLE t (a INT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE (a), UNIQUE u (c, b))",
-         "INSERT INTO t VALUES (NULL, 1, 2), (NULL, 2, 1), (1, 1, 1)"],
-        ["CREATE TABLE t (a VARCHAR(20) NOT NULL, UNIQUE (a(3)))", "INSERT INTO t VALUES ('abcd')"],
-        ["CREATE TABLE t (a BLOB, n INT, PRIMARY KEY (a(2), n))",
-         "INSERT INTO t VALUES ('abc', 1), ('abd', 2), ('b', 3), ('c', 4)"],
-        ["CREATE TABLE t (x DOUBLE(10, 2), y FLOAT(7, 3), z DECIMAL(8, 2) ZEROFILL, w REAL)",
-         "INSERT INTO t VALUES (0.1, 0.1, 0.1, -0e0), (12345678.91, 1234.567, 123456.78, 1e22)"],
-        ["CREATE TABLE t (id INT, PRIMARY KEY (id DESC))",
-         "INSERT INTO t VALUES (1), (2), (3), (4), (5)"],
-        ["CREATE TABLE t (a INT PRIMARY KEY) PARTITION BY HASH (a) PARTITIONS 3",
-         "INSERT INTO t SELECT seq FROM seq_1_to_9"],
-    ],
-    ids=lambda statements: statements[0][:60],
-)  # fmt: skip
+ANYWHERE: list[list[str]] = [
+    ["CREATE TABLE t (a INT, v INT AS (a + 1) VIRTUAL, s INT AS (a + 2) STORED, b INT)",
+     "INSERT INTO t (a, b) VALUES (1, 2), (NULL, 3)"],
+    ["CREATE TABLE t (id INT PRIMARY KEY, x SET('x', ''), y SET(''), z ENUM('', 'a'))",
+     "INSERT INTO t VALUES (1, 'x,', '', ''), (2, '', '', 'a'), (3, 1, 1, 1), (4, 2, 0, 2)"],
+    ["CREATE TABLE `a``b%s.c` (`select` INT PRIMARY KEY, `x``%d` INT INVISIBLE)",
+     "INSERT INTO `a``b%s.c` (`select`, `x``%d`) VALUES (1, 2), (3, 4)"],
+    ["CREATE TABLE t (a INT NULL, b INT NOT NULL, c INT NOT NULL, UNIQUE (a), UNIQUE u (c, b))",
+     "INSERT INTO t VALUES (NULL, 1, 2), (NULL, 2, 1), (1, 1, 1)"],
+    ["CREATE TABLE t (a VARCHAR(20) NOT NULL, UNIQUE (a(3)))", "INSERT INTO t VALUES ('abcd')"],
+    ["CREATE TABLE t (a BLOB, n INT, PRIMARY KEY (a(2), n))",
+     "INSERT INTO t VALUES ('abc', 1), ('abd', 2), ('b', 3), ('c', 4)"],
+    ["CREATE TABLE t (x DOUBLE(10, 2), y FLOAT(7, 3), z DECIMAL(8, 2) ZEROFILL, w REAL)",
+     "INSERT INTO t VALUES (0.1, 0.1, 0.1, -0e0), (12345678.91, 1234.567, 123456.78, 1e22)"],
+    ["CREATE TABLE t (id INT, PRIMARY KEY (id DESC))",
+     "INSERT INTO t VALUES (1), (2), (3), (4), (5)"],
+    ["CREATE TABLE t (a INT PRIMARY KEY) PARTITION BY HASH (a) PARTITIONS 3",
+     f"INSERT INTO t SELECT seq FROM {numbers(1, 9)}"],
+]  # fmt: skip
+OF_MARIADB: list[list[str]] = [
+    ["CREATE TABLE t (id INT PRIMARY KEY, x TEXT, y BLOB, UNIQUE (x), UNIQUE (y))",
+     "INSERT INTO t VALUES (1, 'x', 'y'), (2, NULL, NULL)"],
+    ["CREATE TABLE t (id INT PRIMARY KEY, n INT) WITH SYSTEM VERSIONING",
+     "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)", "UPDATE t SET n = n + 1 WHERE id > 1",
+     "DELETE FROM t WHERE id = 3"],
+    [VERSIONED, "INSERT INTO t (id) VALUES (1)", "UPDATE t SET id = 2"],
+    ["CREATE TABLE t (n INT) WITH SYSTEM VERSIONING", "INSERT INTO t VALUES (1)",
+     "UPDATE t SET n = 2"],
+]  # fmt: skip
+OF_MYSQL: list[list[str]] = [
+    ["CREATE TABLE t (a INT NOT NULL, v INT AS (a + 1) VIRTUAL NOT NULL, UNIQUE (v))",
+     "INSERT INTO t (a) VALUES (1), (2), (3)"],
+    ["CREATE TABLE t (a INT NOT NULL, b INT NOT NULL, UNIQUE e ((a + 1)), UNIQUE k (b))",
+     "INSERT INTO t VALUES (3, 1), (2, 2), (1, 3)"],
+    ["SET sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a INT)",
+     "INSERT INTO t (a) VALUES (1), (1), (NULL)", "SET sql_generate_invisible_primary_key = OFF"],
+    [("CREATE TABLE t (id INT PRIMARY KEY, g GEOMETRYCOLLECTION, p POINT NOT NULL SRID 4326, "
+     "m MULTIPOLYGON, SPATIAL INDEX (p))"),
+     ("INSERT INTO t VALUES (1, ST_GeomFromText('GEOMETRYCOLLECTION(POINT(1 2))'), "
+     "ST_GeomFromText('POINT(10 20)', 4326), NULL), (2, ST_GeomFromText('GEOMETRYCOLLECTION "
+     "EMPTY'), ST_GeomFromText('POINT(-10 20)', 4326), NULL)")],
+    ["CREATE TABLE t (id BIGINT UNSIGNED PRIMARY KEY, v VECTOR(3), w INT AS (id % 7) STORED)",
+     ("INSERT INTO t (id, v) VALUES (0, NULL), (18446744073709551615, STRING_TO_VECTOR('[1,2]')), "
+     "(9223372036854775808, STRING_TO_VECTOR('[-1.5,0,3e38]'))")],
+    ["CREATE TABLE t (id INT PRIMARY KEY, a INT, INDEX (a) INVISIBLE, b INT INVISIBLE)",
+     "INSERT INTO t (id, a, b) VALUES (1, 1, 1), (2, 2, NULL), (3, 3, 3)"],
+    ["CREATE TABLE t (d DATE PRIMARY KEY, t TIMESTAMP NULL)", LOOSE,
+     "INSERT INTO t VALUES ('0000-00-00', '0000-00-00'), ('2026-00-00', NULL), ('2026-01-00', 0)"],
+]  # fmt: skip
+
+
+@on("mariadb")
+@pytest.mark.parametrize("statements", [*ANYWHERE, *OF_MARIADB], ids=lambda made: made[0][:60])
 async def test_a_table_of_any_make_is_copied_as_the_stream_has_it(
-    mariadb: MariaDbServer, mariadb_database: str, statements: list[str]
+    server: SqlServer, database: str, statements: list[str]
 ) -> None:
     """A11, A28, invariant 9."""
-    told = await begun(mariadb, mariadb_database)
-    with mariadb.connect(database=mariadb_database) as db:
+    told = await begun(server, database)
+    with server.connect(database=database) as db:
         run(db, *statements)
-    await both_ways(mariadb, mariadb_database, told, chunk=2)
+    await both_ways(server, database, told, chunk=2)
+
+
+@on("mysql")
+@pytest.mark.parametrize("statements", [*ANYWHERE, *OF_MYSQL], ids=lambda made: made[0][:60])
+async def test_a_table_of_any_make_of_a_mysql_is_copied_as_the_stream_has_it(
+    server: SqlServer, database: str, statements: list[str]
+) -> None:
+    """A11, A28, invariant 9."""
+    told = await begun(server, database)
+    with server.connect(database=database) as db:
+        run(db, *statements)
+    await both_ways(server, database, told, chunk=2)

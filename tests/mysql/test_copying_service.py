@@ -16,9 +16,9 @@ from penstock.client import follow, snapshot
 from penstock.client.change import Change
 from penstock.errors import StateIncompleteError
 from penstock.event import ChangeEvent, Kind
-from penstock.testing.servers import MariaDbServer, free_ports
+from penstock.testing.servers import SqlServer, free_ports
 from tests.cli.service import Service, configure, spawn
-from tests.mysql.support import purge, run
+from tests.mysql.support import numbers, purge, run
 from tests.seeds import seed_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -103,7 +103,7 @@ async def taken(address: str) -> Fold:
         return fold
 
 
-def write(server: MariaDbServer, rng: random.Random, stop: threading.Event) -> None:
+def write(server: SqlServer, rng: random.Random, stop: threading.Event) -> None:
     """To the first half of the rows."""
     with server.connect(database="shop") as db:
         while not stop.wait(0.002):
@@ -121,15 +121,15 @@ def contents(db: "pymysql.connections.Connection[Any]") -> dict[str, Any]:
 
 def prepared(db: "pymysql.connections.Connection[Any]") -> None:
     run(db, "CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, n INT)")
-    run(db, "USE shop", f"INSERT INTO orders SELECT seq, 0 FROM seq_0_to_{ROWS - 1}")
+    run(db, "USE shop", f"INSERT INTO orders SELECT seq, 0 FROM {numbers(0, ROWS - 1)}")
 
 
 async def test_a_copy_survives_kill_9_and_ends_with_what_is_there(
-    start_mariadb: Callable[..., MariaDbServer], tmp_path: Path
+    start: Callable[..., SqlServer], tmp_path: Path
 ) -> None:
     """A29, P19: the consumer, the rebuilt consumer and the table are equal."""
     rng = random.Random(seed_of("mysql-copy-service"))
-    server, (port,) = start_mariadb(), free_ports(1)
+    server, (port,) = start(), free_ports(1)
     address = f"127.0.0.1:{port}"
     config = configure(tmp_path, TEXT.format(port=server.port, grpc=address, lost="halt"))
     stop, fold = threading.Event(), Fold()
@@ -174,10 +174,10 @@ async def test_a_copy_survives_kill_9_and_ends_with_what_is_there(
 
 
 async def test_a_lost_position_is_made_good_by_a_copy_that_tells_deletes_and_closes_the_gap(
-    start_mariadb: Callable[..., MariaDbServer], tmp_path: Path
+    start: Callable[..., SqlServer], tmp_path: Path
 ) -> None:
     """S7, P19."""
-    server, (port,) = start_mariadb(), free_ports(1)
+    server, (port,) = start(), free_ports(1)
     address = f"127.0.0.1:{port}"
     config = configure(tmp_path, TEXT.format(port=server.port, grpc=address, lost="snapshot"))
     fold = Fold()

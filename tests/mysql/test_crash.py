@@ -28,8 +28,8 @@ PROGRAMS = "tests.mysql.programs"
 async def test_killed_at_random_all_leave_a_log_that_adds_up_to_the_tables(
     start_mariadb: Callable[..., MariaDbServer], tmp_path: Path
 ) -> None:
-    """S5, S6, invariants 2 and 3: tables of all kinds, interleaved domains, large transactions and
-    changed tables; writers, capture and the server itself are killed."""
+    """S1, S5, S6, invariants 2 and 3: tables of all kinds, interleaved domains, large and XA
+    transactions and changed tables; writers, capture and the server itself are killed."""
     rng = random.Random(seed_of("mysql-source-crash"))
     log_path = tmp_path / "log"
     server = start_mariadb(options=["--innodb-log-file-size=64M"])
@@ -55,13 +55,16 @@ async def test_killed_at_random_all_leave_a_log_that_adds_up_to_the_tables(
                     server.kill()
                     server.restart()
         captures[-1].says(3)
+    with server.connect() as db:
+        for xid in programs.prepared(db):
+            run(db, f"XA COMMIT '{xid}'")
     story = await read_log(log_path, Story(), source="db")
     captured = len(story.changes)
     source = source_of(server, include=["d.*"], start="beginning")
     await caught_up(server, source, story)
     with server.connect() as db:
         ours = {table: list(rows.values()) for table, rows in story.rows().items()}
-        for table in programs.TABLES:
+        for table in (*programs.TABLES, "xa"):
             assert compared(ours.get(f"d.{table}", [])) == compared(contents(db, table)), table
         told = [(e.transaction, e.collection) for e in once(story)]
         assert told == list(logged(server, db)), "as the server's own tool reads its binlogs"
@@ -75,6 +78,7 @@ async def test_killed_at_random_all_leave_a_log_that_adds_up_to_the_tables(
         named |= names
     assert captured > 100
     assert {name.split("-")[0] for name in named} == {"0", "1", "2"}
+    assert ours["d.xa"]
 
 
 def compared(rows: list[dict[str, Any]]) -> Counter[str]:
@@ -133,22 +137,29 @@ def is_moved(last: ChangeEvent, event: ChangeEvent) -> bool:
 
 
 def logged(server: MariaDbServer, db: Connected) -> Iterator[tuple[str, str]]:
-    """The transaction and table of each row in the binlogs, by the server's own tool."""
+    """The transaction and table of each row in the binlogs, by the server's own tool: where it was
+    committed."""
     files = [str(server.data / name) for name in binlogs(db)]
     text = subprocess.run(
-        ["mariadb-binlog", "--no-defaults", "-v", "--base64-output=decode-rows", *files],
+        [*server.binlog_command(), "--no-defaults", "-v", "--base64-output=decode-rows", *files],
         capture_output=True,
         check=True,
     ).stdout.decode(errors="replace")
-    gtid, held = "", list[tuple[str, str]]()
+    gtid, held, prepared = "", list[str](), dict[str, list[str]]()
     for line in text.splitlines():
         if found := re.match(r"#\d{6}\s.*\sGTID (\d+-\d+-\d+)", line):
             gtid, held = found[1], []
         elif found := re.match(r"### (?:INSERT INTO|UPDATE|DELETE FROM) `d`\.`(\w+)`", line):
-            held.append((gtid, found[1]))
+            held.append(found[1])
         elif line.startswith("COMMIT"):
-            yield from held
+            yield from ((gtid, table) for table in held)
             held = []
+        elif found := re.match(r"XA PREPARE ([^\s;/]+)", line):
+            prepared[found[1]], held = held, []
+        elif found := re.match(r"XA COMMIT ([^\s;/]+)", line):
+            yield from ((gtid, table) for table in prepared.pop(found[1]))
+        elif found := re.match(r"XA ROLLBACK ([^\s;/]+)", line):
+            prepared.pop(found[1])
 
 
 def whole(items: list[Commit | Fragment]) -> Iterator[list[AnyEvent]]:

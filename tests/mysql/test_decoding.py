@@ -16,20 +16,21 @@ from penstock.sources.mysql import binlog, rows, tables
 from penstock.sources.mysql import transactions as grouping
 from penstock.sources.mysql.binlog import HEADER, Checksums, EventType, MalformedEventError
 from penstock.sources.mysql.events import Teller
-from penstock.sources.mysql.positions import Flavour, Server, begun_at
+from penstock.sources.mysql.held import Undone
+from penstock.sources.mysql.positions import Flavour, MysqlPosition, Server, begun_at
 from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.scope import Scope
 from penstock.sources.mysql.tables import Table
-from penstock.sources.mysql.transactions import Transactions, Undone
-from penstock.testing.servers import MariaDbServer
+from penstock.sources.mysql.transactions import Transactions
+from penstock.testing.servers import MariaDbServer, MariaDbVersion
 from tests.mysql.anything import KINDS, POINT, AnyTable
 from tests.mysql.support import run
 
-CHARSETS = {**dict.fromkeys(range(1, 2048), "utf8mb4"), 8: "latin1", 33: "utf8mb3", 63: "binary"}
+CHARSETS = {**dict.fromkeys(range(1, 4096), "utf8mb4"), 8: "latin1", 33: "utf8mb3", 63: "binary"}
 
 
 @pytest.fixture(scope="module")
-def written() -> Iterator[list[bytes]]:
+def written(mariadb_version: MariaDbVersion) -> Iterator[list[bytes]]:
     """The events of a real binlog: a table of all types, written, updated and deleted; DDL; and
     one compressed."""
     from contextlib import ExitStack
@@ -39,7 +40,10 @@ def written() -> Iterator[list[bytes]]:
     with ExitStack() as stack:
         server = started(
             stack,
-            MariaDbServer(options=["--log-bin-compress=1", "--log-bin-compress-min-len=2000"]),
+            MariaDbServer(
+                version=mariadb_version,
+                options=["--log-bin-compress=1", "--log-bin-compress-min-len=2000"],
+            ),
         )
         with server.connect() as db:
             run(db, "SET sql_mode = ''", "CREATE DATABASE d", "USE d")
@@ -67,15 +71,15 @@ def reading(
     *,
     charsets: Mapping[int, str] = CHARSETS,
     flavour: Flavour = "mariadb",
+    position: MysqlPosition | None = None,
     **options: Any,
 ) -> Transactions:
     def compiled(table: Table) -> rows.CompiledTable:
         return compile_table(table, charsets)
 
-    position = begun_at(Server(1), "", Scope(), flavour)
     teller = Teller("db", tenant=None)
     return Transactions(
-        *("db", position),
+        *("db", position or begun_at(Server(1), "", Scope(), flavour)),
         teller=teller,
         compile_table=compiled,
         charset_of=lambda number: charsets.get(number, ""),
@@ -88,9 +92,10 @@ def read(events: list[bytes], *, undone: Undone | None = None) -> list[object]:
     """What events come to."""
     checksums, transactions = Checksums(), reading({} if undone is None else undone)
     said: list[object] = []
-    for data in events:
-        for item in transactions.event(checksums.event(data), data):
-            said += item.events
+    with contextlib.closing(transactions):
+        for data in events:
+            for item in transactions.event(checksums.event(data), data):
+                said += item.events
     return said
 
 
@@ -100,6 +105,7 @@ def signed(data: bytes) -> bytes:
     return data[:-4] + struct.pack("<I", zlib.crc32(data[:-4]))
 
 
+@pytest.mark.both_mariadbs
 def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
     said = read(written)
     changes = [event for event in said if isinstance(event, ChangeEvent)]
@@ -174,7 +180,7 @@ def test_rows_of_a_table_that_was_described_otherwise_stop_capture(written: list
         event = body.event(data)
         if event.type == EventType.WRITE_ROWS_V1:
             other = tables.parse_table(maps[-1][19:-4])
-            compiled = compile_table(other, dict.fromkeys(range(2048), "utf8mb4"))
+            compiled = compile_table(other, CHARSETS)
             with pytest.raises(MalformedEventError, match="another's"):
                 rows.changes(event.type, event.body, compiled)
             return

@@ -22,7 +22,7 @@ from penstock.sources.mysql.origins import OriginRules
 from penstock.sources.mysql.positions import Flavour
 from penstock.sources.mysql.tables import parse_table
 from penstock.sources.mysql.transactions import Transactions
-from penstock.testing.servers import MariaDbServer, MySqlServer
+from penstock.testing.servers import MariaDbServer, MariaDbVersion, MySqlServer
 from penstock.wire import encode
 from tests.conftest import started
 from tests.mysql.anything import KINDS, POINT, AnyTable, Kind
@@ -49,10 +49,16 @@ class Corpus(NamedTuple):
     flavour: Flavour
 
 
-@pytest.fixture(scope="module", params=["mariadb", "mysql"])
+@pytest.fixture(scope="module", params=["mariadb", "mariadb 11.8", "mysql"])
 def corpus(request: pytest.FixtureRequest) -> Corpus:
     """A binlog of all types, plain and compressed, with what else is in one."""
-    return of_mariadb() if request.param == "mariadb" else of_mysql()
+    match request.param:
+        case "mariadb":
+            return of_mariadb("system")
+        case "mariadb 11.8":
+            return of_mariadb("11.8")
+        case _:
+            return of_mysql()
 
 
 def of_mysql() -> Corpus:
@@ -77,7 +83,7 @@ def of_mysql() -> Corpus:
                     *(f"XA COMMIT 'x{compressed}'", f"DROP TABLE j_{compressed}"),
                 )
             run(db, "FLUSH BINARY LOGS")
-            known = charsets(db, range(1, 3000))
+            known = charsets(db, range(1, 4096))
             ((name, *_), *_) = run(db, "SHOW BINARY LOGS")
         file = split((server.data / str(name)).read_bytes())
     kinds = {EventType.GTID_LOG, EventType.GTID_TAGGED_LOG}
@@ -101,11 +107,11 @@ def fill(db: Connected, every: Sequence[Kind], name: str) -> None:
         run(db, f"DELETE FROM {table} WHERE id = 0", f"UPDATE {table} SET id = id + 50")
 
 
-def of_mariadb() -> Corpus:
+def of_mariadb(version: MariaDbVersion) -> Corpus:
     """With rows and statements that are compressed, rolled back, and of tables without a key."""
     options = ["--log-bin-compress-min-len=10", "--binlog-row-event-max-size=1024"]
     with ExitStack() as stack:
-        server = started(stack, MariaDbServer(options=options))
+        server = started(stack, MariaDbServer(version=version, options=options))
         with server.connect() as db:
             run(db, LOOSE, "CREATE DATABASE d", "USE d")
             for compressed in ("OFF", "ON"):
@@ -119,9 +125,11 @@ def of_mariadb() -> Corpus:
                     f"RENAME TABLE k_{compressed} TO `l_{compressed}`",
                     f"ALTER TABLE l_{compressed} ADD c INT DEFAULT 5, ADD PRIMARY KEY (b)",
                     *(f"TRUNCATE l_{compressed}", f"DROP TABLE l_{compressed}"),
+                    *("XA START 'x','y'", f"DELETE FROM t0_{compressed}", "XA END 'x','y'"),
+                    *("XA PREPARE 'x','y'", "XA COMMIT 'x','y'"),
                 )
             run(db, "FLUSH BINARY LOGS")
-            known = charsets(db, range(1, 3000))
+            known = charsets(db, range(1, 4096))
         file = split((server.data / "mysql-bin.000001").read_bytes())
     return Corpus(file[0], apart(file, {EventType.GTID}), known, "mariadb")
 
@@ -284,7 +292,7 @@ def test_the_corpus_is_read_whole(corpus: Corpus) -> None:
         *(EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1),
         *(EventType.WRITE_ROWS_COMPRESSED_V1, EventType.UPDATE_ROWS_COMPRESSED_V1),
         *(EventType.DELETE_ROWS_COMPRESSED_V1, EventType.QUERY_COMPRESSED),
-        EventType.ANNOTATE_ROWS,
+        *(EventType.ANNOTATE_ROWS, EventType.XA_PREPARE),
     }
     types, told = set[int](), 0
     for events in corpus.transactions:

@@ -44,6 +44,7 @@ def told(event: ChangeEvent) -> tuple[str, Any, Any, Any, tuple[str, ...]]:
     return event.operation.value, before, after, updated, event.unchanged
 
 
+@pytest.mark.both_mariadbs
 async def test_an_update_tells_what_was_sent_and_names_what_was_not(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:
@@ -84,6 +85,7 @@ async def test_an_update_tells_what_was_sent_and_names_what_was_not(
     assert {bytes(event.key) for event in story.changes} == {b'{"id":1}', b'{"id":2}'}
 
 
+@pytest.mark.both_mariadbs
 async def test_whoever_keeps_rows_has_those_of_the_server(
     mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:

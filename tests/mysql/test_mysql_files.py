@@ -9,7 +9,6 @@ from penstock.errors import (
     PositionLostError,
     SourceChangedError,
     SourceUnavailableError,
-    UndecodableError,
 )
 from penstock.event import Commit
 from penstock.testing.servers import MySqlServer
@@ -121,15 +120,3 @@ async def test_no_other_server_is_gone_on_from(start_mysql: Start) -> None:
     await begun(two)
     with pytest.raises(SourceChangedError, match="nothing was mixed"):
         await follow(source_of(two), story, lambda _: False)
-
-
-async def test_an_xa_transaction_stops_capture_before_it(start_mysql: Start) -> None:
-    """A place in a file cannot leave it out and have what follows."""
-    server = start_mysql(options=OFF)
-    source, story = await begun(server)
-    with server.connect() as db:
-        run(db, "XA START 'x'", "INSERT INTO d.a VALUES (3)", "XA END 'x'", "XA PREPARE 'x'")
-        run(db, "XA ROLLBACK 'x'")
-    with pytest.raises(UndecodableError, match="by GTIDs only"):
-        await follow(source, story, lambda _: False)
-    assert told(story) == ["1", "2"]

@@ -12,7 +12,7 @@ import pytest
 from penstock.event import Fragment
 from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.anything import KINDS, POINT, AnyTable, Kind
+from tests.mysql.anything import POINT, AnyTable, Kind, kinds_of
 from tests.mysql.oracle import Lists, differs, dumped, logged, told
 from tests.mysql.support import binlogs, caught_up, run, source_of
 from tests.mysql.test_values import LOOSE, edges
@@ -34,7 +34,7 @@ class Workload:
         self.sessions = [server.connect(autocommit=False) for _ in range(DOMAINS)]
         self.kinds: dict[str, list[Kind]] = {}
         self.values: dict[str, list[list[Any]]] = {}
-        every = [*KINDS, POINT]
+        every = kinds_of(server)
         self.rng.shuffle(every)
         for number in range(5):
             self.kinds[f"any{number}"] = every[number::5]
@@ -182,6 +182,7 @@ class Workload:
 
 
 @pytest.mark.slow
+@pytest.mark.both_mariadbs
 @pytest.mark.parametrize(
     ("steps", "options"),
     [
@@ -205,7 +206,7 @@ async def test_every_change_of_the_binlog_is_told_once_and_in_order_with_its_val
     story = await caught_up(server, source)
     with server.connect() as db:
         files = [server.data / name for name in binlogs(db)]
-    theirs = list(logged(dumped(files), database="d"))
+    theirs = list(logged(dumped(files, tool=server.binlog_command()), database="d"))
     lists, seen = workload.lists(), Counter[str]()
     for number, (ours, one) in enumerate(zip_longest(told(story.events), theirs)):
         assert ours is not None, f"{number}: {one[:3]} was logged, and not told"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.sources.mysql.charsets import CODECS, LATIN1_TABLE
 from penstock.testing.servers import MariaDbServer, SqlServer
-from tests.mysql.anything import KINDS, POINT, AnyTable, Kind, normal, tables
+from tests.mysql.anything import AnyTable, Kind, kinds_of, normal, tables
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.telling import follow
 
@@ -46,13 +46,12 @@ async def compare(server: SqlServer, database: str, made: dict[str, AnyTable]) -
                     assert normal(found) == normal(value), f"{what}: {found!r} is not {value!r}"
                     compared += 1
             assert ours.keys() == theirs.keys()
-        if isinstance(server, MariaDbServer):
-            assert (await copied(server, database)) == encoded(story)
+        assert (await copied(server, database)) == encoded(story)
         run(db, *(f"DROP TABLE {name}" for name in made))
     return compared
 
 
-async def copied(server: MariaDbServer, database: str) -> dict[Place, bytes]:
+async def copied(server: SqlServer, database: str) -> dict[Place, bytes]:
     """What a copy tells of every row."""
     source = source_of(server, include=[f"{database}.*"], start="snapshot")
     story = await follow(source, Story(), lambda story: ("snapshot_completed", "") in story.said)
@@ -71,12 +70,13 @@ def encoded(story: Story) -> dict[Place, bytes]:
     return rows
 
 
+@pytest.mark.both_mariadbs
 @pytest.mark.parametrize("number", range(8))
 async def test_each_type_alone_comes_as_the_server_says(
     mariadb: MariaDbServer, mariadb_database: str, number: int
 ) -> None:
     """The type matrix: the edges of each type, NULL and not."""
-    every = [*KINDS, POINT][number::8]
+    every = kinds_of(mariadb)[number::8]
     made = {
         f"t{i}": AnyTable([(kind, True)], [[value] for value in [*edges(kind), None]], [])
         for i, kind in enumerate(every)
@@ -116,7 +116,7 @@ async def test_copy_and_stream_say_the_same_of_every_type_under_a_server_of_anot
         run(db, "CREATE DATABASE d")
     made = {
         f"t{i}": AnyTable([(kind, True)], [[value] for value in [*edges(kind), None]], [])
-        for i, kind in enumerate([*KINDS, POINT])
+        for i, kind in enumerate(kinds_of(server))
     }
     assert await compare(server, "d", made) > len(made)
 

@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
+from penstock.errors import LogCorruptError, PenstockError, ServiceUnavailableError
 from penstock.ports import SourceState
-from penstock.serve.health import CurrentRowsHealth, Facts, Health, health
+from penstock.serve.health import (
+    CapturesHealth,
+    CurrentRowsHealth,
+    Facts,
+    Health,
+    health,
+)
 from penstock.subscribe.current import CurrentStatus
 
 NOW = 1_750_000_000_000
@@ -106,3 +113,20 @@ def test_rows_that_are_not_kept_up_are_a_reason_to_look_and_no_outage(
     assert decided(told()).current_rows is None
     worse = decided(told(health="unhealthy"), current=CurrentStatus(sequence=0, code=code))
     assert worse.status == "unhealthy"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "http_status"),
+    [
+        (None, "ok", 200),
+        (ServiceUnavailableError("not now"), "degraded", 200),
+        (LogCorruptError("block 7"), "unhealthy", 503),
+    ],
+)
+def test_capture_subscriptions_that_get_nothing_are_said_to(
+    error: PenstockError | None, status: str, http_status: int
+) -> None:
+    found = decided(told(), captures=True, captures_failure=error)
+    assert found.captures == CapturesHealth(status=status, code="" if error is None else error.code)
+    assert (found.status, found.http_status) == (status, http_status)
+    assert decided(told()).captures is None

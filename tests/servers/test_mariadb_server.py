@@ -1,5 +1,6 @@
 """The MariaDB that tests start is a real one, and keeps what it was told."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,9 +13,15 @@ import pytest
 from penstock.testing.servers import MariaDbServer, ServerUnavailableError
 
 
-def test_what_was_committed_survives_kill_9(start_mariadb: Callable[..., MariaDbServer]) -> None:
-    server = start_mariadb(server_id=7)
+@pytest.mark.parametrize(("version", "is_it"), [("system", r"1[01]\."), ("11.8", r"11\.8\.")])
+def test_what_was_committed_survives_kill_9(
+    start_mariadb: Callable[..., MariaDbServer], version: str, is_it: str
+) -> None:
+    server = start_mariadb(version=version, server_id=7)
     with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT VERSION()")
+        ((said,),) = cursor.fetchall()
+        assert re.match(is_it, said)
         cursor.execute("CREATE DATABASE d")
         cursor.execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
         cursor.execute("INSERT INTO d.t VALUES (1)")
@@ -62,6 +69,15 @@ def test_it_dies_with_the_process_that_started_it(
         if not Path(f"/proc/{pid}/cmdline").read_bytes():
             break  # dead, and not yet waited for
         assert time.monotonic() < deadline, "it outlives us"
+
+
+def test_a_missing_mariadb_of_another_release_is_a_sentence_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_SERVERS_DIR", str(tmp_path))
+    with pytest.raises(ServerUnavailableError, match=r"trixie is not .*testing\.servers install"):
+        MariaDbServer(version="11.8").start()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_mariadb_is_a_sentence_that_says_how_to_install_it(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.testing.servers import MySqlServer, ServerUnavailableError
-from penstock.testing.servers.__main__ import install_mysql
+from penstock.testing.servers.__main__ import install_beside
 from penstock.testing.servers.debian import MYSQL, install_debian
 
 
@@ -60,6 +60,6 @@ def test_an_install_that_fails_leaves_nothing_behind_and_does_not_fail_the_other
     monkeypatch.setattr(subprocess, "run", refuses)
     with pytest.raises(ServerUnavailableError, match="the mirror is away"):
         install_debian(MYSQL)
-    install_mysql()
-    assert "MySQL is left out" in capsys.readouterr().err
+    install_beside(MYSQL)
+    assert "mysql-server-core is left out" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == [f"{MYSQL.folder}.lock"]

@@ -10,6 +10,7 @@ from pymongo import MongoClient
 from penstock.errors import (
     ChangesLostError,
     HistoryTrimmedError,
+    IncompleteCommitError,
     StreamChangedError,
     TrailTakenError,
 )
@@ -17,7 +18,9 @@ from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.testing.servers import MongoReplicaSet
+from penstock.wire import Block
 from tests.flight.blocks import BlockLog, gap, insert
 
 if TYPE_CHECKING:
@@ -118,6 +121,35 @@ def test_a_trail_of_some_collections_is_not_given_more(
     assert [record["meta"]["pk"]["_id"] for record in records(config)] == [1, 3]
     with pytest.raises(TrailTakenError, match="the pipeline has more"):
         run_pipeline("t", config, endpoint, spark=spark, once=True)
+
+
+@pytest.mark.parametrize("lost", [{3}, {2, 3}], ids=["an entry", "all of a commit"])
+def test_an_entry_that_is_lost_on_its_way_is_missed_although_a_filter_drops_others(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    config: AuditPipelineConfig,
+    lost: set[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A5: what a filter leaves out is no excuse."""
+    log.append([orders(1), [insert(2), insert(3), insert(4, collection="lines")], orders(5)])
+    some = config.model_copy(update={"collections": ("orders",)})
+
+    def losing(criteria: Criteria, block: Block) -> Selection:
+        found = select(criteria, block)
+        if not criteria.collections:
+            return found
+        kept = [one for one in found.entries if block.first_sequence + one not in lost]
+        return found._replace(entries=kept)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.serve.flight.select", losing)
+        with pytest.raises(IncompleteCommitError):
+            run_pipeline("t", some, endpoint, spark=spark, once=True)
+    assert records(config) == []
+    run_pipeline("t", some, endpoint, spark=spark, once=True)
+    assert [record["meta"]["pk"]["_id"] for record in records(config)] == [1, 2, 3, 5]
 
 
 def test_a_pipeline_may_stop_at_a_gap_with_everything_before_it_written(

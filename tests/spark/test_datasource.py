@@ -269,6 +269,7 @@ def test_without_fail_on_data_loss_a_gap_row_stands_for_what_is_lost(
     (rows,) = run(failOnDataLoss=False).values()
     first, *rest = sorted(rows, key=lambda row: row.sequence)
     assert (first.kind, first.operation_type, first.sequence) == (2, "gap", 30)
+    assert first.check == log.trimmed_check, "a marker here must resume"
     assert json.loads(first.full_document)["from"] == 20
     assert [row.sequence for row in rest] == list(range(31, 41))
 

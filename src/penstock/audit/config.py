@@ -48,6 +48,19 @@ class TrailConfig(Config):
         description="And their bytes. A record of more is a batch of its own, with its values "
         "spilled to documents beside it.",
     )
+    transaction_events: int = Field(
+        1000,
+        gt=0,
+        le=100_000,
+        description="Records that become visible together, at most: several batches, in one "
+        "transaction of no more than batch_bytes. A batch is never split, nor a commit.",
+    )
+    writers: int = Field(
+        4,
+        gt=0,
+        le=64,
+        description="Parts of what one transaction cannot hold that are written at the same time.",
+    )
     staged_days: int = Field(
         7, gt=0, le=3650, description="Staged parts are kept so long once they are in the trail."
     )

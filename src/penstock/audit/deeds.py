@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bson.raw_bson import RawBSONDocument
+from msgspec import structs
 
 from penstock.audit.chain import HASH_BYTES, SALT_BYTES, cut
 from penstock.audit.checks import leaf_seen, seen
@@ -31,7 +32,9 @@ class Deeds:
             for record in found:
                 deed = self._proved(record)
                 if deed is not None:
-                    self.all.append(deed)
+                    # Of what is retired there are millions: their digests are read when needed.
+                    kept = b"" if deed.act == "retire" else deed.digests
+                    self.all.append(structs.replace(deed, digests=kept))
             self._read = int(found[-1]["at"]) if found else last
 
     def reach(self) -> None:
@@ -42,6 +45,11 @@ class Deeds:
             return  # who walks the trail has said it
         if head is not None and head.at > self._read:
             self.load(last=head.at, batch_last=head.batch)
+
+    def whole(self, deed: Deed) -> Deed | None:
+        """A deed with its digests; None if it is not what it was."""
+        record = self._reader.record(deed.id)
+        return None if record is None else self._proved(record)
 
     def _proved(self, record: RawBSONDocument) -> Deed | None:
         try:

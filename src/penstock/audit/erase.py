@@ -21,6 +21,7 @@ from penstock.audit.erasing import carry_out, carry_out_archived, say_done
 from penstock.audit.outages import Patience
 from penstock.audit.own import Deed, Told, add_own, deed_of, records_of, require_head, settled
 from penstock.audit.reading import Reader
+from penstock.audit.recalling import recall
 from penstock.audit.searching import Key, Marked, Search
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError
@@ -89,9 +90,14 @@ class Eraser:
     ) -> Erasure:
         """Erase a key of a table, as of now; what comes later under it is not touched.
 
-        With `dry_run` nothing is changed. Raises AuditError for a key's text that stands for
+        Parts of a commit that has not ended go too, whatever they hold: the driver writes them
+        again. With `dry_run` nothing is changed. Raises TrailBusyError while a commit is on its
+        way in, AuditError for a key's text that stands for
         several keys, and, without `broken`, for records that are not what was written.
         """
+        if not dry_run:
+            settled(self._trail, self._patience, take_over=self._take_over)
+            recall(self._trail, self._patience)
         done = Erasure(resumed=0 if dry_run else self.resume())
         goal = 0
         while True:

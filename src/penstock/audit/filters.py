@@ -20,8 +20,8 @@ from penstock.audit.moments import Span, span_of
 from penstock.audit.values import value_of
 from penstock.errors import ConfigError
 
-Operation = Literal["i", "u", "d", "ddl", "gap", "sys"]
-OPERATIONS: Final[tuple[Operation, ...]] = ("i", "u", "d", "ddl", "gap", "sys")
+Operation = Literal["i", "u", "d", "ddl", "gap", "copy", "sys"]
+OPERATIONS: Final[tuple[Operation, ...]] = ("i", "u", "d", "ddl", "gap", "copy", "sys")
 """Rows inserted, updated and deleted; schema changes; what was lost; and what was done to the trail
 itself, such as an erasure."""
 Order = Literal["asc", "desc"]

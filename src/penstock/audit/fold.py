@@ -12,6 +12,7 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from msgspec import Struct
 
+from penstock.audit.copies import COPY, Copies, names_of
 from penstock.errors import AuditError
 from penstock.updates import InexactError, apply_update
 
@@ -57,6 +58,8 @@ class Row(NamedTuple):
     """How often the table had been altered when the row was last written as a whole."""
     times: int = 1
     """How many equal ones."""
+    at: int = 0
+    """The last record that told of it."""
 
     @property
     def values(self) -> Document:
@@ -80,8 +83,12 @@ class Table(Struct, kw_only=True):
     shape: int = 0
     """How often it was altered since."""
     keyless: bool = False
+    of_mysql: bool = False
+    """Whether MySQL wrote it, whose JSON is no text."""
     copied_at: int = 0
     """The last record of a copy."""
+    copied: bool = False
+    """Whether a copy of it is complete in the trail."""
     rows: dict[bytes, Row] = {}
     """By key, as BSON; of a table without a key, by the whole row."""
     doubts: list[Doubt] = []
@@ -104,6 +111,7 @@ class Fold:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._everywhere: list[Doubt] = []
+        self._copies = Copies()
         self.tables: dict[Name, Table] = {}
         self.records = 0
 
@@ -117,12 +125,16 @@ class Fold:
         name, op = name_of(record), record["op"]
         if op == "gap":
             self._doubt(record, "gap", f"changes were lost: {said_of(record).get('reason')}")
+            if not name[1]:
+                self._copies.lost()
+        elif op == COPY:
+            self._copied(record)
         elif op == "ddl":
             self._statement(name, record)
         elif op in CHANGES:
             if self._keeps(name):
                 self._change(name, record)
-        elif not is_about_the_trail(record):
+        elif not changes_nothing(record):
             raise AuditError(
                 f"record {record['at']} of the trail is a {op!r}, which this version does not "
                 f"know. Nothing was changed. Use the version that wrote it."
@@ -143,7 +155,35 @@ class Fold:
                     f"change since are not known, and {unknown} only in part",
                 )
             )
+        if table.began == "copied" and not table.copied and self._copies.copies(table.name):
+            said = "it is being copied: rows may be missing"
+            found.append(
+                Doubt(kind="copying", table=table.name, at=table.at, ts=table.ts, said=said)
+            )
         return sorted(found, key=lambda doubt: doubt.at)
+
+    # --- copies ----------------------------------------------------------------------------------
+
+    def _copied(self, record: Mapping[str, Any]) -> None:
+        """A copy begins, or is complete, and makes good whatever was doubtful before it."""
+        for name, since in self._copies.take(record).items():
+            table = self.tables.get(name)
+            # Rows that are equal cannot be told apart by when they were told of.
+            if table is not None and not table.keyless and table.at <= since:
+                self._made_good(table, since, record)
+        for name in names_of(said_of(record)):
+            if self._copies.copies(name) and name not in self.tables and self._keeps(name):
+                self._add(_table(name, "middle", record))
+
+    def _made_good(self, table: Table, since: int, record: Mapping[str, Any]) -> None:
+        before = [one for one in self.doubts(table) if one.at <= since]
+        for key in [key for key, row in table.rows.items() if row.at <= since]:
+            self._put(table, key, None)
+        table.doubts = [one for one in table.doubts if one.at > since]
+        if before or table.began != "created":
+            # What was lost may have been a statement, too.
+            table.began, table.statement = "copied", ""
+        table.at, table.ts, table.copied = since, int(record["ts"]), True
 
     # --- changes of rows -------------------------------------------------------------------------
 
@@ -160,6 +200,8 @@ class Fold:
                 table.began = "copied"
             table.copied_at = int(record["at"])
         table.keyless = bool(flags.get("keyless"))
+        # Its transactions are named by a server's UUID or a file, MariaDB's by three numbers.
+        table.of_mysql = table.of_mysql or ":" in str(record["txn"]["id"] or "")
         if table.keyless:
             self._keyless(table, record, copied=bool(flags.get("copied")))
         else:
@@ -185,7 +227,7 @@ class Fold:
             whole = not flags_of(record).get("partial", False)
             if not whole:
                 self._doubt(record, "partial", "the source did not send all columns of a row")
-            self._put(table, key, Row(data, whole=whole, shape=table.shape))
+            self._put(table, key, Row(data, whole=whole, shape=table.shape, at=record["at"]))
         else:
             base = dict(record["meta"]["pk"]) if old is None else old.values
             try:
@@ -194,7 +236,8 @@ class Fold:
                 self._doubt(record, "inexact", f"an update has no exact meaning: {error}")
                 values, whole = base, False
             shape = table.shape if old is None else old.shape
-            self._put(table, key, Row(bson.encode(values), whole=whole, shape=shape))
+            row = Row(bson.encode(values), whole=whole, shape=shape, at=record["at"])
+            self._put(table, key, row)
 
     def _keyless(self, table: Table, record: Mapping[str, Any], *, copied: bool) -> None:
         """Rows that are equal are told apart by nothing but their number.
@@ -333,9 +376,9 @@ def flags_of(record: Mapping[str, Any]) -> Mapping[str, bool]:
     return flags
 
 
-def is_about_the_trail(record: Mapping[str, Any]) -> bool:
-    """Whether a record says something of the trail itself, and nothing of its tables."""
-    return bool(record["op"] == "sys")
+def changes_nothing(record: Mapping[str, Any]) -> bool:
+    """Whether a record tells of the trail itself or of a copy, and of no change of a table."""
+    return record["op"] in {"sys", COPY}
 
 
 def after_of(record: Mapping[str, Any]) -> Document:

@@ -33,13 +33,14 @@ def refuse_others(head: Head, wanted: Head) -> None:
 
 
 def unmoved(head: Head) -> Document:
-    """Finds the stored head if it is still `head`, and nothing is staged."""
+    """Finds the stored head if it is still `head`, and nothing is staged or was recalled."""
     return {
         "_id": head.source,
         "at": Int64(head.at),
         "batch": Int64(head.batch),
         "hash": Binary(head.hash),
         "epoch": Int64(head.epoch),
+        "recalled": Int64(head.recalled),
         "staged": {"$exists": False},
     }
 

@@ -5,13 +5,15 @@ Such a record has `op` "sys". Its facts are in its head, so that nothing takes t
     sys   {act, count, first, last, places, digests, archived}: what was done ("erase", "retire",
           "repair"), to how many records, the first and last place, all of them
           (`penstock.audit.places`); of an erasure, what stands for each content, 32 bytes each, in
-          their order; of a retirement, whether what went is archived
+          their order; of a retirement, `id_digest` of each record, and whether what went is
+          archived
     meta  {db, tbl} of them, where they are of one table; "" otherwise
     txn   {id, size}: one act may take several records, `seq` from 0
 
 and `said` is what people said of it: {operation, reason, by}. It names no key and no value.
 """
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
@@ -40,8 +42,9 @@ from penstock.errors import AuditError, TrailBusyError
 
 Act = Literal["erase", "retire", "repair"]
 OWN: Final = "sys"
-PLACES_MAX: Final = {"erase": 5_000, "retire": 200_000, "repair": 200_000}
+PLACES_MAX: Final = {"erase": 5_000, "retire": 50_000, "repair": 200_000}
 """So many places are in one record."""
+DIGEST_BYTES: Final = {"erase": HASH_BYTES, "retire": 16}
 _TOGETHER: Final = 8
 _STAGED_PAUSE: Final = 0.2
 
@@ -65,7 +68,7 @@ class Deed(Struct, frozen=True, kw_only=True):
 
     def places(self) -> Iterator[tuple[int, bytes | None]]:
         """Its places, ascending, with the digest of each where it keeps them."""
-        kept = cut(self.digests, HASH_BYTES) if self.digests else None
+        kept = cut(self.digests, DIGEST_BYTES[self.act]) if self.digests else None
         for number, place in enumerate(unpacked(self.packed)):
             if place >= self.at:
                 return  # a deed is done to what was there: a forged one proves nothing
@@ -90,6 +93,11 @@ def _all(data: bytes) -> frozenset[int]:
     return frozenset(unpacked(data))
 
 
+def id_digest(name: str) -> bytes:
+    """What a retirement keeps of a record's id."""
+    return hashlib.sha256(name.encode()).digest()[: DIGEST_BYTES["retire"]]
+
+
 def deed_of(record: RawBSONDocument) -> Deed:
     """What a record of our own says. Raises ValueError for one that we did not write."""
     try:
@@ -111,8 +119,8 @@ def deed_of(record: RawBSONDocument) -> Deed:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError("not a record of our own") from error
-    if deed.digests and len(deed.digests) != deed.count * HASH_BYTES:
-        raise ValueError("an erasure without the digest of every place")
+    if len(deed.digests) != deed.count * DIGEST_BYTES.get(deed.act, 0):
+        raise ValueError("an erasure or a retirement without the digest of every place")
     return deed
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
+from penstock.audit.copies import COMPLETED, COPY, COUNTED, STARTED
 from penstock.audit.fold import EXACT, Doubt, Name, decoded, doubt_of
 from penstock.audit.moments import span_of
 from penstock.audit.trail import Document, Trail
@@ -116,16 +117,39 @@ def records(
 ) -> Iterator[Document]:
     """The records behind `after` up to `until`, in order, with what was spilled in its place.
 
-    With `tables`, only those of these tables, and every statement and gap. Raises AuditError where
-    spilled values are not there, PyMongoError.
+    With `tables`, only those of these tables, and every statement, gap and copy. That a copy is
+    complete comes with how many of its rows are there (`penstock.audit.copies`). Raises AuditError
+    where spilled values are not there, PyMongoError.
     """
     between: Document = {"at": {"$gt": after, "$lte": until}}
     if tables is not None:
         wanted: list[Document] = [{"meta.db": db, "meta.tbl": tbl} for db, tbl in tables]
-        between["$or"] = [*wanted, {"op": {"$in": ["ddl", "gap"]}}]
+        between["$or"] = [*wanted, {"op": {"$in": ["ddl", "gap", COPY]}}]
     exact = trail.records.with_options(codec_options=EXACT)
     for record in exact.find(between).sort("at", 1).batch_size(_FETCHED):
-        yield with_spilled(trail, record)
+        whole = with_spilled(trail, record)
+        yield _counted(trail, whole) if record["op"] == COPY else whole
+
+
+def _counted(trail: Trail, record: Document) -> Document:
+    """What is told of a copy; that it is complete, with how many rows the trail has of it."""
+    said: Mapping[str, Any] = record.get("said") or {}
+    if said.get("operation") != COMPLETED:
+        return record
+    begun = trail.records.find_one(
+        {
+            "op": COPY,
+            "at": {"$lt": record["at"]},
+            "said.operation": STARTED,
+            "said.snapshot": said.get("snapshot"),
+        },
+        {"at": 1},
+        sort=[("at", 1)],
+    )
+    if begun is None:
+        return record
+    between = {"at": {"$gt": begun["at"], "$lt": record["at"]}, "flags.copied": True}
+    return {**record, COUNTED: trail.records.count_documents(between)}
 
 
 def with_spilled(trail: Trail, record: Document) -> Document:

@@ -8,8 +8,9 @@ never finds the head on one and misses the records on another.
 """
 
 import hashlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import bson
@@ -98,6 +99,19 @@ class Querier:
         At least one record, or done. Nothing beyond the head of this moment. Raises TrailSlowError
         when MongoDB takes too long, TrailUnavailableError when it does not answer.
         """
+        times = partial(self._times, filters)
+        return self._page(filters, times, order=order, limit=limit, after=after, behind=behind)
+
+    def _page(
+        self,
+        filters: Filters,
+        times_by: Callable[[ClientSession], Times | None],
+        *,
+        order: Order,
+        limit: int,
+        after: int | None,
+        behind: int,
+    ) -> Page:
         with self._asking() as session:
             head = self._head(session)
             first, last = behind + 1, head.at
@@ -105,7 +119,7 @@ class Querier:
                 first = max(first, after + 1)
             elif after is not None:
                 last = min(last, after - 1)
-            times = self._times(filters, session)
+            times = times_by(session)
             asked = conditions(filters)
             for part in parts_of(filters, first=first, last=last, order=order, times=times):
                 found = self._find(asked, part, order, limit, session)
@@ -134,9 +148,18 @@ class Querier:
         if until is not None and order == "desc":
             after = until + 1 if after is None else min(after, until + 1)
         left = limit
+        known: list[Times | None] = []
+
+        def times(session: ClientSession) -> Times | None:
+            # Asked for once: they cut the places as well for every later page.
+            if not known:
+                known.append(self._times(filters, session))
+            return known[0]
+
         while left is None or left > 0:
-            found = self.page(
+            found = self._page(
                 filters,
+                times,
                 order=order,
                 after=after,
                 limit=page if left is None else min(page, left),
@@ -302,7 +325,7 @@ class Querier:
         found = found.sort("at", 1 if order == "asc" else -1).limit(-limit).batch_size(limit)
         if part.by is not None:
             found = found.hint(list(part.by))
-        return list(found)
+        return found.to_list()
 
     def _pieces(self, name: str, size: int) -> bytes:
         pieces = bytearray()

@@ -36,13 +36,29 @@ class Reader:
         """Whatever has a number from `first` to `last` in the collection of batches, in order."""
         yield from self._ordered(self._raw_batches, "_id", first, last)
 
+    def retired(self) -> Iterator[RawBSONDocument]:
+        """What is kept of records that were retired, by their places; what has none comes last."""
+        retired = self.trail.retired.with_options(codec_options=RAW)
+        placed: Document = {"at": {"$type": "long", "$not": {"$type": "array"}}}
+        yield from self._ordered(retired, "at", -(1 << 63), (1 << 63) - 1, also=placed)
+        others: Document = {"$nor": [placed]}
+        yield from self.call(lambda: list(retired.find(others).limit(_TOGETHER)))
+
     def _ordered(
-        self, collection: Collection[RawBSONDocument], field: str, first: int, last: int
+        self,
+        collection: Collection[RawBSONDocument],
+        field: str,
+        first: int,
+        last: int,
+        *,
+        also: Document | None = None,
     ) -> Iterator[RawBSONDocument]:
         place: Any = Int64(first)
         seen: set[Any] = set()
         while True:
-            wanted = {field: {"$gte": place, "$lte": Int64(last)}}
+            wanted: Document = {field: {"$gte": place, "$lte": Int64(last)}}
+            if also is not None:
+                wanted = {"$and": [wanted, also]}
             found, whole = self.patience.call(partial(_some, collection, wanted, field, len(seen)))
             yield from (one for one in found if _identity(one) not in seen)
             if whole:

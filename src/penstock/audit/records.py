@@ -5,8 +5,9 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     _id       the event's own id: of source, transaction and place in it (A1)
     at        int64: its place in the trail, from 1; whoever appends gives it
     ts        when it was committed, with milliseconds
-    op        "i", "u", "d"; "ddl", and "gap" for what was lost; "sys" for what was done to the
-              trail itself (penstock.audit.own)
+    op        "i", "u", "d"; "ddl", and "gap" for what was lost; "copy" for where a copy of tables
+              begins and is complete; "sys" for what was done to the trail itself
+              (penstock.audit.own)
     meta      {db, tbl, pk*, pk_text*, moved_to*, moved_from*}: the key as an ordered object and as
               text; where a key changed, the delete and the insert name the other's
     seq       int64: the number in the source's transaction, from 0
@@ -19,7 +20,7 @@ A record, in the order of its fields; those of the *content* are marked, all oth
     flags     of copied, keyless, partial: those that hold
     ts_local  ISO 8601 in the trail's time zone, which is `tz`
     ts_ist    "YYYY-MM-DD HH:MM:SS", while the time zone is Asia/Kolkata
-    said*     of a ddl or gap: what the source said; of a sys: what people said
+    said*     of a ddl, gap or copy: what the source said; of a sys: what people said
     sys       of a sys: what was done, and at which places
     spilled*  {bytes, sha256}: instead of chg and said, where they are too large
     erased    {at, digest, by}: the content (*) is gone, by the record at `at` with the id `by`; the
@@ -42,6 +43,7 @@ import msgspec
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 
+from penstock.audit.copies import COMPLETED, COPY, STARTED
 from penstock.audit.values import document_of, value_of
 from penstock.event import Kind
 
@@ -65,7 +67,8 @@ _NOTHING: Final = object()
 def record_of(row: Row, *, tz: str) -> Record | None:
     """The record of an entry (COLUMNS), without `at`; None for one that the trail does not keep.
 
-    Rows, schema changes and gaps are kept; what Penstock says of a source's running is not.
+    Rows, schema changes, gaps, and the beginnings and ends of copies are kept; what else Penstock
+    says of a source's running is not.
     """
     kind = row["kind"]
     record: Record
@@ -75,6 +78,8 @@ def record_of(row: Row, *, tz: str) -> Record | None:
         record = {"op": "ddl", "said": _said(row)}
     elif kind == Kind.GAP:
         record = {"op": "gap", "said": _said(row)}
+    elif kind == Kind.SYSTEM and row["operation_type"] in {STARTED, COMPLETED}:
+        record = {"op": COPY, "said": _said(row)}
     else:
         return None
     origin = document_of(row["origin"]) or {}

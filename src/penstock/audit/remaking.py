@@ -17,6 +17,7 @@ from penstock.audit.own import OWN, Deed
 from penstock.audit.reading import Reader
 from penstock.audit.records import COLUMNS, Row, record_of, without_content
 from penstock.audit.trail import RAW
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, ReadRequest
 
 _AHEAD: Final = 16
@@ -71,8 +72,18 @@ class Wanted(Struct, frozen=True, kw_only=True):
 class Log:
     """A service's log, from which records are made as the pipeline made them."""
 
-    def __init__(self, endpoint: str, *, source: str, tz: str, bytes_max: int) -> None:
-        """`endpoint` is the service's Flight address; the rest is the pipeline's own."""
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        source: str,
+        tz: str,
+        bytes_max: int,
+        credentials: Credentials = NOBODY,
+    ) -> None:
+        """`endpoint` is the service's Flight address, to which `credentials` go; the rest is the
+        pipeline's own."""
+        self._credentials = credentials
         self._endpoint = endpoint
         self._source = source
         self._tz = tz
@@ -122,7 +133,7 @@ class Log:
         return None
 
     def _rows(self) -> Iterator[Row]:
-        with LogClient(self._endpoint) as client:
+        with LogClient(self._endpoint, credentials=self._credentials) as client:
             bounds = client.bounds()
             request = ReadRequest(
                 log_id=bounds.log_id,

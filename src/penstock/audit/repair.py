@@ -126,6 +126,8 @@ class Repairer:
         """The batches that can be put back; those that cannot are told."""
         mended: dict[int, Document] = {}
         for one in found:
+            if one.what == "retirement":
+                done.left.append(f"{one.sentence()}. Look at it, and mend it by hand")
             if one.what != "batch":
                 continue
             if one.problem not in {"missing", "altered"} or one.batch is None:

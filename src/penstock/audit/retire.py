@@ -17,12 +17,14 @@ from itertools import islice
 from typing import Any, Final
 
 from bson.int64 import Int64
+from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 from pymongo import ReplaceOne
+from pymongo.collection import Collection
 
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import Table, last_before
-from penstock.audit.chain import HASH_BYTES
+from penstock.audit.chain import HASH_BYTES, SALT_BYTES
 from penstock.audit.checks import cut_of, leaf_seen, pieces_fit, seen, spilled_of
 from penstock.audit.deeds import Deeds
 from penstock.audit.erasing import batches_of, drop_pieces, drop_staged, say_done
@@ -33,6 +35,7 @@ from penstock.audit.own import (
     Told,
     add_own,
     deed_of,
+    id_digest,
     records_of,
     require_head,
     settled,
@@ -127,6 +130,7 @@ class Retirer:
             records = records_of(
                 told,
                 group,
+                list(self._digests(group, number)),
                 source=self._trail.source,
                 tz=self._trail.config.tz,
                 now_ms=time.time_ns() // 1_000_000,
@@ -187,6 +191,36 @@ class Retirer:
             if whole and kept is not None and leaf_seen(seen(row.record), row.salt) == kept:
                 yield row.at
 
+    def _digests(self, places: Sequence[int], last: int) -> Iterator[bytes]:
+        """What proves the id of each record, all of which are as they were written.
+
+        Raises AuditError: an id that was altered would have another change left out.
+        """
+        for first in range(0, len(places), _TOGETHER):
+            chunk = places[first : first + _TOGETHER]
+            wanted = {"at": {"$in": [Int64(place) for place in chunk]}}
+            found: list[RawBSONDocument] = self._reader.call(
+                partial(_all, self._trail.raw_records, wanted)
+            )
+            records = {int(record["at"]): record for record in found}
+            ends, leaves, salts = (0, -1), list[bytes](), list[bytes]()
+            for place in chunk:
+                if not ends[0] <= place <= ends[1]:
+                    batch: Any = self._reader.batch_of_place(place, last=last)
+                    batch = {"first": place, "last": place} if batch is None else batch
+                    ends = (int(batch["first"]), int(batch["last"]))
+                    leaves = cut_of(batch, "leaves", HASH_BYTES)
+                    salts = cut_of(batch, "salts", SALT_BYTES)
+                record, offset = records.get(place), place - ends[0]
+                kept = leaves[offset] if offset < min(len(leaves), len(salts)) else None
+                if record is None or kept is None or leaf_seen(seen(record), salts[offset]) != kept:
+                    raise AuditError(
+                        f"trail of {self._trail.source}: record {place} is not what was written. "
+                        f"Neither it nor what is due behind it was removed. Run `penstock audit "
+                        f"verify` and `penstock audit repair` first."
+                    )
+                yield id_digest(str(record["_id"]))
+
     # --- taking ----------------------------------------------------------------------------------
 
     def _carry_out(self, deed: Deed, batch_last: int) -> int:
@@ -213,3 +247,7 @@ class Retirer:
         drop_staged(self._reader, batches_of(self._reader, places, last=batch_last))
         mine = wanted | {"_id": {"$in": [one["_id"] for one in ids]}}
         return int(call(lambda: trail.records.delete_many(mine)).deleted_count)
+
+
+def _all(collection: Collection[RawBSONDocument], wanted: Document) -> list[RawBSONDocument]:
+    return list(collection.find(wanted))

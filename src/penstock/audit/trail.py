@@ -67,6 +67,8 @@ class Head(Struct, frozen=True, kw_only=True):
     """Which writer this is; a newer one has a higher number, and the older one stops."""
     sealed: bool = False
     """Whether the chain's hashes are made with a key."""
+    recalled: int = 0
+    """How often the parts of commits that had not ended were taken back (audit.recalling)."""
 
 
 class Trail:
@@ -133,6 +135,7 @@ class Trail:
         for keys in RECORD_INDEXES:
             self.records.create_index(list(keys.items()))
         self.records.create_index([("at", 1)], unique=True)
+        self.retired.create_index([("at", 1)])
         self.staging.create_index([("status", 1)])
         # Only what is in the trail has the field, so nothing that is pending expires (A8).
         seconds = self.config.staged_days * 86_400
@@ -176,6 +179,7 @@ def head_of(found: Document) -> Head:
             collections=tuple(found["collections"]),
             epoch=int(found["epoch"]),
             sealed=found["sealed"],
+            recalled=int(found.get("recalled", 0)),
             staged=None
             if staged is None
             else Staged(
@@ -210,6 +214,7 @@ def document_of_head(head: Head, *, now_ms: int, told: Document) -> Document:
         "collections": list(head.collections),
         "epoch": Int64(head.epoch),
         "sealed": head.sealed,
+        "recalled": Int64(head.recalled),
         **told,
         "updatedAt": DatetimeMS(now_ms),
         **(

@@ -17,9 +17,9 @@ from penstock.audit.fold import (
     Name,
     after_of,
     before_of,
+    changes_nothing,
     doubt_of,
     flags_of,
-    is_about_the_trail,
     name_of,
     only_describes,
     said_of,
@@ -77,7 +77,7 @@ class Undoing:
                 return
             operation = said_of(record).get("operation", "erased")
             self._doubt(record, "ddl", f"a statement changed it ({operation})")
-        elif not is_about_the_trail(record):
+        elif not changes_nothing(record):
             raise AuditError(
                 f"record {record['at']} of the trail is a {op!r}, which this version does not "
                 f"know. Nothing was changed. Use the version that wrote it."

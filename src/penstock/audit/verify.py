@@ -24,6 +24,7 @@ from penstock.audit.findings import FINDINGS_MAX, Findings, Report
 from penstock.audit.outages import Patience
 from penstock.audit.proving import Looked, Places
 from penstock.audit.reading import Reader
+from penstock.audit.retired import look_at_retired
 from penstock.audit.trail import Document, Head, Trail
 from penstock.errors import AuditError, TrailHeadError
 
@@ -92,6 +93,7 @@ class Proof:
         self._compare_head(head, link)
         self._look_beyond(at, number)
         self._look_for_pieces()
+        look_at_retired(self._reader, deeds, self._findings)
         if self._expect is not None and self._expected is None:
             self._findings.add(
                 "head", "missing", "no batch has the hash that was expected: the trail was cut "

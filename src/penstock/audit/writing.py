@@ -1,8 +1,9 @@
 """Write a trail: one writer, and every step of it is whole or invisible.
 
-The head (`penstock.audit.trail`) moves by compare-and-set, in the transaction that writes a batch,
-or behind it where the batch is staged. Record 0023 goes through the crashes. Every step may be
-repeated: after an attempt whose outcome is not known, the head tells it.
+The head (`penstock.audit.trail`) moves by compare-and-set over several batches at once: in the
+transaction that writes them, or behind them where they are staged, by several writers. Record 0023
+goes through the crashes. Every step may be repeated: after an attempt whose outcome is not known,
+the head tells it.
 """
 
 import time
@@ -22,10 +23,10 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from penstock.audit.batches import Batch, batch_of, says_the_same
-from penstock.audit.bringing import bring_parts, only_duplicates, part_id
+from penstock.audit.bringing import bring_parts, only_duplicates, part_id, part_of, put_parts
 from penstock.audit.heads import place_of, refuse_others, unmoved
 from penstock.audit.outages import Patience
-from penstock.audit.packing import Ended, Entry, Part, Place, Step
+from penstock.audit.packing import Entry, Parts, Place, Step, Wholes, strides
 from penstock.audit.trail import Document, Head, Staged, Trail, document_of_head
 from penstock.errors import TrailBehindError, TrailConflictError, TrailMovedError, TrailTakenError
 from penstock.telemetry import AUDIT_KNOWN, AUDIT_PENDING_PARTS, AUDIT_RECORDS
@@ -147,11 +148,11 @@ class Writer:
         """As the newest writer: what an older one still tries fails from here on."""
         while True:
             mine = structs.replace(head, epoch=head.epoch + 1)
-            moved = self._trail.heads.update_one(
-                {"_id": head.source, "epoch": Int64(head.epoch)},
-                # A trail that leaves some out from here on cannot have them again (refuse_others).
-                {"$set": {"epoch": Int64(mine.epoch), "collections": list(self._head.collections)}},
-            )
+            said: Document = {"epoch": Int64(mine.epoch), "recalled": Int64(mine.recalled)}
+            # A trail that leaves some out from here on cannot have them again (refuse_others).
+            said["collections"] = list(self._head.collections)
+            older = {"_id": head.source, "epoch": Int64(head.epoch)}
+            moved = self._trail.heads.update_one(older, {"$set": said})
             # What the older one did before is there; only now is it known to be all.
             found = self._trail.head()
             assert found is not None
@@ -174,34 +175,47 @@ class Writer:
     def write(self, steps: Iterable[Step], *, marker: Callable[[Place], str]) -> None:
         """Do what the steps say, in order; `marker` gives the marker of a place in the log.
 
-        Raises AuditError, StoppedError; what was written before stands.
+        Batches become visible together, up to `transaction_events` and `batch_bytes`, or one.
+        Raises AuditError, StoppedError, and what `steps` raises; what was written before stands.
         """
-        for step in steps:
-            if isinstance(step, Part):
-                self._stage(step.entries)
-            elif isinstance(step, Ended):
-                self._end_parts(marker(step.until))
+        config = self._trail.config
+        for stride in strides(
+            steps, events_max=config.transaction_events, bytes_max=config.batch_bytes
+        ):
+            if isinstance(stride, Wholes):
+                groups = [step.entries for step in stride.steps]
+                self._append(groups, marker(stride.steps[-1].until))
+            elif isinstance(stride, Parts):
+                self._stage([step.entries for step in stride.steps])
             else:
-                self.append(step.entries, progress=marker(step.until))
+                self._end_parts(marker(stride.until))
 
     def append(self, entries: Sequence[Entry], *, progress: str) -> None:
         """Write entries that have records, together; `progress` is the log's marker behind them."""
+        self._append([entries], progress)
+
+    def _append(self, groups: Sequence[Sequence[Entry]], progress: str) -> None:
+        """Write a batch of each group, all together; an empty one is none."""
         if not self._transactions:
-            self._stage(entries)
+            self._stage(groups)
             self._end_parts(progress)
             return
-        entries = list(entries)
-        if any(entry.spilled is not None for entry in entries):
-            entries = self._unknown(entries)  # of an erased record nothing comes back
-        self._spill(entries)
-        while entries:
-            batch = self._batch(self._head, entries, progress)
-            outcome = self._patience.call(partial(self._attempt, batch))
+        if any(entry.spilled is not None for group in groups for entry in group):
+            groups = self._without(groups, self._known(groups))  # nothing erased comes back
+        groups = [group for group in groups if group]
+        while groups:
+            self._spill(groups)
+            batches = self._chained(self._head, groups, progress)
+            outcome = self._patience.call(partial(self._attempt, batches))
             if outcome is Outcome.DONE:
-                self._count(len(entries))
+                self._count(sum(map(len, groups)))
                 break
             if outcome is Outcome.KNOWN:
-                entries = self._new(entries)
+                known = self._known(groups)
+                if not known:
+                    at = f"at {self._head.at + 1}"
+                    raise TrailConflictError(trail=self._trail.source, record=at)
+                groups = self._without(groups, known)
         self._progress = progress
 
     def _count(self, records: int) -> None:
@@ -228,21 +242,31 @@ class Writer:
 
     # --- one transaction -------------------------------------------------------------------------
 
-    def _batch(self, before: Head, entries: Sequence[Entry], progress: str) -> Batch:
-        return batch_of(before, entries, progress=progress, key=self._key, now_ms=self._now_ms())
+    def _chained(
+        self, before: Head, groups: Iterable[Sequence[Entry]], progress: str
+    ) -> list[Batch]:
+        """A batch of each group, one behind the other."""
+        batches: list[Batch] = []
+        now_ms = self._now_ms()
+        for entries in groups:
+            batch = batch_of(before, entries, progress=progress, key=self._key, now_ms=now_ms)
+            batches.append(batch)
+            before = batch.after
+        return batches
 
-    def _attempt(self, batch: Batch) -> Outcome:
-        """Write a batch with its head, or find that it is written."""
+    def _attempt(self, batches: Sequence[Batch]) -> Outcome:
+        """Write batches with their head, or find that they are written."""
+        after = batches[-1].after
         if self._unsure:
-            outcome = self._look(batch.after)
+            outcome = self._look(after)
             self._unsure = False
             if outcome is not None:
                 return outcome
         self._unsure = True
-        outcome = self._transaction(batch)
+        outcome = self._transaction(batches)
         self._unsure = False
         if outcome is Outcome.DONE:
-            self._stand(batch.after)
+            self._stand(after)
         elif outcome is Outcome.MOVED:
             self._adopt()
         return outcome
@@ -269,29 +293,30 @@ class Writer:
         )
         return self._trail.head()
 
-    def _transaction(self, batch: Batch) -> Outcome:
-        trail = self._trail
+    def _transaction(self, batches: Sequence[Batch]) -> Outcome:
+        trail, last = self._trail, batches[-1]
+        records = [record for batch in batches for record in batch.records]
         with trail.client.start_session() as session:
             session.start_transaction(
                 read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority", j=True)
             )
-            # First: where an erasure took the batch's places, its records are no duplicates.
+            # First: where an erasure took the batches' places, its records are no duplicates.
             replaced = trail.heads.replace_one(
-                unmoved(self._head), self._stored(batch.after, batch.told), session=session
+                unmoved(self._head), self._stored(last.after, last.told), session=session
             )
             if replaced.matched_count == 0:
                 session.abort_transaction()
                 return Outcome.MOVED
             if self._retires:
                 # As of the moment in which they would be inserted: each id is there or here.
-                names = {"_id": {"$in": [str(record["_id"]) for record in batch.records]}}
+                names = {"_id": {"$in": [str(record["_id"]) for record in records]}}
                 if trail.retired.find_one(names, session=session) is not None:
                     session.abort_transaction()
                     return Outcome.KNOWN
             try:
-                trail.raw_records.insert_many(batch.records, session=session)
-                trail.batches.insert_one(batch.document, session=session)
-            except (BulkWriteError, DuplicateKeyError) as error:
+                trail.raw_records.insert_many(records, session=session)
+                trail.batches.insert_many([one.document for one in batches], session=session)
+            except BulkWriteError as error:
                 if not only_duplicates(error):
                     raise
                 session.abort_transaction()
@@ -328,12 +353,12 @@ class Writer:
             remedy="Run one driver for each pipeline.",
         )
 
-    def _new(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Those that are not in the trail (A5).
+    def _known(self, groups: Iterable[Sequence[Entry]]) -> set[str]:
+        """The ids of those that are in the trail, or were until they were retired (A5).
 
         Raises TrailConflictError for what is, and says something else.
         """
-        wanted = {entry.id: entry for entry in entries}
+        wanted = {entry.id: entry for entries in groups for entry in entries}
 
         def find() -> dict[str, RawBSONDocument]:
             found = self._trail.raw_records.find({"_id": {"$in": list(wanted)}})
@@ -349,58 +374,47 @@ class Writer:
             known = int(record["at"]) <= self._head.at
             if not known or not says_the_same(RawBSONDocument(wanted[name].record or b""), record):
                 raise TrailConflictError(trail=self._trail.source, record=name)
-        if self._transactions and not stored and not retired:
-            raise TrailConflictError(trail=self._trail.source, record=f"at {self._head.at + 1}")
         there = {*stored, *retired}
         self.known += len(there)
         AUDIT_KNOWN.labels(self._trail.source).inc(len(there))
-        return [entry for entry in entries if entry.id not in there]
+        return there
 
-    def _spill(self, entries: Iterable[Entry]) -> None:
+    @staticmethod
+    def _without(groups: Iterable[Sequence[Entry]], known: set[str]) -> list[list[Entry]]:
+        left = [[entry for entry in group if entry.id not in known] for group in groups]
+        return [group for group in left if group]
+
+    def _spill(self, groups: Iterable[Sequence[Entry]]) -> None:
         """Values that a record has no room for: where they lie is in the record (A8)."""
-        for entry in entries:
+        for entry in (entry for group in groups for entry in group):
             data = entry.spilled
             if data is None:
                 continue
             for number, start in enumerate(range(0, len(data), SPILL_BYTES)):
-                piece = {"_id": f"{entry.id}:{number}", "data": data[start : start + SPILL_BYTES]}
+                piece = {
+                    "_id": f"{entry.id}:{number}",
+                    "data": data[start : start + SPILL_BYTES],
+                    "epoch": Int64(self._head.epoch),
+                    "recalled": Int64(self._head.recalled),
+                }
                 put = partial(self._trail.spilled.replace_one, upsert=True)
                 self._patience.call(partial(put, {"_id": piece["_id"]}, piece))
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _stage(self, entries: Sequence[Entry]) -> None:
-        """Write a part that nobody sees. Writing it again changes nothing (A3)."""
-        entries = self._unknown(entries)
-        if not entries:
+    def _stage(self, groups: Sequence[Sequence[Entry]]) -> None:
+        """Write a part of each group that nobody sees. Writing it again changes nothing (A3)."""
+        groups = [group for group in groups if group]
+        if groups:
+            groups = self._without(groups, self._known(groups))
+        if not groups:
             return
-        self._spill(entries)
-        batch = self._batch(self._parts or self._head, entries, "")
-        part = {
-            "_id": part_id(self._trail.source, self._head.epoch, batch.after.batch),
-            "source": self._trail.source,
-            "number": Int64(batch.after.batch),
-            "epoch": Int64(self._head.epoch),
-            "batch": batch.document,
-            "events": batch.records,
-            **batch.told,
-            "createdAt": DatetimeMS(self._now_ms()),
-            "status": "pending",
-        }
-        still = {"_id": part["_id"], "status": "pending"}
-        self._patience.call(lambda: self._trail.staging.replace_one(still, part, upsert=True))
-        self._parts = batch.after
-        AUDIT_PENDING_PARTS.labels(self._trail.source).inc()
-
-    def _unknown(self, entries: Sequence[Entry]) -> list[Entry]:
-        entries = list(entries)
-        if not entries:
-            return entries
-        transactions, self._transactions = self._transactions, False
-        try:
-            return self._new(entries)
-        finally:
-            self._transactions = transactions
+        self._spill(groups)
+        batches = self._chained(self._parts or self._head, groups, "")
+        parts = [part_of(batch, now_ms=self._now_ms()) for batch in batches]
+        self._patience.call(lambda: put_parts(self._trail, parts))
+        self._parts = batches[-1].after
+        AUDIT_PENDING_PARTS.labels(self._trail.source).inc(len(parts))
 
     def _end_parts(self, progress: str) -> None:
         """The commit is whole: from now on its parts are in the trail, whatever happens."""
@@ -435,7 +449,10 @@ class Writer:
 
     def _bring_in(self, staged: Staged) -> None:
         """From parts into the trail, then show them."""
-        self._patience.call(lambda: bring_parts(self._trail, staged, now_ms=self._now_ms))
+        bring = partial(
+            bring_parts, self._trail, staged, now_ms=self._now_ms, transactions=self._transactions
+        )
+        self._patience.call(bring)
         after = structs.replace(
             self._head,
             at=staged.at,

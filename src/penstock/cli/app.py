@@ -6,6 +6,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli import (
+    access,
     audit,
     check,
     checkpoint,
@@ -23,6 +24,7 @@ from penstock.cli import (
     store,
     tail,
     trigger,
+    zero,
 )
 from penstock.errors import PenstockError
 
@@ -82,6 +84,7 @@ app.command("pause")(operate.pause)
 app.command("resume")(operate.resume)
 app.command("rewind")(operate.rewind)
 app.command("reload")(operate.reload)
+app.add_typer(access.app, name="access")
 app.add_typer(check.app, name="config")
 app.add_typer(log.app, name="log")
 app.add_typer(deadletter.app, name="deadletter")
@@ -89,6 +92,7 @@ app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(audit.app, name="audit")
 app.add_typer(store.app, name="store")
+app.add_typer(zero.app, name="zero")
 app.command("quickstart")(quickstart.command)
 
 

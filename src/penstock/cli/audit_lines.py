@@ -14,6 +14,7 @@ STYLES: Final = {
     "d": "red",
     "ddl": "magenta",
     "gap": "bold white on red",
+    "copy": "blue",
     "sys": "cyan",
 }
 _CHANGES: Final = 5

@@ -5,12 +5,15 @@ the edge. A refresh reads what is new, and never all again.
 """
 
 import queue
+import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from bson.raw_bson import RawBSONDocument
@@ -43,6 +46,25 @@ def run_screen(name: str, trail: Trail, written: dict[str, str]) -> None:
 
 class _Stopped(Exception):  # noqa: N818 - no error: somebody stopped an export
     pass
+
+
+@contextmanager
+def interrupts() -> Generator[threading.Event]:
+    """SIGINT sets the event, for the time of the block.
+
+    As an exception it may come while Python collects garbage, which ignores it, or in the middle
+    of a picture.
+    """
+    interrupted = threading.Event()
+
+    def say(_number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+
+    before = signal.signal(signal.SIGINT, say)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Worker:
@@ -106,9 +128,15 @@ class _Screen:
         """Until somebody quits."""
         console, keys, fd = output.stdout(), Keys(), sys.stdin.fileno()
         drawn: tuple[Any, ...] = ()
-        with each_key(fd), Live(console=console, screen=True, auto_refresh=False) as live:
+        with (
+            interrupts() as interrupted,
+            each_key(fd),
+            Live(console=console, screen=True, auto_refresh=False) as live,
+        ):
             self._load()
             while True:
+                if interrupted.is_set():
+                    raise KeyboardInterrupt
                 changed = self._worker.finish()
                 self._refresh_if_due()
                 now_minute = int(time.time() // 60)
@@ -200,6 +228,8 @@ class _Screen:
         def done() -> None:
             if filters != self._filters or after != self._state.head:
                 return
+            if not self._state.auto:
+                return  # it was switched off meanwhile: what came since is not to come by itself
             self._answered()
             if head < after:
                 self._state.loaded = False  # begun anew, or restored

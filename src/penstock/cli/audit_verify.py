@@ -175,11 +175,18 @@ def repair(
     from penstock.audit.remaking import Log
     from penstock.audit.repair import Repairer
     from penstock.cli.config import load
+    from penstock.client.credentials import Credentials
 
     service = endpoint or load(config).serve.flight
     with opened(config, name, as_json=as_json) as (trail, patience):
         kept = trail.config
-        source = Log(service, source=trail.source, tz=kept.tz, bytes_max=kept.batch_bytes)
+        source = Log(
+            service,
+            source=trail.source,
+            tz=kept.tz,
+            bytes_max=kept.batch_bytes,
+            credentials=Credentials.from_environment(),
+        )
         repairer = Repairer(
             trail,
             patience,

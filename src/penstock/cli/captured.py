@@ -1,7 +1,7 @@
 """DynamoDB Streams of what `penstock run` captures: from the settings to the server."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -14,7 +14,9 @@ from penstock.errors import ConfigError
 from penstock.serve.dynamodb.config import CapturedConfig, ViewType
 
 if TYPE_CHECKING:
+    from penstock.serve.access import Access
     from penstock.serve.dynamodb.captured.index import CapturedLog
+    from penstock.serve.listen import HttpServer
 
 
 @runtime_checkable
@@ -34,11 +36,17 @@ class TellsImages(Protocol):
 
 @asynccontextmanager
 async def captured_streams(
-    settings: Settings, config: CapturedConfig, log: "CapturedLog"
+    settings: Settings,
+    config: CapturedConfig,
+    log: "CapturedLog",
+    access: "Access | None" = None,
+    bound: "Callable[[HttpServer], None] | None" = None,
 ) -> AsyncGenerator[str]:
-    """Serve them inside the block; yields the address. Raises ConfigError for keys that cannot be
-    read, a view that is asked for of a source that never gives it or of a table that cannot be, and
-    a port that is taken."""
+    """Serve them inside the block; yields the address, and `bound` is given the server.
+
+    Raises ConfigError for keys that cannot be read, a view that is asked for of a source that never
+    gives it or of a table that cannot be, and a port that is taken.
+    """
     # The store's library comes with it: only who serves this needs it.
     from penstock.serve.dynamodb.captured.index import CapturedIndex, index_path
     from penstock.serve.dynamodb.server import serving_captured
@@ -51,7 +59,16 @@ async def captured_streams(
         keys = {key: SecretStr(secret) for key, secret in read_keys(path).items()}
     path, clock = index_path(settings.log.path), SystemClock()
     index = await asyncio.to_thread(CapturedIndex, log, path, config, clock=clock, lacking=lacking)
-    async with serving_captured(log, index, config, keys=keys, clock=clock) as address:
+    async with serving_captured(
+        log,
+        index,
+        config,
+        keys=keys,
+        clock=clock,
+        access=access,
+        tls=settings.serve.tls,
+        bound=bound,
+    ) as address:
         yield address
 
 

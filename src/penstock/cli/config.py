@@ -36,6 +36,8 @@ from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeSource
+from penstock.serve.access.config import AccessConfig
+from penstock.serve.addresses import refuse_open
 from penstock.serve.config import ServeConfig
 from penstock.state.config import StateConfig
 
@@ -53,6 +55,7 @@ _SECTIONS = (
     "sources",
     "state",
     "serve",
+    "access",
     "pipelines",
     "processes",
 )
@@ -102,6 +105,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     sources: dict[str, SourceSettings]
     state: StateConfig
     serve: ServeConfig
+    access: AccessConfig
     pipelines: "dict[str, PipelineConfig]"
 
     @property
@@ -198,6 +202,12 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
     }
     capture = _checked(CaptureConfig, written.get("capture", {}), path, "capture")
     _require_quotas(path, capture, log, sources)
+    serve = _checked(ServeConfig, written.get("serve", {}), path, "serve")
+    access = _checked(AccessConfig, written.get("access", {}), path, "access")
+    _require_guarded(path, serve, access)
+    state = _checked(StateConfig, written.get("state", {}), path, "state")
+    serve = serve.beside(folder)
+    _require_zero(path, serve, state, sources)
     return Settings(
         path=path,
         log=log.model_copy(update={"path": folder / log.path}),
@@ -207,10 +217,57 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         processes=_checked(ProcessesConfig, written.get("processes", {}), path, "processes"),
         checkpoint=checkpoint.beside(folder),
         sources=sources,
-        state=_checked(StateConfig, written.get("state", {}), path, "state"),
-        serve=_checked(ServeConfig, written.get("serve", {}), path, "serve"),
+        state=state,
+        serve=serve,
+        access=access.beside(folder),
         pipelines=_pipelines(path, written, sources),
     )
+
+
+def _require_guarded(path: Path, serve: ServeConfig, access: AccessConfig) -> None:
+    """Raise ConfigError where others could reach what nobody guards."""
+    for setting in ("grpc", "flight", "http"):
+        address = getattr(serve, setting)
+        if address == "off":
+            continue
+        try:
+            refuse_open(
+                setting, address, tls=serve.tls is not None, guarded=not access.admits_strangers
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+    if access.keys and (access.tokens is None or serve.dynamodb is None):
+        raise ConfigError(
+            f"{path}: access.keys gives access keys of [serve.dynamodb] the grants of tokens, and "
+            f"there is no {'access.tokens' if access.tokens is None else 'serve.dynamodb'}. "
+            f"Nothing was started."
+        )
+
+
+def _require_zero(
+    path: Path, serve: ServeConfig, state: StateConfig, sources: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for [serve.zero] that nothing could be served of."""
+    zero = serve.zero
+    if zero is None:
+        return
+    why = ""
+    if serve.http == "off":
+        why = "serve.zero is served at serve.http, which is off. Give it an address"
+    if not state.enabled:
+        why = (
+            "serve.zero needs the current rows, for what a zero-cache begins with: set "
+            "enabled = true under [state]"
+        )
+    for name in sorted(zero.source_names - sources.keys()):
+        why = f"serve.zero has a table of the source {name!r}, and there is no [sources.{name}]"
+        why += near(name, sources)
+    try:
+        zero.permission_values()
+    except ValueError as error:
+        why = f"serve.zero.{error}"
+    if why:
+        raise ConfigError(f"{path}: {why}. Nothing was started.")
 
 
 def _require_quotas(

@@ -27,6 +27,10 @@ def command(
     ],
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
+    token_file: output.TokenFileOption = None,
+    tls_ca: output.CaOption = None,
+    tls_certificate: output.CertificateOption = None,
+    tls_key: output.KeyOption = None,
     endpoint: Annotated[
         str | None, typer.Option(help="The service's gRPC address, instead of the configured one.")
     ] = None,
@@ -90,12 +94,24 @@ def command(
         raise ConfigError("--exec is empty. Nothing was started. Give it a program.")
     from penstock.cli.config import load
     from penstock.cli.tail import oldest
-    from penstock.client import DeadLetterFile, FileProgress, Retry, follow, handle_changes
+    from penstock.client import (
+        Credentials,
+        DeadLetterFile,
+        FileProgress,
+        Retry,
+        follow,
+        handle_changes,
+    )
     from penstock.client.program import Program
     from penstock.subscribe.shards import shards_of
 
     store = FileProgress(progress)
-    after = oldest(load(config).serve.flight) if from_beginning and not store.load() else ""
+    shown = Credentials.from_environment(
+        token_file=token_file, ca=tls_ca, certificate=tls_certificate, key=tls_key
+    )
+    after = ""
+    if from_beginning and not store.load():
+        after = oldest(load(config).serve.flight, shown)
     target = endpoint or load(config).serve.grpc
     letters = DeadLetterFile(dead_letters or progress.with_name(f"{progress.name}.dead.jsonl"))
 
@@ -112,6 +128,7 @@ def command(
             store=store,
             coalesce_on_catch_up=not every_change,
             shards=shards_of(shard_by or [], shard_count, shard_ids or []),
+            credentials=shown,
         )
         async with Program(arguments, answer_seconds=answer_timeout) as running:
             await handle_changes(

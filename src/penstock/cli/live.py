@@ -19,6 +19,7 @@ LIVE: Final[dict[str, frozenset[str] | None]] = {
             "heartbeat_interval",
             "batch_events_max",
             "batch_bytes_max",
+            "captures",
             "outbox_bytes_max",
             "catch_up_threshold",
             "coalesce_insert_delete",

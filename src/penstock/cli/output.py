@@ -18,6 +18,32 @@ ConfigOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write JSON, one object a line, instead of text.")
 ]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", help="Whose token to show; without, PENSTOCK_TOKEN.", metavar="FILE"
+    ),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        help="Certificates that the service's is signed by; without, PENSTOCK_TLS_CA.",
+        metavar="FILE",
+    ),
+]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-certificate",
+        help="Our own, for mutual TLS; without, PENSTOCK_TLS_CERTIFICATE.",
+        metavar="FILE",
+    ),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", help="Its key; without, PENSTOCK_TLS_KEY.", metavar="FILE"),
+]
 DEFAULT_CONFIG = Path("penstock.toml")
 
 

@@ -11,16 +11,22 @@ from penstock.cli.config import Settings
 from penstock.cli.control import request
 from penstock.errors import PenstockError
 from penstock.ports import LogReader
+from penstock.serve.access import Access
+from penstock.serve.captures.service import CaptureService
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers
 from penstock.serve.health import Facts, Health, health
 from penstock.serve.http import Told
+from penstock.serve.zero.service import ZeroService
+from penstock.state.standing import incomplete_sources
 from penstock.subscribe.current import CurrentState
 from penstock.telemetry import (
     REGISTRY,
     SERVE_REGISTRY,
     STATE_FAILED,
     STATE_LAG_EVENTS,
+    ZERO_LAG_COMMITS,
+    ZERO_SHARDS,
     exposition,
 )
 
@@ -43,6 +49,9 @@ class Page:
         *,
         started_at: int,
         current: CurrentState | None = None,
+        access: Access | None = None,
+        captures: CaptureService | None = None,
+        zero: ZeroService | None = None,
     ) -> None:
         """`started_at`: Unix milliseconds. `consumers` says how the current rows are kept up."""
         self._settings = settings
@@ -51,6 +60,9 @@ class Page:
         self._consumers = consumers
         self._started_at = started_at
         self._current = current
+        self._access = access
+        self._captures = captures
+        self._zero = zero
 
     def told(self) -> Told:
         """What the endpoints ask."""
@@ -59,6 +71,9 @@ class Page:
             ready=self._ready,
             metrics=self._metrics,
             current=self._current,
+            access=self._access,
+            captures=self._captures,
+            zero=self._zero,
             batch_bytes_max=lambda: self._serve.batch_bytes_max,
         )
 
@@ -76,12 +91,21 @@ class Page:
 
     async def _health(self) -> Health:
         status = self._consumers.status()
+        bounds = await self._log.bounds()
+        incomplete = frozenset[str]()
+        if status.shards:
+            incomplete = await incomplete_sources(self._log, self._settings.log.path)
         facts = Facts(
             capture=await self._ask("status"),
             sources=await self._log.sources(),
             consumers=len(status.readers),
-            head=(await self._log.bounds()).head,
+            head=bounds.head,
+            head_commit=bounds.head_commit,
             current=status.current,
+            captures=self._captures is not None,
+            captures_failure=None if self._captures is None else self._captures.failure,
+            shards=status.shards,
+            incomplete=incomplete,
             buffer_size=(self._settings.log.path / "data.mdb").stat().st_blocks * 512,
         )
         return health(
@@ -95,8 +119,18 @@ class Page:
     async def _ready(self) -> bool:
         return await self._ask("status") is not None
 
+    async def _count_shards(self, zero: ZeroService) -> None:
+        head = (await self._log.bounds()).head_commit
+        shards = zero.shards()
+        ZERO_SHARDS.clear()
+        for one in shards:
+            ZERO_SHARDS.labels(one.state).inc()
+        ZERO_LAG_COMMITS.set(max((head - one.commit for one in shards), default=0))
+
     async def _metrics(self) -> bytes:
         answer = await self._ask("metrics")
+        if self._zero is not None:
+            await self._count_shards(self._zero)
         current = self._consumers.status().current
         if current is not None:
             head = (await self._log.bounds()).head

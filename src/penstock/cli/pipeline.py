@@ -45,6 +45,7 @@ def run(
     from penstock.cli.config import load, missing_extra, near
     from penstock.cli.pipeline_metrics import Meter, shown
     from penstock.cli.telling import Teller
+    from penstock.client.credentials import Credentials
 
     logs.configure(as_json=as_json, process="pipeline")
     settings = load(config)
@@ -79,6 +80,7 @@ def run(
             once=once,
             on_progress=tell,
             stop=stop,
+            credentials=Credentials.from_environment(),
         )
 
 

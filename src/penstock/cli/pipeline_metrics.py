@@ -9,6 +9,7 @@ from prometheus_client import start_http_server
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from penstock.client.credentials import Credentials
 from penstock.client.flight import LogClient
 from penstock.errors import PenstockError
 from penstock.telemetry import (
@@ -50,6 +51,7 @@ class Meter(Collector):
     def __init__(self, pipeline: str, endpoint: str) -> None:
         self._pipeline = pipeline
         self._endpoint = endpoint
+        self._shown = Credentials.from_environment()
         self._sequence = 0
         self._timestamp = 0
         self._moved_at = time.monotonic()
@@ -67,7 +69,9 @@ class Meter(Collector):
     def collect(self) -> "Iterator[Metric]":
         """As Prometheus asks for them."""
         try:
-            with LogClient(self._endpoint, patience_seconds=0, call_seconds=1.0) as client:
+            with LogClient(
+                self._endpoint, patience_seconds=0, call_seconds=1.0, credentials=self._shown
+            ) as client:
                 head = client.bounds().head
         except PenstockError:
             return

@@ -22,6 +22,8 @@ from penstock.sources.mysql.restoring.server import Failure, Server
 from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT, HEAD, Statement, UnfitError
 
 T = TypeVar("T")
+_JSON: Final = re.compile(r"\b(JSON|LIKE|SELECT)\b", re.IGNORECASE)
+"""What may give a table such a column."""
 _COMPUTES: Final = re.compile(r"\bAS\s*\(", re.IGNORECASE)
 
 
@@ -37,7 +39,8 @@ def created(table: Table, asked: Asked) -> str | None:
 def filling(table: Table, name: Name, facts: ServerTable | None) -> Iterator[Statement]:
     """Statements that insert all rows of a table, of whose columns nothing may be known (None).
 
-    Raises AuditError where it may have columns that the server computes, and nobody can be asked.
+    Raises AuditError where it may have columns that the server computes, or JSON of MySQL, and
+    nobody can be asked.
     """
     if facts is None and _COMPUTES.search(table.statement):
         raise AuditError(
@@ -45,8 +48,19 @@ def filling(table: Table, name: Name, facts: ServerTable | None) -> Iterator[Sta
             f"of the server that has the table. Nothing was written. Name it (--target), or "
             f"restore with --execute."
         )
+    if facts is None and table.of_mysql and _has_documents(table):
+        raise AuditError(
+            f"{'.'.join(table.name)} is a table of MySQL that has JSON columns, or may have them: "
+            f"which ones is asked of the server that has the table, for a text is written "
+            f"otherwise there. Nothing was written. Name it (--target), or restore with --execute."
+        )
     rows = (row.values for _, row in whole_rows(table) for _ in range(row.times))
     yield from all_fitting(sql.inserts(name, rows, facts, about=".".join(name)))
+
+
+def _has_documents(table: Table) -> bool:
+    """Whether a table of MySQL may have JSON columns, as far as its statement says."""
+    return not table.statement or bool(table.shape) or bool(_JSON.search(table.statement))
 
 
 def alone(tables: list[Table], asked: Asked) -> Iterator[Statement]:

@@ -76,7 +76,7 @@ def _concerns(doubt: Doubt, table: Table) -> bool:
 
 def _still_copied(trail: Trail, table: Table, place: Place, head: int) -> list[Doubt]:
     """A copy that had not ended at the place, told by the rows of it that come behind."""
-    if table.began != "copied":
+    if table.began != "copied" or table.copied:
         return []
     later = copied_later(trail, table.name, after=place.at, until=head)
     if later is None:

@@ -6,19 +6,29 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Protocol
 
-from msgspec import Struct
+import structlog
+from msgspec import Struct, structs
 
 from penstock.cli.captured import captured_streams
 from penstock.cli.config import Settings
 from penstock.cli.live import Reloads
 from penstock.cli.page import Page
 from penstock.client.flight import PipelineReport
+from penstock.errors import ConfigError
 from penstock.ports import LogReader
+from penstock.serve.access import Access, TlsConfig
+from penstock.serve.captures.graphql.endpoint import graphql_endpoint
+from penstock.serve.captures.grpc import CaptureServicer
+from penstock.serve.captures.service import CaptureService
 from penstock.serve.consumers import consumers_path, published
 from penstock.serve.flight import FlightServer, SyncLogReader
 from penstock.serve.grpc import serve_grpc
 from penstock.serve.http import serve_http
+from penstock.serve.listen import HttpServer
+from penstock.serve.zero.service import ZeroService
 from penstock.state.keeper import StateKeeper, StateLog
+
+logger = structlog.get_logger(__name__)
 
 
 class Addresses(Struct, frozen=True, kw_only=True):
@@ -33,6 +43,15 @@ class Addresses(Struct, frozen=True, kw_only=True):
 
 class ServedLog(LogReader, SyncLogReader, StateLog, Protocol):
     """What is read here: by gRPC from the loop, by Flight and the state from their own threads."""
+
+
+def renewed(server: HttpServer, tls: TlsConfig | None) -> None:
+    """Have a server show the certificate that the files hold now, as gRPC does by itself."""
+    assert tls is not None
+    try:
+        server.renew(tls)
+    except ConfigError as error:
+        logger.error("the changed certificate is not used", reason=str(error))  # noqa: TRY400
 
 
 async def serve(
@@ -56,34 +75,89 @@ async def serve(
             keeper.start()
             # Waits for the write under way.
             stack.push_async_callback(asyncio.to_thread, keeper.close)
+        zero: ZeroService | None = None
         consumers = await stack.enter_async_context(
             published(
                 consumers_path(settings.log.path),
                 current=None if keeper is None else keeper.status,
+                shards=lambda: () if zero is None else zero.shards(),
             )
         )
 
         def on_report(report: PipelineReport) -> None:
             consumers.report(report.pipeline, "pipeline", report.sequence)
 
-        flight = FlightServer(log, settings.serve.flight, on_report=on_report, current=keeper)
-        grpc = await stack.enter_async_context(
-            await serve_grpc(log, settings.serve, consumers, current=keeper)
+        access = Access(settings.access)
+        stack.callback(access.close)
+        flight = FlightServer(
+            log,
+            settings.serve.flight,
+            on_report=on_report,
+            current=keeper,
+            access=access,
+            tls=settings.serve.tls,
         )
-        page = Page(settings, log, consumers, started_at=started_at, current=keeper)
+        captures = None
+        live = settings.serve.captures
+        if live.enabled:
+            captures = CaptureService(log, lambda: live, rows=keeper)
+        beside = [] if captures is None else [CaptureServicer(captures)]
+        grpc = await stack.enter_async_context(
+            await serve_grpc(
+                log, settings.serve, consumers, current=keeper, access=access, beside=beside
+            )
+        )
+        if settings.serve.zero is not None:
+            assert keeper is not None  # the configuration is refused otherwise
+            zero = await stack.enter_async_context(
+                ZeroService.running(log, keeper, settings.log.path, settings.serve.zero)
+            )
+        page = Page(
+            settings,
+            log,
+            consumers,
+            started_at=started_at,
+            current=keeper,
+            access=access,
+            captures=captures,
+            zero=zero,
+        )
+
+        def take_captures(after: Settings) -> None:
+            nonlocal live
+            live = after.serve.captures
+
         if reloads is not None:
+            reloads.on_reload(take_captures)
             reloads.on_reload(lambda after: grpc.configure(after.serve))
             reloads.on_reload(lambda after: page.configure(after.serve))
         flight.start()
         # Waits for reads under way, which end at their next batch.
         stack.push_async_callback(asyncio.to_thread, flight.stop)
+
+        def renewing(server: HttpServer) -> None:
+            if reloads is not None and settings.serve.tls is not None:
+                reloads.on_reload(lambda _: renewed(server, settings.serve.tls))
+
         dynamodb = "off"
         if settings.serve.dynamodb is not None:
-            captured = captured_streams(settings, settings.serve.dynamodb, log)
+            captured = captured_streams(settings, settings.serve.dynamodb, log, access, renewing)
             dynamodb = await stack.enter_async_context(captured)
         http = "off"
         if settings.serve.http != "off":
-            server = await stack.enter_async_context(await serve_http(settings.serve, page.told()))
+            told = page.told()
+            if captures is not None and captures.config.graphql.enabled:
+                endpoint = await graphql_endpoint(captures, health=told.health)
+                told = structs.replace(told, graphql=endpoint)
+                if reloads is not None:
+                    reloads.on_reload(lambda after: endpoint.configure(after.serve.captures))
+            server = await stack.enter_async_context(await serve_http(settings.serve, told))
             http = server.address
+            renewing(server)
+        # Both end before the servers do: who is connected is told why.
+        if zero is not None:
+            stack.push_async_callback(zero.stop)
+        if captures is not None:
+            await stack.enter_async_context(captures.running())
         ready(Addresses(grpc=grpc.address, flight=flight.address, http=http, dynamodb=dynamodb))
         await stop.wait()

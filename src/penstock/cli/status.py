@@ -9,6 +9,7 @@ from msgspec import Struct, to_builtins
 from rich.table import Table
 
 from penstock.cli import output
+from penstock.cli.status_shards import ShardReport, print_shards, shard_reports
 from penstock.errors import LogError
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
     sources: list[SourceReport]
     consumers: list[ReaderReport]
     pipelines: list[ReaderReport]
+    shards: list[ShardReport]
+    """Of Zero; as the serve process knew them last."""
 
 
 def command(
@@ -200,6 +203,8 @@ def look(settings: "Settings") -> Report:
             )
             for said in status.reported
         )
+    kept = None if isinstance(rows, LogError) else rows
+    reports = _sources(settings, answer, states, now_ms, kept)
     return Report(
         capture=answer is not None,
         serve=serving,
@@ -207,11 +212,10 @@ def look(settings: "Settings") -> Report:
         publishing=ask_publishing(settings) if answer is not None else None,
         log=log,
         state=_state(rows, status if serving else None, head=head),
-        sources=_sources(
-            settings, answer, states, now_ms, None if isinstance(rows, LogError) else rows
-        ),
+        sources=reports,
         consumers=consumers,
         pipelines=pipelines,
+        shards=shard_reports(status, log.head_commit if log is not None else 0, reports, serving),
     )
 
 
@@ -407,6 +411,8 @@ def _print(report: Report) -> None:
                     output.ago(reader.at_ms, now_ms),
                 )
             console.print(table)
+    if report.shards:
+        print_shards(console, report.shards, now_ms)
 
 
 def _print_state(console: "Console", state: StateReport) -> None:

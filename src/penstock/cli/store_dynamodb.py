@@ -90,7 +90,7 @@ ConnectionsOption = Annotated[
     int,
     typer.Option(
         "--dynamodb-connections-max",
-        help="Connections at once; one more is answered with 503.",
+        help="Connections that are answered at once; one more is told 503.",
         rich_help_panel=_PANEL,
     ),
 ]

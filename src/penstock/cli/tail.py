@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 from penstock.event import Kind
 
 if TYPE_CHECKING:
-    from penstock.client import Change
+    from penstock.client import Change, Credentials
 
 _STYLES = {"insert": "green", "update": "yellow", "replace": "cyan", "delete": "red"}
 
@@ -20,6 +20,10 @@ _STYLES = {"insert": "green", "update": "yellow", "replace": "cyan", "delete": "
 def command(
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
+    token_file: output.TokenFileOption = None,
+    tls_ca: output.CaOption = None,
+    tls_certificate: output.CertificateOption = None,
+    tls_key: output.KeyOption = None,
     endpoint: Annotated[
         str | None, typer.Option(help="The service's gRPC address, instead of the configured one.")
     ] = None,
@@ -43,13 +47,16 @@ def command(
     Reconnects by itself. Ends with Ctrl-C, after --limit changes, or with the error that ends it.
     """
     from penstock.cli.config import load
-    from penstock.client import Retry, follow_sync
+    from penstock.client import Credentials, Retry, follow_sync
     from penstock.wire import to_json
 
     if from_beginning and after:
         raise ConfigError("--from-beginning and --after exclude each other. Give one of them.")
+    shown = Credentials.from_environment(
+        token_file=token_file, ca=tls_ca, certificate=tls_certificate, key=tls_key
+    )
     if from_beginning:
-        after = oldest(load(config).serve.flight)
+        after = oldest(load(config).serve.flight, shown)
     target = endpoint or load(config).serve.grpc
     with follow_sync(
         target,
@@ -59,6 +66,7 @@ def command(
         consumer_id="penstock tail",
         coalesce_on_catch_up=False,  # who watches wants to see what happened
         retry=Retry(initial_seconds=0.25, max_seconds=5.0, max_retries=8),
+        credentials=shown,
     ) as changes:
         for count, change in enumerate(changes, start=1):
             if as_json:
@@ -70,12 +78,13 @@ def command(
                 return
 
 
-def oldest(flight: str) -> str:
+def oldest(flight: str, credentials: "Credentials | None" = None) -> str:
     """The oldest marker of the log that is served at a Flight address."""
+    from penstock.client.credentials import NOBODY
     from penstock.client.flight import LogClient
     from penstock.progress import Progress
 
-    with LogClient(flight, patience_seconds=5.0) as client:
+    with LogClient(flight, patience_seconds=5.0, credentials=credentials or NOBODY) as client:
         bounds = client.bounds()
     return str(Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check))
 

@@ -8,6 +8,7 @@ import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
+from penstock.client.credentials import Credentials
 from penstock.client.flight import LogClient, PipelineReport
 from penstock.errors import PenstockError
 
@@ -27,6 +28,7 @@ class Teller:
     def __init__(self, name: str, endpoint: str, *, as_json: bool, stop: threading.Event) -> None:
         self._name = name
         self._endpoint = endpoint
+        self._shown = Credentials.from_environment()
         self._as_json = as_json
         self._stop = stop
         self._heard = True
@@ -54,7 +56,9 @@ class Teller:
     def _tell_service(self, sequence: int) -> None:
         """Spark itself would tell only when the next batch begins."""
         try:
-            with LogClient(self._endpoint, patience_seconds=0, call_seconds=0.5) as client:
+            with LogClient(
+                self._endpoint, patience_seconds=0, call_seconds=0.5, credentials=self._shown
+            ) as client:
                 log_id = client.bounds().log_id
                 client.report(PipelineReport(pipeline=self._name, log_id=log_id, sequence=sequence))
         except Exception as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from penstock.client.change import Change
+    from penstock.client.credentials import Credentials
     from penstock.client.following import Following, follow, follow_log
     from penstock.client.handling import DeadLetter, DeadLetterFile, DeadLetters, handle_changes
     from penstock.client.retry import Retry
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Change",
+    "Credentials",
     "DeadLetter",
     "DeadLetterFile",
     "DeadLetters",
@@ -53,6 +55,7 @@ __all__ = [
 # the module in the export's place.
 _HOMES: Final = {
     "Change": "change",
+    "Credentials": "credentials",
     "DeadLetter": "handling",
     "DeadLetterFile": "handling",
     "DeadLetters": "handling",

@@ -7,6 +7,7 @@ answers are JSON; rows are Arrow batches of `wire.ARROW_SCHEMA`, columns in the 
     action plan    PlanRequest      where a read may end, and how to split it -> Plan
     action marker  MarkerRequest    the marker of one entry                   -> Progress
     action report  PipelineReport   how far a pipeline has come               -> nothing
+    action access  nothing          who asks, and whether they see everything -> Seen
     get            ReadRequest      the entries of one range                  -> RecordBatches
     get            RowsRequest      the current rows                          -> RecordBatches
 
@@ -19,7 +20,7 @@ import random
 import time
 from collections.abc import Callable, Generator, Iterator
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -27,6 +28,7 @@ import pyarrow.flight as fl
 from msgspec import Struct
 
 from penstock import errors
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import LogCorruptError, PenstockError, ServiceUnavailableError
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
@@ -35,6 +37,7 @@ ACTION_BOUNDS: Final = "bounds"
 ACTION_PLAN: Final = "plan"
 ACTION_MARKER: Final = "marker"
 ACTION_REPORT: Final = "report"
+ACTION_ACCESS: Final = "access"
 
 _Reply = TypeVar("_Reply")
 
@@ -112,6 +115,22 @@ class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
     batch_id: int | None = None
 
 
+class Seen(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Who asks, as the service knows them."""
+
+    name: str
+    """Empty where nobody is asked."""
+    partial: bool
+    """They do not see everything: entries, or parts of them, are left out, and no commit can be
+    proven complete (`check`, `commit_rows` and `commit_digest` are null)."""
+    whole_sources: tuple[str, ...] = ()
+    """The sources of which they see everything all the same."""
+
+    def shows_all_of(self, source: str) -> bool:
+        """Whether commits of `source` can be proven complete."""
+        return not self.partial or source in self.whole_sources
+
+
 class WireError(Struct, frozen=True, kw_only=True, rename="camel"):
     """An error of the tree on its way: what its class needs to be the same on the other side."""
 
@@ -159,12 +178,25 @@ class LogClient:
     """
 
     def __init__(
-        self, endpoint: str, *, patience_seconds: float = 30.0, call_seconds: float = 30.0
+        self,
+        endpoint: str,
+        *,
+        patience_seconds: float = 30.0,
+        call_seconds: float = 30.0,
+        credentials: Credentials = NOBODY,
     ) -> None:
-        """`endpoint` is "host:port" of the service's Flight address."""
+        """`endpoint` is "host:port" of the service's Flight address. Raises ConfigError rather than
+        send a token in the clear."""
         self.endpoint = endpoint
         self._patience_seconds = patience_seconds
-        self._options = fl.FlightCallOptions(timeout=call_seconds)
+        self._credentials = credentials
+        # The stubs say text; pyarrow takes bytes.
+        headers: list[Any] = [
+            (name.encode(), value.encode()) for name, value in credentials.headers(endpoint)
+        ]
+        self._options = fl.FlightCallOptions(timeout=call_seconds, headers=headers)
+        self._headers = fl.FlightCallOptions(headers=headers)
+        self._seen: Seen | None = None
         self._client: fl.FlightClient | None = None
 
     def __enter__(self) -> Self:
@@ -219,6 +251,10 @@ class LogClient:
         """Tell the service how far a pipeline has come, for `penstock status`."""
         self._action(ACTION_REPORT, report)
 
+    def seen(self) -> Seen:
+        """Who we are to the service, and whether we see everything."""
+        return _decoded(self._action(ACTION_ACCESS, None), Seen)
+
     def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The rows of a range, in log order; never an empty batch. Whole, or an error.
 
@@ -236,13 +272,18 @@ class LogClient:
         A batch may be empty: the filter matched nothing up to there.
         """
         whole = not request.source and not request.collections and request.control_events
+        if whole and self._credentials.are_shown:
+            self._seen = self._seen or self.seen()
+            whole = not self._seen.partial
         covered = request.after
         retry = _Retry(self.endpoint, self._patience_seconds)
         while covered < request.until:
             rest = msgspec.structs.replace(request, after=covered)
             stream: fl.FlightStreamReader | None = None
             try:
-                stream = self._connected().do_get(fl.Ticket(msgspec.json.encode(rest)))
+                stream = self._connected().do_get(
+                    fl.Ticket(msgspec.json.encode(rest)), self._headers
+                )
                 for chunk in stream:
                     batch = chunk.data
                     assert batch is not None
@@ -275,7 +316,8 @@ class LogClient:
         """
         stream: fl.FlightStreamReader | None = None
         try:
-            stream = self._connected().do_get(fl.Ticket(msgspec.json.encode(request)))
+            ticket = fl.Ticket(msgspec.json.encode(request))
+            stream = self._connected().do_get(ticket, self._headers)
             for chunk in stream:
                 if chunk.app_metadata is not None:
                     return parse_progress(chunk.app_metadata.to_pybytes().decode())
@@ -309,7 +351,14 @@ class LogClient:
 
     def _connected(self) -> fl.FlightClient:
         if self._client is None:
-            self._client = fl.connect(f"grpc://{self.endpoint}", generic_options=_CHANNEL)
+            shown = self._credentials
+            proof: dict[str, Any] = {"tls_root_certs": shown.ca} if shown.ca else {}
+            if shown.certificate:
+                proof |= {"cert_chain": shown.certificate, "private_key": shown.key}
+            scheme = "grpc+tls" if shown.ca else "grpc"
+            connect: Any = fl.connect
+            self._client = connect(f"{scheme}://{self.endpoint}", generic_options=_CHANNEL, **proof)
+        assert self._client is not None
         return self._client
 
     def _failed(self, error: fl.FlightError, retry: "_Retry") -> None:

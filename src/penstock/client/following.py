@@ -9,6 +9,7 @@ from typing import Self
 import structlog
 
 from penstock.client.change import Change, Cursor, Received, Taken
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.remote import receive, request_bytes
 from penstock.client.retry import Backoff, Retry
 from penstock.client.store import MemoryProgress, ProgressStore
@@ -251,6 +252,7 @@ def follow(
     retry: Retry = RETRY,
     coalesce_on_catch_up: bool = True,
     shards: Shards | None = None,
+    credentials: Credentials = NOBODY,
 ) -> Following:
     """Follow the service at `target` ("host:port").
 
@@ -269,6 +271,9 @@ def follow(
 
     With `shards`, only the documents of these come: several consumers share the stream. Of shards
     by a field a gap raises GapError, control events or not: rebuild with `snapshot`.
+
+    `credentials` say who follows, and whom to trust; a service that does not know them raises
+    UnauthenticatedError, at the beginning or, once they are revoked or over, later.
     """
     wanted = list(collections)
 
@@ -280,7 +285,7 @@ def follow(
             coalesce_on_catch_up=coalesce,
             shards=shards,
         )
-        return lambda marker: receive(target, request(marker))
+        return lambda marker: receive(target, request(marker), credentials=credentials)
 
     return Following(
         connection(coalesce_on_catch_up),

@@ -8,10 +8,12 @@ import grpc.aio
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.client.change import Received
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import (
     AheadError,
     GapError,
     PenstockError,
+    RenamedError,
     RequestError,
     ServiceUnavailableError,
     StreamChangedError,
@@ -84,7 +86,7 @@ def error_of(status: grpc.StatusCode, sentence: str, trailers: Mapping[str, str]
     error = kind.__new__(kind, sentence)
     if isinstance(error, TrimmedError):
         error.oldest = trailers.get("penstock-oldest", "")
-    if isinstance(error, GapError):
+    if isinstance(error, GapError | RenamedError):
         error.after = trailers.get("penstock-after", "")
     return error
 
@@ -109,20 +111,36 @@ def _started(metadata: Any) -> Received:
     return Received([], _text(metadata).get("penstock-progress", ""))
 
 
+def _proof(credentials: Credentials) -> grpc.ChannelCredentials:
+    return grpc.ssl_channel_credentials(
+        credentials.ca, credentials.key or None, credentials.certificate or None
+    )
+
+
+def channel(target: str, credentials: Credentials) -> grpc.aio.Channel:
+    """A channel to `target`, encrypted if the credentials say whom to trust."""
+    if credentials.ca:
+        return grpc.aio.secure_channel(target, _proof(credentials), options=OPTIONS)
+    return grpc.aio.insecure_channel(target, options=OPTIONS)
+
+
 def _ended() -> ServiceUnavailableError:
     return ServiceUnavailableError(
         "the service ended the stream without a reason. What you processed is safe."
     )
 
 
-async def receive(target: str, request: bytes, *, method: str = METHOD) -> AsyncGenerator[Received]:
+async def receive(
+    target: str, request: bytes, *, method: str = METHOD, credentials: Credentials = NOBODY
+) -> AsyncGenerator[Received]:
     """One call, from its start to its error; never ends without one. Closing it cancels the call.
 
     The first item has no messages: it is the marker that the stream starts after.
     """
-    async with grpc.aio.insecure_channel(target, options=OPTIONS) as channel:
-        untyped: Any = channel  # without serializers a method takes and gives bytes
-        call = untyped.unary_stream(method)(request)
+    headers = credentials.headers(target)
+    async with channel(target, credentials) as opened:
+        untyped: Any = opened  # without serializers a method takes and gives bytes
+        call = untyped.unary_stream(method)(request, metadata=headers)
         try:
             yield _started(await call.initial_metadata())
             async for message in call:
@@ -139,10 +157,22 @@ async def receive(target: str, request: bytes, *, method: str = METHOD) -> Async
 class SyncCall:
     """One call over a channel of its own, read by one thread and cancelled by any."""
 
-    def __init__(self, target: str, request: bytes, *, method: str = METHOD) -> None:
-        self._channel = grpc.insecure_channel(target, options=OPTIONS)
+    def __init__(
+        self,
+        target: str,
+        request: bytes,
+        *,
+        method: str = METHOD,
+        credentials: Credentials = NOBODY,
+    ) -> None:
+        headers = credentials.headers(target)
+        self._channel = (
+            grpc.secure_channel(target, _proof(credentials), options=OPTIONS)
+            if credentials.ca
+            else grpc.insecure_channel(target, options=OPTIONS)
+        )
         untyped: Any = self._channel  # without serializers a method takes and gives bytes
-        self._call = untyped.unary_stream(method)(request)
+        self._call = untyped.unary_stream(method)(request, metadata=headers)
 
     def receive(self) -> Generator[Received]:
         """As the async `receive`."""

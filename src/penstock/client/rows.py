@@ -16,6 +16,7 @@ from typing import Final, Self
 
 from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.client.change import Change, Received, Taken
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.remote import SyncCall, receive
 from penstock.errors import RequestError
 from penstock.subscribe.shards import Shards
@@ -62,9 +63,11 @@ def _request(collections: Iterable[str], shards: Shards | None, consumer_id: str
 class Rows(_Arriving):
     """The current rows, as an async iterator that ends; see `snapshot`."""
 
-    def __init__(self, target: str, request: bytes) -> None:
+    def __init__(self, target: str, request: bytes, credentials: Credentials) -> None:
         super().__init__()
-        self._stream: AsyncGenerator[Received] = receive(target, request, method=METHOD)
+        self._stream: AsyncGenerator[Received] = receive(
+            target, request, method=METHOD, credentials=credentials
+        )
 
     def __aiter__(self) -> Self:
         return self
@@ -93,9 +96,9 @@ class Rows(_Arriving):
 class SyncRows(_Arriving):
     """The current rows, as an iterator that ends; see `snapshot_sync`."""
 
-    def __init__(self, target: str, request: bytes) -> None:
+    def __init__(self, target: str, request: bytes, credentials: Credentials) -> None:
         super().__init__()
-        self._call = SyncCall(target, request, method=METHOD)
+        self._call = SyncCall(target, request, method=METHOD, credentials=credentials)
         self._stream: Generator[Received] = self._call.receive()
 
     def __iter__(self) -> Self:
@@ -128,6 +131,7 @@ def snapshot(
     collections: Iterable[str] = (),
     shards: Shards | None = None,
     consumer_id: str = "",
+    credentials: Credentials = NOBODY,
 ) -> Rows:
     """The current rows of the service at `target` ("host:port"), then where to follow from.
 
@@ -139,7 +143,7 @@ def snapshot(
     Iterating raises StateIncompleteError if rows may be missing, RequestError if the service keeps
     none, and ServiceUnavailableError if it breaks off: then begin anew.
     """
-    return Rows(target, _request(collections, shards, consumer_id))
+    return Rows(target, _request(collections, shards, consumer_id), credentials)
 
 
 def snapshot_sync(
@@ -148,6 +152,7 @@ def snapshot_sync(
     collections: Iterable[str] = (),
     shards: Shards | None = None,
     consumer_id: str = "",
+    credentials: Credentials = NOBODY,
 ) -> SyncRows:
     """As `snapshot`, without asyncio."""
-    return SyncRows(target, _request(collections, shards, consumer_id))
+    return SyncRows(target, _request(collections, shards, consumer_id), credentials)

@@ -10,6 +10,7 @@ from typing import Self
 import structlog
 
 from penstock.client.change import Change, Cursor, Received, Taken
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.following import RETRY, SAVE_INTERVAL_SECONDS
 from penstock.client.remote import SyncCall, request_bytes
 from penstock.client.retry import Backoff, Retry
@@ -108,8 +109,10 @@ class SyncFollowing:
         retry: Retry,
         coalesce_on_catch_up: bool,
         shards: Shards | None,
+        credentials: Credentials = NOBODY,
     ) -> None:
         self._target = target
+        self._credentials = credentials
         self._request = request_bytes(
             consumer_id=consumer_id,
             collections=collections,
@@ -176,7 +179,8 @@ class SyncFollowing:
         """Wait for more, or until a save is due; after a transient error, for the next attempt."""
         cursor = self._keeper.cursor
         if self._reader is None:
-            self._reader = _Reader(SyncCall(self._target, self._request(cursor.received)))
+            request = self._request(cursor.received)
+            self._reader = _Reader(SyncCall(self._target, request, credentials=self._credentials))
         if self._stopped.is_set():
             # Looked at only now: `stop` looks for a reader after it has set this, so that one of
             # the two always sees the other.
@@ -225,6 +229,7 @@ def follow_sync(
     retry: Retry = RETRY,
     coalesce_on_catch_up: bool = True,
     shards: Shards | None = None,
+    credentials: Credentials = NOBODY,
 ) -> SyncFollowing:
     """Follow the service at `target` ("host:port") from one thread; everything else as `follow`.
 
@@ -241,4 +246,5 @@ def follow_sync(
         retry=retry,
         coalesce_on_catch_up=coalesce_on_catch_up,
         shards=shards,
+        credentials=credentials,
     )

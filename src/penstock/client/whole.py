@@ -106,6 +106,12 @@ def _require_next(change: AsyncChange, held: list[AsyncChange], rows_max: int) -
             f"commits() before the first change is asked for, or follow with "
             f"coalesce_on_catch_up = False."
         )
+    if not entry.commit_rows:
+        raise RequestError(
+            f"the token of this reader does not show all of commit {entry.commit}, so it cannot be "
+            f"told complete. Nothing of it was handed out. Follow single changes, or take a token "
+            f"that shows everything."
+        )
     if entry.commit_rows > rows_max:
         raise RequestError(
             f"commit {entry.commit} has {entry.commit_rows} entries, more than rows_max = "

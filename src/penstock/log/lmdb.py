@@ -177,7 +177,7 @@ class LmdbLog(_AsyncReads):
         self._writer.retain(config)
 
     def held_by(self, look: Callable[[], Hold | None]) -> None:
-        """Leave alone what `look` says is needed, whatever retention says; None: nothing is.
+        """Leave alone what `look` says is needed, too, whatever retention says; None: nothing is.
 
         Asked on the writer's thread, before anything is trimmed: it must be quick, and not raise.
         """

@@ -1,6 +1,6 @@
 """What retention removes. Pure: the log says what stands at its old end, this says what goes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -60,16 +60,17 @@ def due(
     config: LogConfig,
     held: Holdings,
     now: int | None,
-    hold: Hold | None = None,
+    holds: Sequence[Hold] = (),
 ) -> Old | None:
     """The newest candidate (oldest first) up to which retention may trim now; None for none.
 
     By ingest time (never the source's, P22), bytes and count, whichever comes first. `now` None
-    pauses the first. The newest entries stay, and so does what `hold` says, which is still valid.
+    pauses the first. The newest entries stay, and so does what any of `holds`
+    says, which are still valid; each up to its own size of the log.
     """
     chosen: Old | None = None
     gone = 0
-    held_bytes_max = 0.0 if hold is None else _held_bytes_max(hold, config)
+    held_to = [(hold.sequence, _held_bytes_max(hold, config)) for hold in holds]
     for old in candidates:
         left = held.bytes - gone
         over_bytes = (
@@ -88,7 +89,7 @@ def due(
         )
         if not (over_bytes or over_count or over_age):
             break
-        if hold is not None and old.sequence > hold.sequence and left <= held_bytes_max:
+        if any(old.sequence > after and left <= most for after, most in held_to):
             break
         chosen, gone = old, old.bytes
     return chosen

@@ -53,8 +53,8 @@ class Trimmer:
         """The limits; they may be replaced at any time, and hold from the next step on."""
         self._clock = clock
         self._trust = trust
-        self.look: Callable[[], Hold | None] = lambda: None
-        """What somebody needs of the log now; asked before anything goes, so it must be quick."""
+        self.looks: list[Callable[[], Hold | None]] = []
+        """What others need of the log now; asked before anything goes, so they must be quick."""
         self._age_checked = float("-inf")
         self.pending = False
         """Whether the last step left something to remove."""
@@ -103,15 +103,15 @@ class Trimmer:
             config=self.config,
             held=held,
             now=now if self._trusted() else None,
-            hold=self._hold(),
+            holds=self._holds(),
         )
 
-    def _hold(self) -> Hold | None:
+    def _holds(self) -> list[Hold]:
         """What is held, as long as the disk is not about to make capture wait."""
-        hold = self.look()
-        if hold is not None and space(self._env.path).free < 2 * self.config.free_bytes_min:
-            return None
-        return hold
+        holds = [hold for look in self.looks if (hold := look()) is not None]
+        if holds and space(self._env.path).free < 2 * self.config.free_bytes_min:
+            return []
+        return holds
 
     def _left_over(self, txn: Transaction, trimmed: int) -> bool:
         """Whether the oldest value holds a block that lies wholly at or below the watermark."""

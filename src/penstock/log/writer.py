@@ -109,8 +109,8 @@ class Writer:
         self._trimmer.config = within_disk(config, space(self._env.path).total)
 
     def held_by(self, look: Callable[[], Hold | None]) -> None:
-        """Ask `look`, on this thread, what retention must leave alone."""
-        self._trimmer.look = look
+        """Ask `look`, too, on this thread, what retention must leave alone."""
+        self._trimmer.looks.append(look)
 
     def stages(self, key: str) -> bool:
         """Whether a commit is being staged under `key`."""

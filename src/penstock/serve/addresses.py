@@ -2,6 +2,8 @@
 
 import ipaddress
 
+from penstock.errors import ConfigError
+
 
 def is_loopback(address: str) -> bool:
     """Whether `host:port` is on the loopback interface. Raises ValueError for no address."""
@@ -13,3 +15,15 @@ def is_loopback(address: str) -> bool:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def refuse_open(setting: str, address: str, *, tls: bool, guarded: bool) -> None:
+    """Raise ConfigError for an address that others reach without TLS, or without saying who they
+    are."""
+    if is_loopback(address) or (tls and guarded):
+        return
+    raise ConfigError(
+        f"serve.{setting}: {address!r} is reachable from other machines, and that takes both TLS "
+        f"([serve.tls]) and access tokens ([access], required). Nothing was started. Give both, or "
+        f"bind to 127.0.0.1."
+    )

@@ -1,28 +1,27 @@
 """What the serve process listens on, and its limits."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from penstock.config import Bytes, Config, Seconds
+from penstock.serve.access.config import TlsConfig
 from penstock.serve.addresses import is_loopback
+from penstock.serve.captures.config import CapturesConfig
 from penstock.serve.dynamodb.config import CapturedConfig
+from penstock.serve.zero.config import ZeroConfig
 
 
-def _loopback(address: str) -> str:
-    """`host:port` on the loopback interface. Raises ValueError for anything else."""
-    if not is_loopback(address):
-        raise ValueError(
-            f"{address!r} is reachable from other machines, and this version has neither TLS nor "
-            f"access tokens to guard it. Bind to 127.0.0.1 and put a TLS proxy or an SSH tunnel "
-            f"that checks who connects in front of it."
-        )
+def _address(address: str) -> str:
+    """`host:port`. Raises ValueError for anything else."""
+    is_loopback(address)
     return address
 
 
-LoopbackAddress = Annotated[str, AfterValidator(_loopback)]
-"""`host:port` on the loopback interface; port 0 takes a free one."""
+Address = Annotated[str, AfterValidator(_address)]
+"""`host:port`; port 0 takes a free one. One that others reach needs TLS and access tokens."""
 
 
 def _path(path: str) -> str:
@@ -38,13 +37,11 @@ UrlPath = Annotated[str, AfterValidator(_path)]
 class ServeConfig(Config):
     """Serve the log to readers. All limits hold for each reader, but `max_connections`."""
 
-    grpc: LoopbackAddress = Field(
-        default="127.0.0.1:50051", description="Address of the gRPC service."
-    )
-    flight: LoopbackAddress = Field(
+    grpc: Address = Field(default="127.0.0.1:50051", description="Address of the gRPC service.")
+    flight: Address = Field(
         default="127.0.0.1:50052", description="Address of the Arrow Flight service."
     )
-    http: Literal["off"] | LoopbackAddress = Field(
+    http: Literal["off"] | Address = Field(
         default="127.0.0.1:8080",
         description="Address of health and metrics over HTTP; `off` serves none.",
     )
@@ -54,6 +51,20 @@ class ServeConfig(Config):
             "DynamoDB Streams of what is captured: an address, or a table of its own; without it, "
             "none."
         ),
+    )
+    captures: CapturesConfig = Field(
+        default=CapturesConfig(),
+        description="Capture subscriptions: WebSocket, SSE and REST are at `http`, below /rest.",
+    )
+    zero: ZeroConfig | None = Field(
+        default=None,
+        description="Tables for zero-cache, over WebSocket at `http`, below /changes; without it, "
+        "none.",
+    )
+    tls: TlsConfig | None = Field(
+        default=None,
+        description="A certificate for every protocol; without it, none is encrypted, and all are "
+        "on loopback.",
     )
     health_path: UrlPath = Field(
         default="/health", description="200 while healthy or degraded, 503 when not; JSON."
@@ -70,6 +81,15 @@ class ServeConfig(Config):
         description=(
             "A source whose position has not moved for so long is unhealthy; a quiet one moves it "
             "with each heartbeat. 0 sets no limit."
+        ),
+    )
+    request_timeout: Seconds = Field(
+        default=10.0,
+        gt=0,
+        le=3600,
+        description=(
+            "Over HTTP, a request that is not whole so long after it began, or did not begin, is "
+            "answered with 408. Holds from a restart."
         ),
     )
     max_connections: int = Field(
@@ -154,6 +174,26 @@ class ServeConfig(Config):
     @model_validator(mode="after")
     def _paths_differ(self) -> Self:
         paths = [self.health_path, self.ready_path, self.metrics_path]
-        if len(set(paths)) < len(paths):
-            raise ValueError("health_path, ready_path and metrics_path must differ")
+        taken = {"snapshot", "ticket", "rest", "graphql"}
+        if len({*paths}) < len(paths) or any(path.split("/")[1] in taken for path in paths):
+            raise ValueError(
+                "health_path, ready_path and metrics_path must differ, and lie neither at "
+                "/snapshot and /ticket nor below /rest and /graphql"
+            )
+        return self
+
+    def beside(self, folder: Path) -> "ServeConfig":
+        """With relative paths of files made relative to `folder`."""
+        tls = None if self.tls is None else self.tls.beside(folder)
+        zero = None if self.zero is None else self.zero.beside(folder)
+        return self.model_copy(update={"tls": tls, "zero": zero})
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        for address in (self.grpc, self.flight, self.http):
+            if address != "off" and self.tls is None and not is_loopback(address):
+                raise ValueError(
+                    f"{address!r} is reachable from other machines, and that takes both TLS "
+                    f"([serve.tls]) and access tokens ([access]). Give both, or bind to 127.0.0.1"
+                )
         return self

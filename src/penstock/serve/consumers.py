@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from penstock.errors import LogFullError
 from penstock.kv import Env, exists, open_env
+from penstock.serve.zero.status import ShardStatus
 from penstock.subscribe.current import CurrentStatus
 
 log = structlog.get_logger(__name__)
@@ -90,6 +91,8 @@ class ConsumersStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     """By name."""
     current: CurrentStatus | None = None
     """How the current rows are kept up; None where nobody keeps them."""
+    shards: tuple[ShardStatus, ...] = ()
+    """Of Zero, those that are remembered; by name."""
 
 
 def _now_ms() -> int:
@@ -104,9 +107,12 @@ class Consumers:
         reported: tuple[ReportedProgress, ...] = (),
         *,
         current: Callable[[], CurrentStatus] | None = None,
+        shards: Callable[[], tuple[ShardStatus, ...]] = tuple,
     ) -> None:
-        """`reported` is from before a restart; `current` says how the current rows are kept up."""
+        """`reported` is from before a restart; `current` says how the current rows are kept up, and
+        `shards` how those of Zero are."""
         self._current = current
+        self._shards = shards
         self._readers: dict[int, Reader] = {}
         self._reported = {(one.kind, one.name): one for one in reported}
         self._lock = threading.Lock()
@@ -149,6 +155,7 @@ class Consumers:
             readers=readers,
             reported=tuple(reported),
             current=None if self._current is None else self._current(),
+            shards=self._shards(),
         )
 
 
@@ -158,6 +165,7 @@ async def published(
     *,
     interval_seconds: float = STATUS_INTERVAL_SECONDS,
     current: Callable[[], CurrentStatus] | None = None,
+    shards: Callable[[], tuple[ShardStatus, ...]] = tuple,
 ) -> AsyncGenerator[Consumers]:
     """Consumers whose status is written to `path` at most once an interval, while the block runs.
 
@@ -168,7 +176,8 @@ async def published(
     env = await asyncio.to_thread(_open, path)
     try:
         before = await asyncio.to_thread(_read, env)
-        consumers = Consumers(before.reported if before is not None else (), current=current)
+        reported = before.reported if before is not None else ()
+        consumers = Consumers(reported, current=current, shards=shards)
         writes = _Writes(env, consumers)
         try:
             async with _beside(writes.repeat(interval_seconds)):

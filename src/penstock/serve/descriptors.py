@@ -7,7 +7,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from penstock._generated.penstock.v1 import penstock_pb2
+from penstock._generated.penstock.v1 import captures_pb2, penstock_pb2
 
 SERVICES: Final = (
     "penstock.v1.PullerService",
@@ -24,7 +24,7 @@ def descriptor_pool() -> DescriptorPool:
     """A pool of its own: an application may register the seed's names, which have no package, in
     the process-wide pool, and the two would clash."""
     pool = DescriptorPool()
-    for module in (penstock_pb2, health_pb2, reflection_pb2):
+    for module in (penstock_pb2, captures_pb2, health_pb2, reflection_pb2):
         pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     pool.AddSerializedFile(seed_file().SerializeToString())
     return pool

@@ -8,11 +8,10 @@ the log's sync methods; a read holds no transaction while it sends, and no more 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,6 +25,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.client.flight import (
+    ACTION_ACCESS,
     ACTION_BOUNDS,
     ACTION_MARKER,
     ACTION_PLAN,
@@ -36,25 +36,40 @@ from penstock.client.flight import (
     PlanRequest,
     ReadRequest,
     RowsRequest,
+    Seen,
     to_wire,
 )
 from penstock.errors import (
     AheadError,
     ConfigError,
+    ForbiddenError,
     GapError,
     LogCorruptError,
     PenstockError,
     RequestError,
     ServiceBusyError,
     StreamChangedError,
+    UnauthenticatedError,
 )
 from penstock.ports import Bounds
 from penstock.progress import Progress
+from penstock.serve.access import Access, AccessConfig, Presented, Principal, TlsConfig
+from penstock.serve.access.flights import (
+    MIDDLEWARE,
+    Headers,
+    presented_by,
+    server_arguments,
+)
+from penstock.serve.access.limits import Places
+from penstock.serve.addresses import is_loopback, refuse_open
+from penstock.serve.broken import where
+from penstock.serve.columns import batch_shown, needed
 from penstock.serve.rows import current_batches
 from penstock.serve.snapshot import kept
 from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.subscribe.current import CurrentState
 from penstock.subscribe.resume import resume
+from penstock.subscribe.scope import EVERYTHING, Scope, Verb
 from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS, READERS
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow
 
@@ -133,8 +148,10 @@ def plan(reader: SyncLogReader, request: PlanRequest) -> Plan:
 class _Gathering:
     """Blocks on their way into one batch."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
+    def __init__(self, columns: Sequence[str], scope: Scope) -> None:
         self._columns = columns
+        self._scope = None if scope.is_everything else scope
+        self._read = columns if self._scope is None else needed(columns)
         self._clear()
 
     def _clear(self) -> None:
@@ -154,7 +171,9 @@ class _Gathering:
     def taken(self) -> pa.RecordBatch:
         """The rows so far, empty if there are none. The blocks are let go before they are sent."""
         if self._blocks:
-            batch = to_arrow(self._blocks, self._columns, self._rows)
+            batch = to_arrow(self._blocks, self._read, self._rows)
+            if self._scope is not None:
+                batch = batch_shown(batch, self._columns, self._scope.mask)
         else:
             fields = [ARROW_SCHEMA.field(name) for name in self._columns]
             batch = pa.RecordBatch.from_pylist([], schema=pa.schema(fields))
@@ -163,9 +182,10 @@ class _Gathering:
 
 
 def covered_batches(
-    reader: SyncLogReader, request: ReadRequest
+    reader: SyncLogReader, request: ReadRequest, scope: Scope = EVERYTHING
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows of (after, until] in batches, each with the sequence up to which it covers.
+    """The rows of (after, until] in batches, each with the sequence up to which it covers; what
+    `scope` does not show is left out.
 
     The last one covers `until`, even if it is empty. Raises as `LogClient.read` says.
     """
@@ -173,9 +193,10 @@ def covered_batches(
         collections=frozenset(request.collections),
         sources=frozenset([request.source] if request.source else []),
         control_events=request.control_events,
+        scope=scope,
     )
     columns = request.columns or ARROW_SCHEMA.names
-    gathering, covered = _Gathering(columns), request.after
+    gathering, covered = _Gathering(columns, scope), request.after
     while covered < request.until:
         bounds = reader.bounds_now()
         if bounds.log_id != request.log_id:
@@ -225,14 +246,19 @@ def _told() -> Generator[None]:
         yield
     except PenstockError as error:
         PUBLISH_ERRORS.labels("flight", error.code).inc()
+        kind: Any = fl.FlightServerError
+        if isinstance(error, UnauthenticatedError):
+            kind = fl.FlightUnauthenticatedError
+        elif isinstance(error, ForbiddenError):
+            kind = fl.FlightUnauthorizedError
         # The stubs do not know `extra_info`.
-        raise fl.FlightServerError(str(error), extra_info=to_wire(error)) from None  # type: ignore[call-arg]
+        raise kind(str(error), extra_info=to_wire(error)) from None
     except (fl.FlightError, GeneratorExit):
         raise
-    except Exception:
+    except Exception as error:
         PUBLISH_ERRORS.labels("flight", "broken").inc()
-        # Its text may quote a document, so it stays out of the answer.
-        log.exception("flight request failed")
+        # Its text may quote a document, so it stays out of the answer, and out of the log.
+        log.error("flight request failed", error=type(error).__name__, at=where(error))  # noqa: TRY400
         raise fl.FlightInternalError(
             "the service failed to answer; its own log says why. Nothing was lost."
         ) from None
@@ -266,24 +292,41 @@ class _Flight(fl.FlightServerBase):
         reads_max: int,
         wait_seconds: float,
         current: CurrentState | None,
+        access: Access,
+        tls: TlsConfig | None,
     ) -> None:
+        self._access = access
         self._reader = reader
         self._current = current
         self._on_report = on_report
         self._reads_max = reads_max
         self._wait_seconds = wait_seconds
         self._reads = threading.BoundedSemaphore(reads_max)
+        # A read waits for ever for a client that takes nothing: nobody may have all places.
+        self._reads_of = Places(max(1, reads_max * 3 // 4))
         # Reads that only send hold one batch; making one takes three times that, so few do it.
         self._gathers = threading.BoundedSemaphore(_GATHERS_MAX)
         self.stopping = threading.Event()
-        super().__init__(location)
+        super().__init__(location, middleware={MIDDLEWARE: Headers()}, **server_arguments(tls))
+
+    def _known(self, context: fl.ServerCallContext, what: str) -> Principal:
+        """Who asks for `what`, to read: no other verb alone has anything to ask here."""
+        presented, endpoint = presented_by(context), f"flight {what}"
+        principal = self._access.authenticate(presented, endpoint)
+        self._access.require(principal, Verb.READ, presented, endpoint)
+        return principal
 
     def do_action(
         self,
-        context: fl.ServerCallContext,  # noqa: ARG002
+        context: fl.ServerCallContext,
         action: fl.Action,
     ) -> Iterator[Any]:
-        with _told():
+        with _told(), ExitStack() as visit:
+            principal = self._known(context, action.type)
+            presented = presented_by(context)
+            visit.enter_context(
+                self._access.visiting(principal, presented, f"flight {action.type}")
+            )
             body = action.body.to_pybytes()
             if action.type == ACTION_BOUNDS:
                 reply: Any = self._reader.bounds_now()
@@ -296,16 +339,24 @@ class _Flight(fl.FlightServerBase):
                 if self._on_report is not None:
                     self._on_report(report)
                 reply = None
+            elif action.type == ACTION_ACCESS:
+                scope = principal.scope
+                reply = Seen(
+                    name=principal.name,
+                    partial=not scope.is_everything,
+                    whole_sources=tuple(sorted(scope.whole_sources)),
+                )
             else:
                 raise RequestError(f"this service has no action {action.type!r}.")
         yield fl.Result(msgspec.json.encode(reply))
 
     def do_get(
         self,
-        context: fl.ServerCallContext,  # noqa: ARG002
+        context: fl.ServerCallContext,
         ticket: fl.Ticket,
     ) -> fl.GeneratorStream:
         with _told():
+            principal = self._known(context, "get")
             request = _requested(ticket.ticket)
             unknown = [name for name in request.columns if name not in ARROW_SCHEMA.names]
             if unknown or not 0 < request.batch_bytes <= _BATCH_BYTES_MAX:
@@ -316,14 +367,34 @@ class _Flight(fl.FlightServerBase):
                 )
             names = request.columns or ARROW_SCHEMA.names
             schema = pa.schema([ARROW_SCHEMA.field(name) for name in names])
+            presented = presented_by(context)
             if isinstance(request, RowsRequest):
-                rows = partial(current_batches, kept(self._current), request)
-                return fl.GeneratorStream(schema, self._stream(rows))
-            covered = covered_batches(self._reader, request)
+                rows = partial(current_batches, kept(self._current), request, principal.scope)
+                return fl.GeneratorStream(schema, self._visit(principal, presented, rows))
+            covered = covered_batches(self._reader, request, principal.scope)
             entries = ((batch, str(sequence)) for batch, sequence in covered)
-            return fl.GeneratorStream(schema, self._stream(lambda: entries))
+            return fl.GeneratorStream(schema, self._visit(principal, presented, lambda: entries))
 
-    def _stream(self, begin: Callable[[], Generator[tuple[pa.RecordBatch, str]]]) -> Iterator[Any]:
+    def _visit(
+        self,
+        principal: Principal,
+        presented: Presented,
+        begin: Callable[[], Generator[tuple[pa.RecordBatch, str]]],
+    ) -> Iterator[Any]:
+        """A stream, for as long as `principal` may stay."""
+        with ExitStack() as visit:
+            with _told():
+                visit.enter_context(self._access.visiting(principal, presented, "flight get"))
+                if principal.way != "nobody":
+                    self._reads_of.enter(principal.who)
+                    visit.callback(self._reads_of.leave, principal.who)
+            stream = visit.enter_context(closing(self._stream(begin)))
+            for one in stream:
+                with _told():
+                    self._access.check(principal)
+                yield one
+
+    def _stream(self, begin: Callable[[], Generator[tuple[pa.RecordBatch, str]]]) -> Generator[Any]:
         with _told():
             if not self._reads.acquire(timeout=self._wait_seconds):
                 raise ServiceBusyError(readers_max=self._reads_max)
@@ -359,21 +430,25 @@ class FlightServer:
         reads_max: int = 16,
         wait_seconds: float = 5.0,
         current: CurrentState | None = None,
+        access: Access | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
         """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
         thread. More than `reads_max` reads at once wait; after `wait_seconds` they are
         refused, and clients try again. `current` has the current rows; None: they are refused.
+        `access` is asked who may do what; None: anybody everything.
 
-        Raises ConfigError for an address that others could reach: this door has no access check.
+        Raises ConfigError for an address that others could reach without TLS and tokens.
         """
-        host, _, port = address.rpartition(":")
-        if not _is_loopback(host) or not port.isdecimal():
-            raise ConfigError(
-                f"Flight cannot be served on {address!r}: it has no access check yet, so only a "
-                f"loopback address such as 127.0.0.1:50052 is taken. Nothing was started."
-            )
-        self._location = f"grpc://{address}"
-        self._host = host
+        self._access = access or Access(AccessConfig())
+        self._tls = tls
+        try:
+            is_loopback(address)
+        except ValueError as error:
+            raise ConfigError(f"serve.flight: {error}. Nothing was started.") from None
+        refuse_open("flight", address, tls=tls is not None, guarded=self._access.is_guarded)
+        self._location = f"{'grpc' if tls is None else 'grpc+tls'}://{address}"
+        self._host = address.rpartition(":")[0]
         self._reader = reader
         self._on_report = on_report
         self._reads_max = reads_max
@@ -392,6 +467,8 @@ class FlightServer:
                 self._reads_max,
                 self._wait_seconds,
                 self._current,
+                self._access,
+                self._tls,
             )
         except (OSError, pa.ArrowException) as error:
             raise ConfigError(
@@ -440,12 +517,3 @@ def _hang_up(port: int) -> None:
             if isinstance(address, tuple) and address[1] == port:
                 connection.shutdown(socket.SHUT_RDWR)
         connection.detach()  # gRPC closes what is its own
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import grpc
 import grpc.aio
@@ -24,6 +24,7 @@ from penstock.errors import (
     ConfigError,
     GapError,
     PenstockError,
+    RenamedError,
     RequestError,
     RowsOvertakenError,
     ServiceBusyError,
@@ -32,6 +33,9 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.ports import LogReader
+from penstock.serve.access import Access, AccessConfig, calls
+from penstock.serve.access.tls import grpc_credentials
+from penstock.serve.addresses import refuse_open
 from penstock.serve.config import ServeConfig
 from penstock.serve.consumers import Consumers, Reader
 from penstock.serve.descriptors import SERVICES, descriptor_pool
@@ -49,6 +53,7 @@ from penstock.subscribe import (
     start,
 )
 from penstock.subscribe.current import CurrentState
+from penstock.subscribe.scope import Scope
 from penstock.subscribe.shards import Shards, shards_of
 from penstock.telemetry import (
     EVENTS_PUBLISHED,
@@ -66,6 +71,8 @@ Send = Callable[[Delivery], Awaitable[int]]
 PROGRESS_METADATA: Final = "penstock-progress"
 """Initial metadata: the marker that the stream starts after, so that a reader who came with an
 empty one can come back to the same place before it got anything."""
+PARTIAL_METADATA: Final = "penstock-partial"
+"""Initial metadata of a reader who may not see everything: no commit can be proven complete."""
 
 _STATUS: Final = {
     "MALFORMED": grpc.StatusCode.INVALID_ARGUMENT,
@@ -73,10 +80,12 @@ _STATUS: Final = {
     "STREAM_CHANGED": grpc.StatusCode.FAILED_PRECONDITION,
     "AHEAD": grpc.StatusCode.ABORTED,
     "GAP": grpc.StatusCode.DATA_LOSS,
+    "RENAMED": grpc.StatusCode.FAILED_PRECONDITION,
     RequestError.code: grpc.StatusCode.INVALID_ARGUMENT,
     StateIncompleteError.code: grpc.StatusCode.FAILED_PRECONDITION,
     RowsOvertakenError.code: grpc.StatusCode.OUT_OF_RANGE,
     ServiceBusyError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    **calls.STATUS,
 }
 
 _OPTIONS: Final = (
@@ -86,6 +95,10 @@ _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Who connects and asks nothing, or shakes no hands, keeps nothing of ours for long.
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    ("grpc.max_concurrent_streams", 1_024),
 )
 
 
@@ -94,7 +107,7 @@ def status_of(error: PenstockError) -> tuple[grpc.StatusCode, tuple[tuple[str, s
     trailers = [("penstock-code", error.code)]
     if isinstance(error, TrimmedError):
         trailers.append(("penstock-oldest", error.oldest))
-    if isinstance(error, GapError):
+    if isinstance(error, GapError | RenamedError):
         trailers.append(("penstock-after", error.after))
     fallback = grpc.StatusCode.UNAVAILABLE if error.transient else grpc.StatusCode.INTERNAL
     return _STATUS.get(error.code, fallback), tuple(trailers)
@@ -106,6 +119,21 @@ class _Stream:
     def __init__(self, task: "asyncio.Task[Any]") -> None:
         self.task = task
         self.reading = False
+
+
+class Servicer(Protocol):
+    """A service beside the puller's, on the same port."""
+
+    name: str
+    """As reflection and health tell it."""
+
+    def handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        """As `PullerServicer.handlers`."""
+        ...
+
+    def interrupt(self) -> None:
+        """As `PullerServicer.interrupt`."""
+        ...
 
 
 class PullerServicer:
@@ -165,7 +193,7 @@ class PullerServicer:
         """`penstock.v1.PullerService/Snapshot`: current rows, and where to follow from."""
 
         async def send(_: _Stream) -> None:
-            criteria = _parse_snapshot(request)
+            criteria = _parse_snapshot(request, calls.principal().scope)
             published = EVENTS_PUBLISHED.labels("grpc")
             batches_of_rows = row_batches(
                 self._current, criteria, bytes_max=self._config.batch_bytes_max
@@ -230,9 +258,13 @@ class PullerServicer:
             collections=frozenset(request.collections),
             control_events=request.control_events,
             shards=shards_of(request.shard_by, request.shard_count, request.shard_ids),
+            scope=calls.principal().scope,
         )
         progress = await start(self._log, request.after)
-        await context.send_initial_metadata(((PROGRESS_METADATA, str(progress)),))
+        metadata = [(PROGRESS_METADATA, str(progress))]
+        if not criteria.scope.is_everything:
+            metadata.append((PARTIAL_METADATA, "1"))
+        await context.send_initial_metadata(tuple(metadata))
         deliveries = follow(
             self._log,
             Subscription(criteria=criteria, progress=progress),
@@ -297,7 +329,7 @@ def _parse(request: bytes) -> pb.SubscribeRequest:
     return parsed
 
 
-def _parse_snapshot(request: bytes) -> Criteria:
+def _parse_snapshot(request: bytes, scope: Scope) -> Criteria:
     """The collections that a SnapshotRequest asks for."""
     try:
         asked = pb.SnapshotRequest.FromString(request)
@@ -306,6 +338,7 @@ def _parse_snapshot(request: bytes) -> Criteria:
     return Criteria(
         collections=frozenset(asked.collections),
         shards=shards_of(asked.shard_by, asked.shard_count, asked.shard_ids),
+        scope=scope,
     )
 
 
@@ -366,11 +399,13 @@ class GrpcServer:
         self,
         server: grpc.aio.Server,
         servicer: PullerServicer,
+        beside: Sequence[Servicer],
         servicer_health: health.aio.HealthServicer,
         address: str,
     ) -> None:
         self._server = server
         self._servicer = servicer
+        self._beside = beside
         self._health = servicer_health
         self.address = address
 
@@ -380,8 +415,13 @@ class GrpcServer:
 
     async def stop(self, grace_seconds: float = 1.0) -> None:
         """End all streams with UNAVAILABLE, those stuck in a write after the grace; stop."""
-        await self._health.enter_graceful_shutdown()
+        # It waits for those who watch, and who takes nothing would hold it up for ever.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self._health.enter_graceful_shutdown()
         self._servicer.interrupt()
+        for servicer in self._beside:
+            servicer.interrupt()
         await self._server.stop(grace_seconds)
 
     async def __aenter__(self) -> Self:
@@ -402,28 +442,42 @@ async def serve_grpc(
     consumers: Consumers | None = None,
     *,
     current: CurrentState | None = None,
+    access: Access | None = None,
+    beside: Sequence[Servicer] = (),
 ) -> GrpcServer:
     """Serve `log` on `config.grpc` until `stop`; `consumers` learns who reads.
 
-    `current` has the rows for Snapshot; None: it is refused.
+    `current` has the rows for Snapshot; None: it is refused. `access` is asked who may do what;
+    None: anybody everything, on loopback. What is `beside` is served there too.
 
-    Raises ConfigError if the port is taken.
+    Raises ConfigError if the port is taken, the files of [serve.tls] cannot be read, or others
+    could reach what nobody guards.
     """
-    server = grpc.aio.server(options=_OPTIONS)
+    access = access or Access(AccessConfig())
+    refuse_open("grpc", config.grpc, tls=config.tls is not None, guarded=access.is_guarded)
+    credentials = None if config.tls is None else grpc_credentials(config.tls)
+    server = grpc.aio.server(options=_OPTIONS, interceptors=(calls.Guard(access),))
     servicer = PullerServicer(log, config, consumers or Consumers(), current)
     server.add_generic_rpc_handlers(servicer.handlers())
+    for one in beside:
+        server.add_generic_rpc_handlers(one.handlers())
+    services = (*SERVICES, *(one.name for one in beside))
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection(SERVICES, server, pool=descriptor_pool())
+    reflection.enable_server_reflection(services, server, pool=descriptor_pool())
     host = config.grpc.rpartition(":")[0]
     try:
-        port = server.add_insecure_port(config.grpc)
+        port = (
+            server.add_insecure_port(config.grpc)
+            if credentials is None
+            else server.add_secure_port(config.grpc, credentials)
+        )
     except RuntimeError as error:
         raise ConfigError(
             f"cannot listen on {config.grpc}: it is in use, or not of this machine. Nothing was "
             f"started. Stop what uses it, or set grpc under [serve] to another address."
         ) from error
     await server.start()
-    for service in ("", *SERVICES):
+    for service in ("", *services):
         await health_servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
-    return GrpcServer(server, servicer, health_servicer, f"{host}:{port}")
+    return GrpcServer(server, servicer, beside, health_servicer, f"{host}:{port}")

@@ -10,7 +10,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.errors import PenstockError
 from penstock.ports import SourceState
+from penstock.serve.zero.status import ShardStatus
 from penstock.subscribe.current import CurrentStatus
 
 OK: Final = "ok"
@@ -48,6 +50,34 @@ class CurrentRowsHealth(Struct, frozen=True, kw_only=True, rename="camel"):
     """Entries of the log that they do not have yet."""
 
 
+class CapturesHealth(Struct, frozen=True, kw_only=True):
+    """Capture subscriptions; they hold up neither capture nor other streams."""
+
+    status: str
+    """Unhealthy where only a restart helps."""
+    code: str = ""
+    """Of the error by which subscriptions get nothing."""
+
+
+class ShardHealth(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A shard of Zero; it holds up neither capture nor anybody else."""
+
+    shard: str
+    who: str = ""
+    status: str
+    """`degraded` where it is stopped or waits, or its rows may be wrong."""
+    state: str
+    """As `penstock status` says it."""
+    watermark: str
+    acknowledged: str
+    lag_commits: int
+    """Commits of the log behind what it acknowledged."""
+    code: str = ""
+    message: str = ""
+    gaps: tuple[str, ...] = ()
+    """Its sources of which rows may be missing or wrong, until they are copied again."""
+
+
 class Health(Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer to GET /health: 200 for ok and degraded, 503 for unhealthy."""
 
@@ -66,6 +96,10 @@ class Health(Struct, frozen=True, kw_only=True, rename="camel"):
     """Bytes that the log takes up."""
     current_rows: CurrentRowsHealth | None = None
     """None where nobody keeps them."""
+    captures: CapturesHealth | None = None
+    """None where none are served."""
+    shards: list[ShardHealth] = []
+    """Of Zero."""
 
     @property
     def http_status(self) -> int:
@@ -83,8 +117,17 @@ class Facts(Struct, frozen=True, kw_only=True):
     buffer_size: int
     head: int = 0
     """Sequence of the log's newest entry."""
+    head_commit: int = 0
     current: CurrentStatus | None = None
     """What the keeper of the current rows says of itself."""
+    captures: bool = False
+    """Capture subscriptions are served;"""
+    captures_failure: PenstockError | None = None
+    """and why they get nothing."""
+    shards: Sequence[ShardStatus] = ()
+    """What the endpoint of Zero says of its own."""
+    incomplete: frozenset[str] = frozenset()
+    """Sources of which not all current rows are known."""
 
 
 def health(
@@ -101,7 +144,9 @@ def health(
         _backend(one, durable.get(str(one["source"])), now_ms, lag_seconds_max) for one in told
     ]
     rows = _current_rows(facts)
-    found = [one.status for one in backends] + ([] if rows is None else [rows.status])
+    captures = _captures(facts)
+    shards = [_shard(one, facts) for one in facts.shards]
+    found = [one.status for one in (*backends, *shards, rows, captures) if one is not None]
     worst = max(found, key=_SEVERITY.index, default=OK)
     if facts.capture is None:
         worst = UNHEALTHY
@@ -117,7 +162,34 @@ def health(
         consumers=facts.consumers,
         buffer_size=facts.buffer_size,
         current_rows=rows,
+        captures=captures,
+        shards=shards,
     )
+
+
+def _shard(told: ShardStatus, facts: Facts) -> ShardHealth:
+    gaps = tuple(name for name in told.sources if name in facts.incomplete)
+    return ShardHealth(
+        shard=told.shard,
+        who=told.who,
+        status=DEGRADED if told.code or gaps else OK,
+        state=told.state,
+        watermark=told.watermark,
+        acknowledged=told.acknowledged,
+        lag_commits=max(0, facts.head_commit - told.commit),
+        code=told.code,
+        message=told.message,
+        gaps=gaps,
+    )
+
+
+def _captures(facts: Facts) -> CapturesHealth | None:
+    if not facts.captures:
+        return None
+    error = facts.captures_failure
+    if error is None:
+        return CapturesHealth(status=OK)
+    return CapturesHealth(status=DEGRADED if error.transient else UNHEALTHY, code=error.code)
 
 
 def _current_rows(facts: Facts) -> CurrentRowsHealth | None:

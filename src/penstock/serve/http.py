@@ -1,30 +1,54 @@
 """HTTP beside the streams: /health, /ready and /metrics, for people, load balancers and Prometheus;
-and /snapshot, current rows for who rebuilds with nothing but HTTP.
+/snapshot, current rows for who rebuilds with nothing but HTTP; capture subscriptions, history and
+documents as they were, below /rest (captures/web.py); and tables for zero-cache, below /changes.
 
-Each answer is made when it is asked for. It is served on loopback only, and to requests that name
-a loopback host: a page in a browser cannot reach it under a name of its own.
+Each answer is made when it is asked for. On loopback it is served to requests that name a loopback
+host: a page in a browser cannot reach it under a name of its own. /health and /ready are open to
+whoever reaches the address; /metrics needs the verb `admin`, /snapshot has what its reader may see,
+and POST /ticket gives a one-time ticket to who is known.
 """
 
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from penstock.errors import PenstockError, RequestError
+from penstock.errors import PenstockError, RequestError, UnauthenticatedError
+from penstock.serve.access import Access, AccessConfig, Principal
+from penstock.serve.access.web import (
+    TICKET_PATH,
+    Guard,
+    admitted,
+    endpoint_of,
+    presented_by,
+    principal_of,
+)
+from penstock.serve.addresses import is_loopback, refuse_open
+from penstock.serve.captures.graphql.endpoint import PATH as GRAPHQL_PATH
+from penstock.serve.captures.graphql.endpoint import GraphqlEndpoint
+from penstock.serve.captures.service import CaptureService
+from penstock.serve.captures.web import routes, says_later
 from penstock.serve.config import ServeConfig
 from penstock.serve.health import Health
-from penstock.serve.listen import HttpServer, listen
+from penstock.serve.listen import HttpServer, StreamLimits, listen
 from penstock.serve.snapshot import RowBatch, row_batches
+from penstock.serve.zero.request import PATHS
+from penstock.serve.zero.service import ZeroService
+from penstock.serve.zero.web import zero_routes
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import CurrentState, row_json
+from penstock.subscribe.scope import Scope as Visible
+from penstock.subscribe.scope import Verb
 from penstock.telemetry import EVENTS_PUBLISHED, PUBLISH_ERRORS
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,12 +69,31 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """In the text format of Prometheus."""
     current: CurrentState | None = None
     """Whoever keeps current rows."""
+    access: Access | None = None
+    """Who may ask for metrics and rows; None: anybody."""
     batch_bytes_max: Callable[[], int] = lambda: 1 << 20
     """Of current rows that are read at once."""
+    captures: CaptureService | None = None
+    """Capture subscriptions, below /rest."""
+    graphql: GraphqlEndpoint | None = None
+    """The same over GraphQL, at /graphql."""
+    zero: ZeroService | None = None
+    """Tables for zero-cache, below /changes."""
 
 
 def application(config: ServeConfig, told: Told) -> Starlette:
     """The endpoints at the paths of `config`."""
+    access = told.access or Access(AccessConfig())
+    zero = told.zero
+
+    def require(request: HTTPConnection, verb: Verb) -> Principal:
+        principal = principal_of(request)
+        access.require(principal, verb, presented_by(request.scope), endpoint_of(request.scope))
+        return principal
+
+    def captured_for(connection: HTTPConnection, opening: Mapping[str, Any]) -> Visible:
+        scope = admitted(connection, opening).scope
+        return scope if scope.follows_something else require(connection, Verb.READ).scope
 
     async def health(_: Request) -> Response:
         found = await told.health()
@@ -62,11 +105,15 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not ready: capture does not answer\n", status_code=503)
 
-    async def metrics(_: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        require(request, Verb.ADMIN)
         return Response(await told.metrics(), media_type=METRICS_TYPE)
 
     async def snapshot(request: Request) -> Response:
-        criteria = Criteria(collections=frozenset(request.query_params.getlist("collection")))
+        criteria = Criteria(
+            collections=frozenset(request.query_params.getlist("collection")),
+            scope=require(request, Verb.READ).scope,
+        )
         rows = row_batches(told.current, criteria, bytes_max=told.batch_bytes_max())
         try:
             # What cannot be answered is known before the first row.
@@ -81,14 +128,52 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             )
         return _RowsResponse(first, rows)
 
+    async def ticket(request: Request) -> Response:
+        if presented_by(request.scope).ticket is not None:
+            # Else whoever saw one in an address could live on for ever by the next.
+            access.refuse(presented_by(request.scope), endpoint_of(request.scope))
+            raise UnauthenticatedError
+        given, seconds = access.ticket(principal_of(request))
+        said = {"ticket": given, "expiresInSeconds": seconds}
+        return Response(
+            msgspec.json.encode(said),
+            media_type="application/json",
+            headers={"cache-control": "no-store"},
+        )
+
+    middleware = [
+        Middleware(
+            Guard,
+            access=access,
+            open_paths=(config.health_path, config.ready_path),
+            late=lambda path: path == GRAPHQL_PATH or says_later(path),
+            token_parameters={} if zero is None else {PATHS: zero.config.token_parameters},
+        ),
+    ]
+    if access.config.origins:
+        # Before the door: a browser asks whether it may ask without saying who it is.
+        allowed = Middleware(
+            CORSMiddleware,
+            allow_origins=access.config.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "last-event-id"],
+            allow_credentials=True,  # the cookie of a stream that comes back
+        )
+        middleware.insert(0, allowed)
+    if config.http == "off" or is_loopback(config.http):
+        middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS))
     return Starlette(
         routes=[
+            Route(TICKET_PATH, ticket, methods=["POST"]),
             Route(SNAPSHOT_PATH, snapshot, methods=["GET"]),
             Route(config.health_path, health, methods=["GET"]),
             Route(config.ready_path, ready, methods=["GET"]),
             Route(config.metrics_path, metrics, methods=["GET"]),
+            *([] if told.captures is None else routes(told.captures, scope_of=captured_for)),
+            *([] if told.graphql is None else told.graphql.routes(scope_of=captured_for)),
+            *([] if zero is None else zero_routes(zero, partial(require, verb=Verb.READ))),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS)],
+        middleware=middleware,
     )
 
 
@@ -120,11 +205,23 @@ async def _lines(first: RowBatch, rest: AsyncGenerator[RowBatch]) -> AsyncGenera
 async def serve_http(config: ServeConfig, told: Told) -> HttpServer:
     """Serve the endpoints on `config.http` until `stop`.
 
-    Raises ConfigError if the port is taken.
+    Raises ConfigError if the port is taken, the files of [serve.tls] cannot be read, or others
+    could reach what nobody guards.
     """
+    guarded = told.access is not None and told.access.is_guarded
+    refuse_open("http", config.http, tls=config.tls is not None, guarded=guarded)
+    captures = config.captures
+    streams = StreamLimits(
+        message_bytes_max=captures.message_bytes_max, liveness_seconds=captures.liveness_timeout
+    )
     return await listen(
         application(config, told),
         config.http,
-        connections_max=_CONCURRENT_MAX,
+        connections_max=_CONCURRENT_MAX
+        + (captures.subscriptions_max if told.captures else 0)
+        + (told.zero.config.connections_max if told.zero else 0),
         advice="set http under [serve] to another address",
+        tls=config.tls,
+        streams=streams if told.captures or told.zero else None,
+        request_seconds=config.request_timeout,
     )

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from penstock.client.flight import RowsRequest
 from penstock.subscribe.criteria import Criteria
-from penstock.subscribe.current import CurrentRow, CurrentState, Reading
+from penstock.subscribe.current import CurrentRow, CurrentState, Reading, rows_shown
+from penstock.subscribe.scope import EVERYTHING, Scope
 from penstock.wire import (
     ARROW_SCHEMA,
     Block,
@@ -45,7 +46,7 @@ def rows_to_arrow(rows: Sequence[CurrentRow], columns: Sequence[str]) -> pa.Reco
 
 
 def current_batches(
-    current: CurrentState, request: RowsRequest
+    current: CurrentState, request: RowsRequest, scope: Scope = EVERYTHING
 ) -> Generator[tuple[pa.RecordBatch, str]]:
     """The current rows in batches; then an empty one with the marker to follow from.
 
@@ -55,17 +56,20 @@ def current_batches(
     criteria = Criteria(
         collections=frozenset(request.collections),
         sources=frozenset([request.source] if request.source else []),
+        scope=scope,
     )
     columns = request.columns or tuple(ARROW_SCHEMA.names)
-    return _batches(current.open(criteria), request.batch_bytes, columns)
+    return _batches(current.open(criteria), request.batch_bytes, columns, criteria)
 
 
 def _batches(
-    reading: Reading, bytes_max: int, columns: Sequence[str]
+    reading: Reading, bytes_max: int, columns: Sequence[str], criteria: Criteria
 ) -> Generator[tuple[pa.RecordBatch, str]]:
     try:
         while rows := reading.read(bytes_max=bytes_max):
-            yield rows_to_arrow(rows, columns), ""
+            shown = rows_shown(rows, criteria)
+            if shown:
+                yield rows_to_arrow(shown, columns), ""
         schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
         yield pa.RecordBatch.from_pylist([], schema=schema), str(reading.progress)
     finally:

@@ -6,14 +6,20 @@ without it is not whole, and what came of it must be thrown away.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from msgspec import Struct
 
 from penstock.errors import RequestError
 from penstock.subscribe import Criteria
-from penstock.subscribe.current import CurrentRow, CurrentState, Reading, row_messages
+from penstock.subscribe.current import (
+    CurrentRow,
+    CurrentState,
+    Reading,
+    row_messages,
+    rows_shown,
+)
 from penstock.wire import batch_message
 
 _T = TypeVar("_T")
@@ -22,7 +28,7 @@ _T = TypeVar("_T")
 class RowBatch(Struct, frozen=True):
     """Some rows; or, at the end, none and the marker to follow from."""
 
-    rows: list[CurrentRow]
+    rows: Sequence[CurrentRow]
     progress: str = ""
 
     def message(self) -> bytes:
@@ -52,7 +58,9 @@ async def row_batches(
     reading = await _opened(kept(current), criteria)
     try:
         while rows := await asyncio.to_thread(reading.read, bytes_max=bytes_max):
-            yield RowBatch(rows)
+            shown = rows_shown(rows, criteria)
+            if shown:
+                yield RowBatch(shown)
         yield RowBatch([], str(reading.progress))
     finally:
         # Not on the loop: it waits for the write under way. And shielded, for whoever is cancelled

@@ -12,6 +12,7 @@ it comes in pieces, through files where the workers are on this machine, else a 
 import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -21,10 +22,12 @@ import structlog
 
 from penstock.audit.entries import entry_of
 from penstock.audit.outages import Patience, StoppedError
-from penstock.audit.packing import Entry, Packer, Place, Step
+from penstock.audit.packing import Entry, Packer, Place, Step, Tally
 from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.flight import LogClient
 from penstock.errors import ChangesLostError, HistoryTrimmedError, StreamChangedError
 from penstock.event import Kind
 from penstock.ports import Bounds
@@ -32,6 +35,7 @@ from penstock.progress import Progress, parse_progress
 from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow
+from penstock.spark.tallies import tallies_of
 from penstock.spark.target import Applied, TargetStoppedError
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ _PIECE_SCHEMA: Final = arrow.schema(
     [("first", pa.int64()), ("data", pa.binary()), ("file", pa.string())]
 )
 _PIECE_BYTES: Final = 16 << 20
+_PATIENCE_SECONDS: Final = 5.0
+"""So long a service that is away is waited for within a batch; then the batch begins anew."""
 _ENTRY_SCHEMA: Final = arrow.schema(
     [
         ("sequence", pa.int64()),
@@ -69,14 +75,23 @@ class AuditTarget:
     columns = COLUMNS
 
     def __init__(
-        self, pipeline: str, config: AuditPipelineConfig, *, stopping: threading.Event
+        self,
+        pipeline: str,
+        config: AuditPipelineConfig,
+        endpoint: str,
+        *,
+        stopping: threading.Event,
+        credentials: Credentials = NOBODY,
     ) -> None:
+        """`endpoint` is the service's Flight address, where it is asked what each commit has."""
         self._pipeline = pipeline
         self._config = config
+        self._log = LogClient(endpoint, patience_seconds=_PATIENCE_SECONDS, credentials=credentials)
+        self._after: Progress | None = None
+        """Where the next batch begins."""
         self._trail = Trail(config.source, config)
         self._patience = Patience(config.source, config, stopping=stopping)
         self._writer: Writer | None = None
-        self._log_id = 0
 
     def start(self, bounds: Bounds) -> Progress:
         """As `Target.start`. Raises TrailTakenError, HistoryTrimmedError, StreamChangedError."""
@@ -99,19 +114,29 @@ class AuditTarget:
                 pipeline=self._pipeline,
                 sequence=after.sequence,
             )
+        self._after = after
         return after
 
     def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:  # noqa: ARG002
-        """As `Target.apply`. Raises AuditError, IncompleteCommitError, StoppedError."""
-        writer = self._writer
+        """As `Target.apply`. Raises AuditError, IncompleteCommitError, ServiceUnavailableError."""
+        writer, after = self._writer, self._after
         assert writer is not None
+        assert after is not None
         before, read = writer.written, _Read()
-        steps = self._steps(batch, read)
+        tallies = tallies_of(
+            self._log,
+            after=after,
+            until=until,
+            source=self._config.source,
+            names=self._config.names,
+        )
+        steps = self._steps(batch, tallies, read)
         try:
             writer.write(steps, marker=lambda place: _marker(until.log_id, place))
             writer.save(str(until))
         except StoppedError:
             raise TargetStoppedError from None
+        self._after = until
         return Applied(
             entries=read.entries,
             rows=writer.written - before,
@@ -119,13 +144,16 @@ class AuditTarget:
             timestamp=read.last.timestamp if read.last else 0,
         )
 
-    def _steps(self, batch: "DataFrame", read: "_Read") -> Iterator[Step]:
+    def _steps(self, batch: "DataFrame", tallies: Iterator[Tally], read: "_Read") -> Iterator[Step]:
+        entries = self._entries(batch)
+        # Asked for behind the entries: what retention removes meanwhile was read.
+        first = next(entries, None)
         packer = Packer(
             events_max=self._config.batch_events,
             bytes_max=self._config.batch_bytes,
-            whole=not self._config.collections,
+            tallies=tallies,
         )
-        for entry in self._entries(batch):
+        for entry in chain([] if first is None else [first], entries):
             read.entries += 1
             if entry.kind == Kind.GAP and self._config.on_gap == "halt":
                 yield from packer.before(entry)
@@ -161,6 +189,7 @@ class AuditTarget:
     def close(self) -> None:
         """Close the connections."""
         self._trail.close()
+        self._log.close()
 
 
 class _Read:

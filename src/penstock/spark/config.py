@@ -37,6 +37,11 @@ class ReadingConfig(Config):
         "127.0.0.1:9464; on this machine only.",
     )
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The collections, each with its source: a "/" in a name is not what separates them."""
+        return tuple(f"{self.source}/{name}" for name in self.collections)
+
     @field_validator("metrics")
     @classmethod
     def _on_this_machine(cls, metrics: str) -> str:
@@ -136,7 +141,7 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
         description="What is made of the changes: `audit` keeps every one of them, in order."
     )
     max_events_per_batch: int = Field(
-        20_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
+        100_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
     )
     on_gap: Literal["halt", "record"] = Field(
         "record",

@@ -101,7 +101,8 @@ class _Planner:
     @property
     def client(self) -> LogClient:
         if self._client is None:
-            self._client = LogClient(self.options.endpoint)
+            shown = self.options.credentials
+            self._client = LogClient(self.options.endpoint, credentials=shown)
         return self._client
 
     def close(self) -> None:
@@ -170,7 +171,7 @@ class _RangeReader:
     def _batches(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         options, columns = self._options, self._format.columns
         covered, until, log_id = partition.after, partition.until, partition.log_id
-        with LogClient(options.endpoint) as client:
+        with LogClient(options.endpoint, credentials=options.credentials) as client:
             while covered < until:
                 request = ReadRequest(
                     log_id=log_id,
@@ -187,8 +188,12 @@ class _RangeReader:
                 except TrimmedError:
                     if options.fail_on_data_loss:
                         raise
-                    lost = min(until, max(client.bounds().trimmed, covered + 1))
-                    yield gap_row(log_id=log_id, after=covered, until=lost, columns=columns)
+                    bounds = client.bounds()
+                    lost = min(until, max(bounds.trimmed, covered + 1))
+                    check = bounds.trimmed_check if lost == bounds.trimmed else 0
+                    yield gap_row(
+                        log_id=log_id, after=covered, until=lost, check=check, columns=columns
+                    )
                     covered = lost
 
 
@@ -285,7 +290,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # For `penstock status` only, and the next report says as much: no batch waits for it.
         with (
             suppress(PenstockError, fl.FlightError),
-            LogClient(self._options.endpoint, patience_seconds=0, call_seconds=1.0) as client,
+            LogClient(
+                self._options.endpoint,
+                patience_seconds=0,
+                call_seconds=1.0,
+                credentials=self._options.credentials,
+            ) as client,
         ):
             client.report(report)
 

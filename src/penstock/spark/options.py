@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, to_wire
 from penstock.errors import ConfigError, MalformedProgressError, PenstockError
 from penstock.progress import Progress, parse_progress
@@ -29,6 +30,7 @@ class Options(Struct, frozen=True, kw_only=True):
     document_schema: str = ""
     partitions: int = 0
     pipeline: str = ""
+    credentials: Credentials = NOBODY
 
 
 OPTION_NAMES: Final[Mapping[str, str]] = {
@@ -46,6 +48,11 @@ OPTION_NAMES: Final[Mapping[str, str]] = {
     "documents": '"json" (text), "variant", or "struct" (see documentSchema)',
     "documentSchema": 'of documents = "struct": DDL, such as "_id STRING, total DECIMAL(10,2)"',
     "partitions": "into how many tasks a batch is split, at most; default: by size, up to 8",
+    "token": "what `penstock access create` printed; Spark leaves it out of what it shows",
+    "tokenFile": "a file with the token, on the driver, instead",
+    "tlsCa": "certificates (PEM) that signed the service's: a file on the driver, or their text",
+    "tlsCertificate": "our own (PEM), for mutual TLS: a file on the driver, or its text",
+    "tlsSecretKey": "its key (PEM), likewise; Spark leaves it out of what it shows",
     "pipeline": "a name under which `penstock status` shows how far this query has come",
 }
 """Every option and what it means; the reference page is made from this."""
@@ -81,6 +88,23 @@ def parse_options(given: Mapping[str, str], *, starting_default: str) -> Options
         document_schema=values.get("documentSchema", ""),
         partitions=_positive(values, "partitions") or 0,
         pipeline=values.get("pipeline", ""),
+        credentials=_credentials(values),
+    )
+
+
+def _credentials(values: Mapping[str, str]) -> Credentials:
+    """Read on the driver: workers get what the files held."""
+    given = {
+        field: values[name]
+        for field, name in (
+            ("ca", "tlsCa"),
+            ("certificate", "tlsCertificate"),
+            ("key", "tlsSecretKey"),
+        )
+        if values.get(name)
+    }
+    return Credentials.read(
+        token=values.get("token", ""), token_file=values.get("tokenFile"), **given
     )
 
 

@@ -227,15 +227,18 @@ def _column(column: Any, wanted: pa.DataType) -> Any:
     return column.cast(wanted)
 
 
-def gap_row(*, log_id: int, after: int, until: int, columns: Sequence[str]) -> pa.RecordBatch:
+def gap_row(
+    *, log_id: int, after: int, until: int, check: int, columns: Sequence[str]
+) -> pa.RecordBatch:
     """One entry of kind GAP in place of (after, until], which retention removed unread.
 
-    Its `sequence` is the last one lost; it belongs to no source and no commit. The same loss
-    gives the same row.
+    Its `sequence` is the last one lost, and `check` that of the log behind it, by which reading
+    goes on; it belongs to no source and no commit. The same loss gives the same row.
     """
     description = {"from": after, "to": until, "reason": "removed by retention before it was read"}
     row = dict.fromkeys(ARROW_SCHEMA.names) | {
         "sequence": until,
+        "check": check,
         "kind": int(Kind.GAP),
         "operation_type": "gap",
         "event_id": event_id("", f"{log_id:016x}:{after}:{until}", 0),

@@ -25,8 +25,9 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
 from penstock import errors
+from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, from_wire
-from penstock.errors import PenstockError, PipelineError
+from penstock.errors import PartialViewError, PenstockError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import PipelineConfig
@@ -82,6 +83,7 @@ def run_pipeline(
     once: bool = False,
     on_progress: Callable[[PipelineProgress], None] | None = None,
     stop: threading.Event | None = None,
+    credentials: Credentials = NOBODY,
 ) -> None:
     """Apply the log's changes to the pipeline's target until `stop` is set, or SIGTERM or SIGINT.
 
@@ -90,7 +92,8 @@ def run_pipeline(
     `on_progress` is called after each batch, in a thread of its own: what it raises is logged once
     and no more, and one that is slow delays nothing; it misses what comes while a thousand wait,
     and what is left a few seconds after the end. A session that is not given is made, and stopped
-    at the end. A batch that is being written is finished first.
+    at the end. A batch that is being written is finished first. `credentials` go to the service,
+    and must show everything of the source: PartialViewError else.
 
     Raises PenstockError: what cannot heal by itself, and with `once` a service that stays away.
     HistoryTrimmedError and PipelineChangedError, before anything is written, where going on would
@@ -100,8 +103,8 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        target = _target_of(name, config, stopping)
-        runner = _Runner(name, config, endpoint, session, stopping, teller, target)
+        target = _target_of(name, config, endpoint, stopping, credentials)
+        runner = _Runner(name, config, endpoint, session, stopping, teller, target, credentials)
         try:
             runner.run(once=once or config.trigger == "availableNow")
         finally:
@@ -111,14 +114,20 @@ def run_pipeline(
                 session.stop()
 
 
-def _target_of(name: str, config: PipelineConfig, stopping: threading.Event) -> Target:
+def _target_of(
+    name: str,
+    config: PipelineConfig,
+    endpoint: str,
+    stopping: threading.Event,
+    credentials: Credentials,
+) -> Target:
     if config.to == "table":
         from penstock.spark.tables import TableTarget
 
         return TableTarget(name, config)
     from penstock.spark.audit import AuditTarget
 
-    return AuditTarget(name, config, stopping=stopping)
+    return AuditTarget(name, config, endpoint, stopping=stopping, credentials=credentials)
 
 
 class _Runner:
@@ -133,7 +142,9 @@ class _Runner:
         stopping: threading.Event,
         teller: "_Teller",
         target: Target,
+        credentials: Credentials,
     ) -> None:
+        self._credentials = credentials
         self._name = name
         self._config = config
         self._endpoint = endpoint
@@ -169,8 +180,11 @@ class _Runner:
 
     def _query(self, *, once: bool) -> None:
         """One run of the query. Returns when it is done or told to stop."""
-        with LogClient(self._endpoint) as client:
+        with LogClient(self._endpoint, credentials=self._credentials) as client:
             bounds = client.bounds()
+            source = self._config.source
+            if self._credentials.are_shown and not client.seen().shows_all_of(source):
+                raise PartialViewError(source=source)
         try:
             after = self._target.start(bounds)
         except TargetStoppedError:
@@ -202,13 +216,19 @@ class _Runner:
         options = {
             "endpoint": self._endpoint,
             "source": config.source,
-            # With the source's name, a "/" in a collection's is not taken for what separates them.
-            "collections": ",".join(f"{config.source}/{name}" for name in config.collections),
+            "collections": ",".join(config.names),
             "startingOffsets": str(after),
             "maxOffsetsPerTrigger": str(config.max_events_per_batch),
             "failOnDataLoss": "true" if config.on_gap == "halt" else "false",
             "pipeline": self._name,
         }
+        if self._credentials.token:
+            options["token"] = self._credentials.token
+        if self._credentials.ca:
+            options["tlsCa"] = self._credentials.ca.decode()
+        if self._credentials.certificate:
+            options["tlsCertificate"] = self._credentials.certificate.decode()
+            options["tlsSecretKey"] = self._credentials.key.decode()
         stream = self._spark.readStream.format("penstock").schema(columns).options(**options)
         writer = (
             stream.load()

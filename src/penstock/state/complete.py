@@ -17,6 +17,8 @@ def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -
     and was never captured: no rows would look like an empty one.
     """
     known = {*sources, *facts.sources, *(name.source for name in facts.collections)}
+    # What the reader may not see is as if nobody had heard of it.
+    known = {source for source in known if criteria.scope.allows_source(source)}
     for unknown in sorted(_named_sources(facts, criteria) - known):
         raise StateIncompleteError(source=unknown, what=unknown, under_way=False)
     if criteria.sources:
@@ -41,7 +43,7 @@ def require_complete(facts: Facts, sources: Iterable[str], criteria: Criteria) -
 
 def _named_sources(facts: Facts, criteria: Criteria) -> set[str]:
     """The sources that are asked for by name."""
-    heard = {name.collection for name in facts.collections}
+    heard = {name.collection for name in facts.collections if _wants(criteria, name)}
     named = {
         spec.partition("/")[0] for spec in criteria.collections if "/" in spec and spec not in heard
     }
@@ -49,7 +51,9 @@ def _named_sources(facts: Facts, criteria: Criteria) -> set[str]:
 
 
 def _wants(criteria: Criteria, name: Name) -> bool:
-    return criteria.wants(Stream(name.source, name.database, name.database, name.collection))
+    stream = Stream(name.source, name.database, name.database, name.collection)
+    # A collection may have rows of several tenants, so the scope is held against each row too.
+    return criteria.names(stream) and criteria.scope.allows_collection(name.source, name.collection)
 
 
 def _asked_for(facts: Facts, criteria: Criteria, name: Name) -> bool:

@@ -48,8 +48,10 @@ from penstock.state.layout import (
     number_key,
     number_of,
 )
+from penstock.state.looking import row_of
 from penstock.state.reading import StateReading
 from penstock.state.tables import open_state, read_applied, read_facts, state_path, write_applied
+from penstock.subscribe.captures.past import Known
 from penstock.subscribe.criteria import Criteria
 from penstock.subscribe.current import CurrentStatus
 from penstock.subscribe.resume import resume
@@ -383,6 +385,24 @@ class StateKeeper:
                     ) from None
                 wanted = self._wanted(criteria)
             return self._begin(wanted, criteria.shards)
+
+    def look(self, name: tuple[str, str, str], spellings: Sequence[bytes]) -> Known | None:
+        """As `CurrentRows.look`."""
+        of = Name(*name)
+        with self._turn:
+            if self._doubtful or self._failure is not None:
+                return None
+            applied, facts = self._applied, self._facts.collections.get(of)
+            if applied.log_id != self._log.bounds_now().log_id:
+                return None
+            if facts is None:
+                whole = self._facts.source(of.source).whole_since
+                return Known(row=None, sequence=applied.sequence) if whole else None
+            if not facts.whole:
+                return None
+            with self._env.read() as txn:
+                row = row_of(txn, self._env, of, facts.number, spellings)
+            return Known(row=row, sequence=applied.sequence)
 
     def _wanted(self, criteria: Criteria) -> list[Name]:
         """The collections to read, between two commits."""

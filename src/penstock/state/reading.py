@@ -8,10 +8,7 @@ it was (`BEFORE`), once; so a reading costs at most the rows that it has still t
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from msgspec import Raw
-
 from penstock.errors import RowsOvertakenError, ServiceUnavailableError
-from penstock.event import ClusterTime, Operation
 from penstock.kv import Env, Transaction
 from penstock.ports import Bounds
 from penstock.progress import Progress
@@ -22,9 +19,9 @@ from penstock.state.layout import (
     key_in,
     number_key,
     number_of,
-    sequence_of,
     unpack_row,
 )
+from penstock.state.looking import current_row
 from penstock.subscribe.current import CurrentRow
 from penstock.subscribe.shards import Shards
 from penstock.wire import Stream
@@ -107,23 +104,7 @@ class StateReading:
 
     def _row(self, place: bytes, value: bytes) -> CurrentRow:
         name, row = self._names[number_of(place)], unpack_row(value)
-        return CurrentRow(
-            sequence=sequence_of(value),
-            event_id=row.event_id,
-            source=name.source,
-            database=name.database,
-            tenant=row.tenant,
-            collection=name.collection,
-            cluster_time=ClusterTime(row.t, row.i),
-            timestamp=row.timestamp,
-            position="",
-            document_id=row.document_id,
-            key=Raw(key_in(place, row)),
-            operation=Operation.INSERT,
-            full_document=None if row.document is None else Raw(row.document),
-            snapshot=True,
-            full_document_as_of_event=row.as_of_event,
-        )
+        return current_row(name, key_in(place, row), row, value)
 
 
 def _merged(

@@ -66,6 +66,18 @@ async def standing(log: LogReader, folder: Path, *, now_ms: int) -> Standing | N
     )
 
 
+async def incomplete_sources(log: LogReader, folder: Path) -> frozenset[str]:
+    """The sources of which not all current rows are known; none where nobody keeps rows."""
+    env = find_state(state_path(folder))
+    if env is None:
+        return frozenset()
+    with env, env.read() as txn:
+        facts = read_facts(txn, env)
+    names = [state.source for state in await log.sources()]
+    found = _of_sources(facts, names, None)
+    return frozenset(name for name, one in found.items() if one.rows in {"copying", "incomplete"})
+
+
 async def _missing(
     log: LogReader, *, after: int, until: int
 ) -> tuple[Counter[str] | None, int | None]:

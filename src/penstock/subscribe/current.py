@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct, structs
 
+from penstock.errors import RequestError
 from penstock.event import ChangeEvent
 from penstock.extjson import relaxed
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
-from penstock.wire import encode
+from penstock.wire import Mask, Stream, encode
 from penstock.wire.layout import tag, varint
+from penstock.wire.shown import key_shown, names_shown, without
 
 
 class CurrentRow(ChangeEvent, frozen=True, kw_only=True, rename="camel"):
@@ -68,6 +70,50 @@ class CurrentState(Protocol):
         Raises StateIncompleteError if not every row of them is known.
         """
         ...
+
+
+def rows_shown(rows: Sequence[CurrentRow], criteria: Criteria) -> Sequence[CurrentRow]:
+    """The rows that the reader may see, as it may see them.
+
+    Raises RequestError for a key that is replaced, where shards were asked for: they would tell of
+    what is hidden.
+    """
+    if criteria.scope.is_everything:
+        return rows
+    found: list[CurrentRow] = []
+    masks: dict[Stream, Mask | None] = {}
+    for row in rows:
+        stream = Stream(row.source, row.database, row.tenant, row.collection)
+        if not criteria.wants(stream):
+            continue
+        if stream not in masks:
+            masks[stream] = criteria.scope.mask(stream)
+        mask = masks[stream]
+        if mask is None or not mask.hidden:
+            found.append(row)
+            continue
+        shown = _row_shown(row, mask)
+        if criteria.shards is not None and shown.document_id != row.document_id:
+            raise RequestError(
+                f"the keys of {row.source}/{row.collection} have a field that you may not see, so "
+                f"its rows cannot be had by shards. Throw away what came. Ask without shards, or "
+                f"without that collection."
+            )
+        found.append(shown)
+    return found
+
+
+def _row_shown(row: CurrentRow, mask: Mask) -> CurrentRow:
+    document = row.full_document
+    changed = structs.replace(
+        row,
+        full_document=None if document is None else Raw(without(bytes(document), mask.hidden)),
+        unchanged=tuple(names_shown(row.unchanged, mask.hidden)),
+    )
+    key, name = key_shown(bytes(row.key), mask, (row.source, row.database, row.collection))
+    if name is None:
+        return changed
+    return structs.replace(changed, key=Raw(key), document_id=name, position="")
 
 
 _SEQUENCE = tag(30, 0)

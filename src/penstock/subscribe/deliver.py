@@ -11,7 +11,8 @@ from penstock.errors import GapError, LogCorruptError, StreamChangedError
 from penstock.event import SystemEvent
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria, select
-from penstock.wire import Block, as_delete, decode_message, plain_numbers
+from penstock.subscribe.scope import EVERYTHING, Scope
+from penstock.wire import Block, as_delete, decode_message, plain_numbers, shown
 
 
 class Subscription(Struct, frozen=True, kw_only=True):
@@ -83,6 +84,14 @@ def _with_deletes(
         yield as_delete(message) if block.first_sequence + i in leaving else message
 
 
+def _as_shown(make: Make, scope: Scope, block: Block, entries: Sequence[int]) -> Iterator[bytes]:
+    masks = [scope.mask(stream) for stream in block.streams]
+    numbers: list[int] = block.stream_numbers().tolist()
+    for i, message in zip(entries, make(block, entries), strict=True):
+        mask = masks[numbers[i]]
+        yield message if mask is None else shown(message, mask)
+
+
 class Delivery(Struct, frozen=True, kw_only=True):
     """What to send next, in this order: the slices, then the progress, then the gap's error."""
 
@@ -95,11 +104,16 @@ class Delivery(Struct, frozen=True, kw_only=True):
     """What the slices stand for, where changes were merged."""
     leaving: frozenset[int] = frozenset()
     """Sequences of events that go out as deletes: their documents left the reader's shards."""
+    scope: Scope = EVERYTHING
+    """What the reader may see of the events."""
 
     def made(self, messages: Make, merged: MakeMerged) -> Make:
         """What makes this delivery's messages: `messages`, or `merged` where it is a window."""
         make = messages if self.window is None else partial(merged, self.window)
-        return partial(_with_deletes, make, self.leaving) if self.leaving else make
+        if self.leaving:
+            make = partial(_with_deletes, make, self.leaving)
+        # Last, so that whatever made the message, this is what it passes.
+        return make if self.scope.is_everything else partial(_as_shown, make, self.scope)
 
 
 def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
@@ -127,10 +141,19 @@ def deliver(subscription: Subscription, blocks: Sequence[Block]) -> Delivery:
                 progress = _progress_of(block, selection.gap - 1)
             gap = _gap_error(block, selection.gap)
             return Delivery(
-                slices=tuple(slices), progress=progress, gap=gap, leaving=frozenset(leaving)
+                slices=tuple(slices),
+                progress=progress,
+                gap=gap,
+                leaving=frozenset(leaving),
+                scope=subscription.criteria.scope,
             )
         progress = _progress_of(block, block.stop - 1)
-    return Delivery(slices=tuple(slices), progress=progress, leaving=frozenset(leaving))
+    return Delivery(
+        slices=tuple(slices),
+        progress=progress,
+        leaving=frozenset(leaving),
+        scope=subscription.criteria.scope,
+    )
 
 
 def _progress_of(block: Block, i: int) -> Progress:

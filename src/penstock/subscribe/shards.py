@@ -84,6 +84,11 @@ class Shards(Struct, frozen=True, kw_only=True):
         """Whether a document can move from one shard to another."""
         return any(name not in _OF_STREAM and name != _KEY for name in self.by)
 
+    @property
+    def fields(self) -> list[str]:
+        """The fields of a document among the values."""
+        return _fields(self)
+
     def holds(self, stream: Stream, key: bytes, document: bytes | None) -> bool:
         """Whether a current row is in them. One whose document is not known is in all shards by
         field, as its changes are."""

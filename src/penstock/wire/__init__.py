@@ -12,6 +12,7 @@ log's key and the header say where a block stands, and `Block.messages` appends 
     verify.py    whether a stored block says what it must
     arrow.py     blocks -> Arrow columns
     messages.py  complete messages: parse, batch, JSON
+    shown.py     what a reader may not see, left out
 
 This package is the only place that knows the layout.
 """
@@ -28,6 +29,7 @@ from penstock.wire.encode import (
     encode_commit,
     encode_event,
     joined,
+    key_hash,
 )
 from penstock.wire.layout import BLOCK_BYTES, COMMIT, OPERATION_CODES, PLACE, Stream
 from penstock.wire.messages import (
@@ -43,11 +45,13 @@ from penstock.wire.messages import (
     to_json,
     unchanged_of,
 )
+from penstock.wire.shown import HIDDEN_KEY, Mask, key_shown, plain_path, show, shown, without
 
 __all__ = [
     "ARROW_SCHEMA",
     "BLOCK_BYTES",
     "COMMIT",
+    "HIDDEN_KEY",
     "NOTHING",
     "OPERATION_CODES",
     "PLACE",
@@ -56,6 +60,7 @@ __all__ = [
     "Encoded",
     "EncodedCommits",
     "EncodedEvent",
+    "Mask",
     "Outline",
     "Stream",
     "as_delete",
@@ -69,12 +74,18 @@ __all__ = [
     "entry_of",
     "heartbeat_message",
     "joined",
+    "key_hash",
+    "key_shown",
     "merged",
     "places_of",
     "plain_numbers",
+    "plain_path",
+    "show",
+    "shown",
     "split_batch",
     "summaries_of",
     "to_arrow",
     "to_json",
     "unchanged_of",
+    "without",
 ]

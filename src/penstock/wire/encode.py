@@ -200,7 +200,16 @@ def _shared(
     code = OPERATION_CODES[operation] if kind == 0 else 0
     flags = (FLAG_SNAPSHOT if snapshot else 0) | (FLAG_AS_OF_EVENT if as_of_event else 0)
     row = _SHARED_PACK.pack(len(prefix), code, kind, flags)
-    return _Shared(stream, prefix, row, _hash(msgspec.json.encode(stream)))
+    return _Shared(stream, prefix, row, _key_seed(stream))
+
+
+def _key_seed(stream: Stream) -> int:
+    return _hash(msgspec.json.encode(stream))
+
+
+def key_hash(stream: Stream, key: bytes) -> int:
+    """What the index has of a key: equal where stream and key are."""
+    return _hash(key, _key_seed(stream))
 
 
 @lru_cache(maxsize=256)

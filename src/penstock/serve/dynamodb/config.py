@@ -32,7 +32,7 @@ class EndpointConfig(Config):
         default=256,
         gt=0,
         le=10_000,
-        description="Connections at once; one more is answered with 503.",
+        description="Connections that are answered at once; one more is told 503.",
     )
     request_bytes_max: Bytes = Field(
         default=16 << 20,
@@ -87,6 +87,13 @@ class CapturedConfig(EndpointConfig):
     views: dict[str, Literal["best"] | ViewType] = Field(
         default_factory=dict,
         description="The view of single tables, by their names (`SOURCE.DATABASE.COLLECTION`).",
+    )
+    request_bytes_max: Bytes = Field(
+        # It is read before it is known who sent it, and none of these operations needs more.
+        default=64 << 10,
+        ge=1 << 10,
+        le=1 << 28,
+        description="A request's body; a larger one is refused with 413.",
     )
     scan_bytes: Bytes = Field(
         default=16 << 20,

@@ -7,11 +7,13 @@ import asyncio
 import base64
 import os
 import zlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
+from msgspec import structs
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,6 +23,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from penstock.clocks import Clock
+from penstock.errors import RateLimitedError, UnauthenticatedError
+from penstock.serve.access import Access, AccessConfig, Presented, Principal, TlsConfig
+from penstock.serve.access.door import names_of
 from penstock.serve.dynamodb.captured.endpoint import CapturedEndpoint
 from penstock.serve.dynamodb.captured.index import CapturedIndex, CapturedLog
 from penstock.serve.dynamodb.captured.operations import CAPTURED_OPERATIONS
@@ -33,8 +38,8 @@ from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.operations import OPERATIONS
 from penstock.serve.dynamodb.requests import Answer, Operation, Served, answer, refused
-from penstock.serve.dynamodb.signing import Sent, verify
-from penstock.serve.listen import listen
+from penstock.serve.dynamodb.signing import Sent, key_of, verify
+from penstock.serve.listen import HttpServer, listen
 from penstock.store import Store
 
 JSON_TYPE: Final = "application/x-amz-json-1.0"
@@ -51,7 +56,11 @@ class _Server:
         operations: Mapping[str, Operation],
         config: EndpointConfig,
         keys: Mapping[str, SecretStr],
+        access: Access | None = None,
+        tls: TlsConfig | None = None,
     ) -> None:
+        self._access = access or Access(AccessConfig())
+        self.tls = tls
         self._endpoint = endpoint
         self._operations = operations
         self.config = config
@@ -61,8 +70,8 @@ class _Server:
 
     @property
     def guarded(self) -> bool:
-        """Whether requests must be signed."""
-        return bool(self._keys)
+        """Whether requests must say whose they are."""
+        return bool(self._keys) or self._access.is_guarded
 
     async def post(self, request: Request) -> Response:
         """Answer an operation."""
@@ -88,17 +97,45 @@ class _Server:
         )
         pool = self._writer if operation is not None and operation.writes else self._readers
         loop = asyncio.get_running_loop()
-        return _response(await loop.run_in_executor(pool, self._answer, operation, sent))
+        target = f"dynamodb {sent.headers.get('x-amz-target', '')}"
+        answered = partial(self._answer, operation, sent, _presented(request), target)
+        return _response(await loop.run_in_executor(pool, answered))
 
-    def _answer(self, operation: Operation | None, sent: Sent) -> Answer:
-        if self._keys:
+    def _answer(
+        self, operation: Operation | None, sent: Sent, presented: Presented, target: str
+    ) -> Answer:
+        try:
+            principal = self._known(sent, presented, target)
+            with self._access.visiting(principal, presented, target):
+                if operation is None:
+                    raise WireError("UnknownOperationException", "Unknown operation")
+                endpoint = self._endpoint
+                if isinstance(endpoint, CapturedEndpoint):
+                    endpoint = endpoint.seen_by(principal.scope)
+                return answer(endpoint, operation, sent.body)
+        except WireError as error:
+            return refused(error)
+        except RateLimitedError as error:
+            return refused(WireError("ThrottlingException", str(error)))
+        except UnauthenticatedError as error:
+            return refused(WireError("UnrecognizedClientException", str(error)))
+
+    def _known(self, sent: Sent, presented: Presented, target: str) -> Principal:
+        """Who asks: by a token of ours as the session token of any client, else by a signature,
+        else by the certificate of mutual TLS."""
+        token = sent.headers.get("x-amz-security-token")
+        if token is not None and self._access.is_on:
+            shown = structs.replace(presented, authorization=f"Bearer {token}")
+            return self._access.authenticate(shown, target)
+        # Clients sign with whatever keys they have, also one that shows its certificate.
+        if self._keys and (not presented.certificate or key_of(sent) in self._keys):
             try:
-                verify(sent, self._keys, now_ms=self._endpoint.now_ms)
-            except WireError as error:
-                return refused(error)
-        if operation is None:
-            return refused(WireError("UnknownOperationException", "Unknown operation"))
-        return answer(self._endpoint, operation, sent.body)
+                key = verify(sent, self._keys, now_ms=self._endpoint.now_ms)
+            except WireError:
+                self._access.refuse(presented, target)
+                raise
+            return self._access.of_key(key, presented, target)
+        return self._access.authenticate(presented, target)
 
     async def _body(self, request: Request) -> bytes | None:
         """The request's body; None for one over the limit, which is not read on."""
@@ -141,23 +178,31 @@ async def serving_captured(
     *,
     keys: Mapping[str, SecretStr] | None = None,
     clock: Clock | None = None,
+    access: Access | None = None,
+    tls: TlsConfig | None = None,
+    bound: Callable[[HttpServer], None] | None = None,
 ) -> AsyncGenerator[str]:
     """Serve what is captured as DynamoDB Streams inside the block; yields the address, host:port.
+    `bound` is given its server.
 
-    Starts the log's index, and closes it. What was asked is answered at the end. Raises ConfigError
-    if the port is taken.
+    Starts the log's index, and closes it. What was asked is answered at the end. With `access`,
+    whoever asks sees what their grants allow: a token of `penstock access` is the session token of
+    a client, or one of `keys` has the grants of a token. Raises ConfigError if the port is taken.
     """
     try:
         endpoint = await asyncio.to_thread(CapturedEndpoint, log, index, config, clock)
         index.start()
-        async with _serving(_Server(endpoint, CAPTURED_OPERATIONS, config, keys or {})) as address:
+        server = _Server(endpoint, CAPTURED_OPERATIONS, config, keys or {}, access, tls)
+        async with _serving(server, bound) as address:
             yield address
     finally:
         await asyncio.to_thread(index.close)
 
 
 @asynccontextmanager
-async def _serving(server: _Server) -> AsyncGenerator[str]:
+async def _serving(
+    server: _Server, bound: Callable[[HttpServer], None] | None = None
+) -> AsyncGenerator[str]:
     config = server.config
     try:
         async with await listen(
@@ -166,7 +211,10 @@ async def _serving(server: _Server) -> AsyncGenerator[str]:
             connections_max=config.connections_max,
             advice="give another address",
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
+            tls=server.tls,
         ) as listening:
+            if bound is not None:
+                bound(listening)
             yield listening.address
     finally:
         await asyncio.to_thread(server.close)
@@ -197,6 +245,12 @@ def _response(answer: Answer) -> Response:
             "x-amz-crc32": str(zlib.crc32(answer.body)),
         },
     )
+
+
+def _presented(request: Request) -> Presented:
+    proven: list[str] = request.scope.get("state", {}).get("client_certificate", [])
+    peer = "" if request.client is None else request.client.host
+    return Presented(certificate=names_of(proven), peer=peer)
 
 
 def _joined(request: Request) -> dict[str, str]:

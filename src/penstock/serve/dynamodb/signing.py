@@ -38,8 +38,17 @@ class Sent(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-def verify(sent: Sent, keys: Mapping[str, str], *, now_ms: int) -> None:
-    """Raise WireError unless `sent` is signed with one of `keys`, secrets by their ids."""
+def key_of(sent: Sent) -> str | None:
+    """The id of the key by which `sent` says that it was signed."""
+    found = _AUTHORIZATION.fullmatch(sent.headers.get("authorization", "").strip())
+    return None if found is None else found[1]
+
+
+def verify(sent: Sent, keys: Mapping[str, str], *, now_ms: int) -> str:
+    """The id of the key that signed `sent`, one of `keys`, which are secrets by their ids.
+
+    Raises WireError where none did.
+    """
     authorization = sent.headers.get("authorization")
     if authorization is None:
         raise WireError("MissingAuthenticationTokenException", "Missing Authentication Token")
@@ -79,6 +88,7 @@ def verify(sent: Sent, keys: Mapping[str, str], *, now_ms: int) -> None:
             "your AWS Secret Access Key and signing method. Consult the service documentation for "
             "details.",
         )
+    return key
 
 
 def _refuse_date(moment: str, day: str, *, now_ms: int) -> None:

@@ -10,6 +10,7 @@ import structlog
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     GONE,
+    LOCKED,
     Connected,
     abort,
     charsets,
@@ -17,7 +18,9 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     virtual_columns,
+    without_waiting,
 )
+from penstock.sources.mysql.described import Described, described
 from penstock.sources.mysql.rows import CompiledTable, compile_table
 from penstock.sources.mysql.shapes import Shapes, chosen
 from penstock.sources.mysql.tables import Table
@@ -39,6 +42,28 @@ class Asking:
         self._rules = config.columns.rules
         self._connection: Connected | None = None
         self._charsets: dict[int, str] = {}
+        self._met: dict[tuple[str, str], dict[str, bool]] | None = None
+        """What was asked of tables before the server began to wait for us; None: it does not."""
+
+    def unless_locked(self, question: Callable[[Connected], T], otherwise: T) -> T:
+        """Ask, as `again`; `otherwise` where it would have to wait for a table that is locked."""
+        try:
+            return self.again(lambda by: without_waiting(by, question))
+        except pymysql.MySQLError as error:
+            if code_of(error) != LOCKED:
+                raise
+            return otherwise
+
+    def meet(self) -> None:
+        """Ask about all captured tables, before the server's commits wait for what is made of its
+        stream: a statement that waits so has its table locked, so nobody is told about it then.
+        One may wait already; what it has locked is not known then, nor is any other."""
+        nothing: dict[tuple[str, str], Described] = {}
+        there = self.unless_locked(lambda by: described(by, self._config.scope), nothing)
+        self._met = {
+            table: {column: column in one.virtual for column in one.columns}
+            for table, one in there.items()
+        }
 
     def connection(self) -> Connected:
         """The connection."""
@@ -75,7 +100,8 @@ class Asking:
         self._learn({column.collation for column in table.columns})
         name, columns = (table.database, table.name), [column.name for column in table.columns]
         # Also where we know: a table that we may not see is none that we may capture.
-        now = self.again(lambda by: virtual_columns(by, *name))
+        hidden = any(map(_HASH_OF_KEY.fullmatch, columns))
+        now = self._columns_now(name, known=shapes.virtual(name) is not None and not hidden)
         # Of unique keys that it hashes, MariaDB keeps columns that it shows nobody.
         kept = {one for one in columns if one not in now and _HASH_OF_KEY.fullmatch(one)}
         shown = [one for one in columns if one not in kept]
@@ -90,6 +116,18 @@ class Asking:
                 table=".".join(name),
             )
         return compile_table(table, self._charsets, without=virtual | kept, rules=self._rules)
+
+    def _columns_now(self, name: tuple[str, str], *, known: bool) -> dict[str, bool]:
+        """The columns of a table, and which are virtual; of one that is locked by a statement that
+        may wait for us, as they were when the stream began."""
+        if self._met is None:
+            return self.again(lambda by: virtual_columns(by, *name))
+        nothing: dict[str, bool] | None = None
+        now = self.unless_locked(lambda by: virtual_columns(by, *name), nothing)
+        if now is None:
+            assumed: dict[str, bool] | None = {} if known else None
+            now = self._met.get(name, assumed)
+        return self.again(lambda by: virtual_columns(by, *name)) if now is None else now
 
     def abort(self) -> None:
         """Have whoever waits for an answer get an error; from any thread."""

@@ -1,18 +1,26 @@
 """What begins a transaction, as MariaDB and as MySQL write it. Pure."""
 
-from typing import Final, NamedTuple
+from typing import Final
 
-from penstock.sources.mysql.binlog import Event, EventType, MalformedEventError, begun, gtid_of
+from msgspec import Struct
+
+from penstock.sources.mysql.binlog import Event, EventType, MalformedEventError, begun, gtid_text
 from penstock.sources.mysql.mysql_events import mysql_begun, tagged_begun
 
 BEGINS: Final = frozenset(
     {EventType.GTID, EventType.GTID_LOG, EventType.GTID_TAGGED_LOG, EventType.ANONYMOUS_GTID}
 )
+BETWEEN: Final = BEGINS | {
+    EventType.ROTATE,
+    EventType.FORMAT_DESCRIPTION,
+    EventType.PREVIOUS_GTIDS,
+}
+"""Those that are of no transaction, or begin one."""
 ANONYMOUS: Final = "anonymous@"
 """What the names of transactions begin with that have none; then the microsecond of the commit."""
 
 
-class Beginning(NamedTuple):
+class Beginning(Struct, frozen=True, gc=False):
     """The beginning of a transaction."""
 
     gtid: str
@@ -23,8 +31,10 @@ class Beginning(NamedTuple):
     """Whether the next statement is all of it. MySQL says otherwise by a BEGIN."""
     alters_nothing: bool = False
     """Whether its ALTER only begins, or did not come about."""
-    is_xa: bool = False
-    """Whether MariaDB says that its rows wait for an XA COMMIT, or what became of such."""
+    xid: str = ""
+    """MariaDB: the XA transaction that it prepares, or says the end of. MySQL says it later."""
+    prepares: bool = False
+    """Whether it prepares that one: its rows wait."""
     thread: int = 0
     """The session that wrote it; 0 where it does not say. MySQL says it with its BEGIN."""
 
@@ -34,11 +44,12 @@ def beginning(event: Event, data: bytes) -> Beginning:
     if event.type == EventType.GTID:
         said = begun(event.body)
         return Beginning(
-            str(gtid_of(event, data)),
+            gtid_text(said, data),
             event.timestamp * 1000,
             said.standalone,
             said.alters_nothing,
-            said.xa_prepared or said.xa_completed,
+            said.xid,
+            said.xa_prepared,
             said.thread,
         )
     read = tagged_begun if event.type == EventType.GTID_TAGGED_LOG else mysql_begun

@@ -13,6 +13,8 @@ from struct import Struct as Layout
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from msgspec import Struct
+
 HEADER: Final = Layout("<IBIIIH")
 """Timestamp, type, server id, size, end position, flags."""
 HEADER_BYTES: Final = HEADER.size
@@ -90,7 +92,7 @@ HARMLESS: Final = frozenset(
 """Those that hold no row and end nothing. Statements that need some of them are refused."""
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True, gc=False):
     """One event: what its header says, and its body without header and checksum."""
 
     type: int
@@ -115,6 +117,7 @@ def ends_statement(body: bytes) -> bool:
 
 _OF_FILES: Final = frozenset({EventType.FORMAT_DESCRIPTION, EventType.ROTATE})
 _header: Final = HEADER.unpack_from
+_BODY: Final = slice(HEADER_BYTES, -CHECKSUM_BYTES)
 _PROVEN: Final = 0x2144DF1C
 """The CRC-32 of whatever is followed by its own CRC-32: no copy without it is needed."""
 
@@ -136,13 +139,11 @@ class Checksums:
         timestamp, kind, _, size, end, flags = _header(data)
         if size != length:
             raise MalformedEventError(f"an event that says {size} bytes and has {length}")
-        begin = max(0, end - size) if end else 0
+        begin = end - size if end > size else 0
         if self._checked and kind not in _OF_FILES:
             if crc32(data) != _PROVEN:
                 raise MalformedEventError(f"an event of type {kind} whose checksum is wrong")
-            begin = max(0, end - size) if end else 0
-            body = data[HEADER_BYTES:-CHECKSUM_BYTES]
-            return Event(kind, timestamp, end, flags, body, begin)
+            return Event(kind, timestamp, end, flags, data[_BODY], begin)
         if kind == EventType.FORMAT_DESCRIPTION:
             self._checked = _format_has_checksums(data)
         if kind == EventType.ROTATE:
@@ -205,46 +206,34 @@ class Gtid(NamedTuple):
         return cls(int(domain), int(server), int(sequence))
 
 
-class Begun(NamedTuple):
+class Begun(Struct, frozen=True, gc=False):
     """What a GTID event says of the transaction that it begins."""
 
     sequence: int
     domain: int
-    flags: int
-    more_flags: int = 0
-    thread: int = 0
+    standalone: bool
+    """Whether it has no end of its own: the next statement is all of it."""
+    alters_nothing: bool
+    """Whether its ALTER only begins (START ALTER), or did not come about (ROLLBACK ALTER).
+
+    With binlog_alter_two_phase, an ALTER is logged as it begins, and again as it ends.
+    """
+    thread: int
     """The session that wrote it; 0 where it does not say."""
-
-    @property
-    def alters_nothing(self) -> bool:
-        """Whether its ALTER only begins (START ALTER), or did not come about (ROLLBACK ALTER).
-
-        With binlog_alter_two_phase, an ALTER is logged as it begins, and again as it ends.
-        """
-        return bool(self.more_flags & (0x02 | 0x08))
-
-    @property
-    def standalone(self) -> bool:
-        """Whether it has no end of its own: the next statement is all of it."""
-        return bool(self.flags & 0x01)
-
-    @property
-    def xa_prepared(self) -> bool:
-        """Whether its rows wait for an XA COMMIT."""
-        return bool(self.flags & 0x40)
-
-    @property
-    def xa_completed(self) -> bool:
-        """Whether it says what became of rows that were prepared."""
-        return bool(self.flags & 0x80)
+    xid: str = ""
+    """The name of the XA transaction that it prepares, or says the end of."""
+    xa_prepared: bool = False
+    """Whether it prepares that one: its rows wait for an XA COMMIT."""
 
 
 _GTID = Layout("<QIB")
-_GROUP_COMMIT = 0x02
-"""The number of its group commit follows."""
-_XA = 0x40 | 0x80
+_STANDALONE, _GROUP_COMMIT = 0x01, 0x02
+"""With the second, the number of its group commit follows."""
+_XA_PREPARED = 0x40
+_XA = _XA_PREPARED | 0x80
 _MORE_ENGINES, _ENDS_ALTER, _THREAD = 0x01, 0x04 | 0x08, 0x10
 """Of the flags that may follow: a byte, eight, and the four of the session follow them."""
+_ALTERS_NOTHING = 0x02 | 0x08
 
 
 def begun(body: bytes) -> Begun:
@@ -254,22 +243,66 @@ def begun(body: bytes) -> Begun:
     except struct.error as error:
         raise MalformedEventError("a GTID event that is too short") from error
     at = _GTID.size + (8 if flags & _GROUP_COMMIT else 0)
-    # The name of an XA transaction would come first. What is short is filled up with zeros.
-    more = 0 if flags & _XA or at >= len(body) else body[at]
-    at += 1 + bool(more & _MORE_ENGINES) + 8 * bool(more & _ENDS_ALTER)
-    # A server that does not say it leaves it out, and zeros may fill its place.
-    thread = int.from_bytes(body[at : at + 4], "little") if more & _THREAD else 0
-    return Begun(sequence, domain, flags, more, thread)
+    xid = ""
+    if flags & _XA:
+        xid, at = _xid(body, at)
+    # What is short is filled up with zeros.
+    more = 0 if at >= len(body) else body[at]
+    thread = 0
+    if more & _THREAD:
+        at += 1 + bool(more & _MORE_ENGINES) + 8 * bool(more & _ENDS_ALTER)
+        # A server that does not say it leaves it out, and zeros may fill its place.
+        thread = int.from_bytes(body[at : at + 4], "little")
+    return Begun(
+        sequence,
+        domain,
+        flags & _STANDALONE > 0,
+        more & _ALTERS_NOTHING > 0,
+        thread,
+        xid,
+        flags & _XA_PREPARED > 0,
+    )
 
 
-def gtid_of(event: Event, data: bytes) -> Gtid:
-    """The GTID that an event begins; its server is the header's."""
-    said = begun(event.body)
-    (server,) = _SERVER.unpack_from(data, 5)
+_XID = Layout("<IBB")
+"""Format, and the lengths of the name's two parts."""
+
+
+def _xid(body: bytes, at: int) -> tuple[str, int]:
+    """The name of an XA transaction, as the server writes it, and where it ends."""
+    stop = at + _XID.size
+    if stop > len(body):
+        raise MalformedEventError("a GTID event that is too short")
+    form, first, second = _XID.unpack_from(body, at)
+    name = body[stop : stop + first + second]
+    if len(name) < first + second:
+        raise MalformedEventError("a GTID event that is too short")
+    return xid_text(name, first, form), stop + len(name)
+
+
+def xid_text(name: bytes, first: int, form: int) -> str:
+    """The name of an XA transaction as the server writes it; its first part has so many bytes."""
+    return f"X'{name[:first].hex()}',X'{name[first:].hex()}',{form}"
+
+
+def ends_or_prepares_xa(body: bytes) -> bool:
+    """Whether a GTID event of MariaDB is of an XA transaction's prepare, or its end."""
+    return bool(body[_GTID.size - 1] & _XA)
+
+
+def gtid_of(said: Begun, data: bytes) -> Gtid:
+    """The GTID of what an event begins that came as `data`; its server is the header's."""
+    (server,) = _server(data, 5)
     return Gtid(said.domain, server, said.sequence)
 
 
-_SERVER = Layout("<I")
+def gtid_text(said: Begun, data: bytes) -> str:
+    """As `gtid_of`, as the server writes it."""
+    (server,) = _server(data, 5)
+    return f"{said.domain}-{server}-{said.sequence}"
+
+
+_server = Layout("<I").unpack_from
 
 
 class Query(NamedTuple):

@@ -1,37 +1,40 @@
 """Reading chunks of rows, each as of a known place of the binlog, without a lock on anything.
 
-A chunk is read in a transaction WITH CONSISTENT SNAPSHOT. MariaDB begins it together with one of
-its binlog: `Binlog_snapshot_file` and `_position` say behind which transaction it stands, exactly.
-That holds for tables of InnoDB. What else there is to know:
+A chunk is read in a transaction WITH CONSISTENT SNAPSHOT. Where in the binlog that is, the server
+says exactly (MariaDB) or between two marks (MySQL): `penstock.sources.mysql.moments` knows. That
+holds for tables of InnoDB. What else there is to know:
 
 - *Nothing that was told is missing from it.* A server sends a transaction to its replicas a moment
-  before it is seen by others (with semi-synchronous replication, until a replica has answered). So
-  the first transaction behind the snapshot is looked up in the binlog; if the stream has told it
-  already, the snapshot is too old, and another one is taken later.
+  before it is seen by others (with semi-synchronous replication, until a replica has answered). A
+  snapshot that may lack one is too old, and another one is taken later.
+- *What is in doubt is told.* Rows that change between the marks are those of the stream; whoever
+  holds the chunk drops them.
 - *The table is the one of that place.* Its definition is read before the snapshot, and again once
   the transaction has touched the table, from when on no statement can change it. If they differ, or
-  the server says that the table is newer than the snapshot, another one is taken.
+  the server says that the table is newer than the snapshot, another one is taken. Of MySQL, the
+  second definition is the snapshot's too; so its place is looked up behind the touch, and whoever
+  holds the chunk drops it for a statement on the table that is told before.
 - *A table that is not there was gone by then*: another snapshot, taken after that was seen, is the
   place up to which the stream may have told of it.
 - *Tables of other engines* (MyISAM, Aria) have no snapshots, and show a change before the binlog
-  has it. Their chunk is read at some moment between the snapshot before and one that is taken after
-  it; whoever holds it drops the rows that the stream tells up to there.
+  has it. Their chunk is read at some moment between the snapshot before and a place that is looked
+  up after it; whoever holds it drops the rows that the stream tells up to there.
 
 The transaction ends with the chunk, so nothing is held while nobody asks for the next one. A table
 that cannot be divided is read in one transaction, begun once the stream has read up to near it;
 then ALTER waits for its end, as it does for any SELECT.
-Source: the MariaDB documentation, "START TRANSACTION" (WITH CONSISTENT SNAPSHOT) and "Enhancements
-for START TRANSACTION WITH CONSISTENT SNAPSHOT".
+Source: the MariaDB documentation, "START TRANSACTION" (WITH CONSISTENT SNAPSHOT); the MySQL manual,
+"Consistent Nonlocking Reads", and "Optimizer Hints" for the time that a SELECT may take.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import pymysql
 from pymysql.cursors import SSCursor
 
-from penstock.sources.mysql.binlog import Gtid
+from penstock.errors import RequestError
+from penstock.sources.mysql import moments
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
     GONE,
@@ -39,16 +42,17 @@ from penstock.sources.mysql.connection import (
     Connected,
     abort,
     ask,
-    binlogs,
     code_of,
     connect,
     discard,
+    seconds_now,
     tables,
     translated,
 )
 from penstock.sources.mysql.copying import Name
-from penstock.sources.mysql.places import OFFSETS, Place
-from penstock.sources.mysql.positions import parse_gtids
+from penstock.sources.mysql.moments import Begun, Moment, NotNowError
+from penstock.sources.mysql.positions import Flavour, Told
+from penstock.sources.mysql.row_readers import UnreadableTableError
 from penstock.sources.mysql.selecting import (
     ColumnFacts,
     Definition,
@@ -57,27 +61,19 @@ from penstock.sources.mysql.selecting import (
     quoted,
 )
 
+T = TypeVar("T")
 CHUNK_BYTES_MAX: Final = 4 << 20
 """Of values in one chunk, as the server sends them; a single row may be larger."""
 _READ_SECONDS_MIN: Final = 60.0
-_IDLE_SECONDS: Final = 30
-"""The server ends a transaction of ours in which we do nothing for so long."""
-_WRITE_SECONDS: Final = 3600
-"""As long as the log may take no more rows of a table that is read in one transaction."""
-_SETTINGS: Final = (
-    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    "SET SESSION sql_mode = '', sql_select_limit = DEFAULT, max_statement_time = 0",
-    f"SET SESSION lock_wait_timeout = 0, net_write_timeout = {_WRITE_SECONDS}",
-    f"SET SESSION idle_transaction_timeout = {_IDLE_SECONDS}",
-)
-_PASSING: Final = frozenset({1205, 1412, 1220, 1927})
+_PASSING: Final = frozenset({1205, 1412, 1220, 1927, 3024})
 """The table is locked, which nobody waits for, or newer than the snapshot; the binlog at the
 snapshot was purged; we were idle for too long."""
+_NO_COLUMN: Final = 1054
+"""The table has lost a column since the snapshot, of which its definition is. The next snapshot has
+another definition; if it has not, the server does not read what it describes."""
+_NO_COLUMN_TIMES_MAX: Final = 10
 _PRIMARY: Final = "PRIMARY"
-_FIRST_EVENT: Final = 4
 _WITH_SNAPSHOTS: Final = frozenset({"innodb"})
-_EVENTS_AT_ONCE: Final = 8
-_GTID: Final = re.compile(r"GTID (\d+-\d+-\d+)")
 _TABLE: Final = (
     "SELECT TABLE_TYPE, ENGINE FROM information_schema.TABLES "
     "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -94,20 +90,6 @@ _HIDDEN: Final = {_START: "row_start", _END: "row_end"}
 """Of a table whose versions were declared without columns of its own."""
 
 
-class NotNowError(Exception):
-    """What was to be read cannot be at this moment, and can be a little later."""
-
-
-class Moment(NamedTuple):
-    """A place of the binlog, and what was known when it was looked up."""
-
-    place: Place
-    gtids: dict[int, Gtid]
-    """The last transactions of the binlog a moment later."""
-    behind: Gtid | None = None
-    """The first transaction behind the place; None if there was none yet, or it was not asked."""
-
-
 class Opened(NamedTuple):
     """A table in a transaction."""
 
@@ -115,8 +97,12 @@ class Opened(NamedTuple):
     selection: Selection | None
     """None: there is no such table."""
     moment: Moment
-    exact: bool
-    """Whether all that is read is as of that moment. Else it is of later ones."""
+    told: Told
+    """What the stream had told."""
+    doubts: Callable[[str], bool] = moments.everything
+    """Whether what is read may lack a transaction that is before the moment, by its name."""
+    at_once: bool = True
+    """Whether all that is read is of one moment, up to this one. Else it is of any, later too."""
 
 
 class Portion(NamedTuple):
@@ -142,44 +128,65 @@ class ChunkReader:
         self._known: Definition | None = None
         """The table that was read last, as it was then."""
         self._limit = config.snapshot_chunk_documents
+        self._no_column_times = 0
+        """How often in a row a column of one definition was not there."""
+        self.xas = moments.KnownXas()
+        """What the stream has read."""
 
     def tables(self) -> list[Name]:
-        """The captured tables that are there, in order."""
-        return sorted(tables(self._connected(), self._config.scope))
+        """The captured tables that are there, in order. Ends a transaction: MariaDB leaves tables
+        out that are being altered, with a mere warning, for who has another one locked."""
+        self.close()
+        return sorted(self._asked(lambda by: tables(by, self._config.scope)))
 
     def seconds(self) -> int:
         """The server's clock, in Unix seconds."""
-        ((now,),) = ask(self._connected(), "SELECT UNIX_TIMESTAMP()")
-        return int(now)
+        return self._asked(seconds_now)
+
+    def _asked(self, question: Callable[[Connected], T]) -> T:
+        """Ask between two transactions; by another connection if this one was idle for too long."""
+        try:
+            return question(self._connected())
+        except pymysql.MySQLError as error:
+            if code_of(error) not in GONE:
+                raise
+            self.discard()
+            return question(self._connected())
 
     # --- a transaction ---------------------------------------------------------------------------
 
-    def open(self, name: Name, told: dict[int, Gtid]) -> Opened:
+    def open(self, name: Name, told: Told) -> Opened:
         """Begin a transaction that reads a table, and that `close` ends.
 
-        `told` are the last transactions that the stream has told: what is read has all of them.
+        What is read has all of `told`, which the stream has told.
         """
         try:
             before = self._known
             if before is None or before.table != name:
                 before = self._known = self._defined(name)
-            moment = self._begin(told)
+            begun = self._begin(told)
             found = self._touched(name)
+        except NotNowError:
+            self.close()
+            raise
         except pymysql.MySQLError as error:
             self._not_now(error)
             raise
         if found is None:
             self._known = None
-            return Opened(name, None, self._now(), exact=True)
+            return Opened(name, None, self._now(told), told)
         if found != before:
             # The next snapshot is of what it is now.
             self._known = found
+            self._no_column_times = 0
             self.close()
-            raise NotNowError
-        exact = found.engine.lower() in _WITH_SNAPSHOTS
-        # A moment at which nobody can alter the table any more.
+            raise NotNowError("its definition changed meanwhile")
         selection = Selection(found, rules=self._rules)
-        return Opened(name, selection, moment if exact else self._now(), exact)
+        if found.engine.lower() not in _WITH_SNAPSHOTS:
+            doubts = moments.everything if begun.moment is not None else begun.doubts
+            return Opened(name, selection, self._now(told), told, doubts, at_once=False)
+        # Else a moment at which nobody can alter the table any more.
+        return Opened(name, selection, begun.moment or self._now(told), told, begun.doubts)
 
     def chunk(self, opened: Opened, after: tuple[str, ...] | None) -> tuple[Portion, Moment]:
         """The next rows of a table that divides, behind the key `after`, and of which moment.
@@ -198,7 +205,7 @@ class ChunkReader:
             fitting = CHUNK_BYTES_MAX * len(rows) // max(2 * size, 1)
             self._limit = min(max(fitting, 1), self._config.snapshot_chunk_documents)
         portion = Portion(rows, last=not cut and len(rows) < limit)
-        return portion, opened.moment if opened.exact else self._now()
+        return portion, opened.moment if opened.at_once else self._now(opened.told)
 
     def portion(self, opened: Opened) -> Portion:
         """The next rows of a table that does not divide, all in this one transaction."""
@@ -232,37 +239,30 @@ class ChunkReader:
 
     # --- what it consists of ---------------------------------------------------------------------
 
-    def _begin(self, told: dict[int, Gtid]) -> Moment:
+    def _begin(self, told: Told) -> Begun:
         """Take a snapshot that has all of `told`."""
-        connection = self._connected()
-        ask(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        said = dict(ask(connection, "SHOW SESSION STATUS LIKE 'Binlog_snapshot_%'"))
-        file, offset = str(said["Binlog_snapshot_file"]), int(said["Binlog_snapshot_position"])
-        behind = first_behind(connection, file, offset)
-        too_old = behind is not None and is_told(behind, told)
-        if too_old or offset >= OFFSETS:
-            self.close()
-            raise NotNowError
-        return Moment(Place.of(file, offset), _last(connection), behind)
+        return moments.begin(self._connected(), told, self.xas)
 
-    def _now(self) -> Moment:
+    def _now(self, told: Told) -> Moment:
         """Behind everything that anybody can see."""
-        connection = self._connected()
-        ((file, offset, *_),) = ask(connection, "SHOW BINLOG STATUS")
-        if int(offset) >= OFFSETS:
+        try:
+            return moments.now(self._connected(), told)
+        except NotNowError:
             self.close()
-            raise NotNowError
-        return Moment(Place.of(str(file), int(offset)), _last(connection))
+            raise
 
     def _touched(self, name: Name) -> Definition | None:
         """The table as it is to the end of this transaction; None if it is not there."""
         connection = self._connected()
         try:
-            ask(connection, f"SELECT 1 FROM {quoted(name)} LIMIT 0")  # noqa: S608 - quoted
+            ask(connection, f"SELECT {moments.touch(connection)} 1 FROM {quoted(name)} LIMIT 0")  # noqa: S608 - quoted
         except pymysql.MySQLError as error:
             if code_of(error) in NO_TABLE:
                 return None
             raise
+        if not ask(connection, _TABLE, *name):
+            # It came since the snapshot, of which this answer is.
+            raise NotNowError("it came since the snapshot")
         return self._defined(name)
 
     def _defined(self, name: Name) -> Definition | None:
@@ -288,6 +288,7 @@ class ChunkReader:
         except pymysql.MySQLError as error:
             self._not_now(error)
             raise
+        self._no_column_times = 0
         self._cursor = cursor
 
     def _taken(self, rows_max: int) -> tuple[list[tuple[Any, ...]], int]:
@@ -311,11 +312,19 @@ class ChunkReader:
     def _not_now(self, error: pymysql.MySQLError) -> None:
         """Raise NotNowError for what another snapshot, or another moment, mends."""
         code = code_of(error)
+        if code == _NO_COLUMN:
+            self._no_column_times += 1
+            self.close()
+            if self._no_column_times < _NO_COLUMN_TIMES_MAX:
+                raise NotNowError("it has lost a column since the snapshot")
+            raise UnreadableTableError(
+                f"the server describes a column that it then does not read ({error.args[-1]})"
+            ) from error
         if code in GONE:
             self.discard()
         if code in GONE or code in _PASSING:
             self.close()
-            raise NotNowError from None
+            raise NotNowError(f"the server says {code}: {error.args[-1]}") from None
 
     def _connected(self) -> Connected:
         if self._connection is None:
@@ -324,8 +333,7 @@ class ChunkReader:
             self._connection = connection
             # Everything as the server sends it: bytes, or text that is ASCII.
             connection.decoders = {}
-            for setting in _SETTINGS:
-                ask(connection, setting)
+            moments.prepare(connection)
         return self._connection
 
 
@@ -347,7 +355,7 @@ def defined(
         for one, kind, whole, charset, collation, extra, _ in described
         if "VIRTUAL" not in str(extra).upper()
     ]
-    found, parts = _key(index)
+    found, parts = _key(index, {column.name for column in columns})
     if versioned:
         said = {str(row[6]): str(row[0]) for row in described if row[6] in _HIDDEN}
         if not said:
@@ -359,14 +367,14 @@ def defined(
     return Definition(*name, engine, tuple(columns), found, tuple(parts), versioned)
 
 
-def _key(index: Sequence[tuple[Any, ...]]) -> tuple[str, list[KeyPart]]:
-    """The index by which rows are known, and its columns in its order."""
+def _key(index: Sequence[tuple[Any, ...]], there: Collection[str]) -> tuple[str, list[KeyPart]]:
+    """The index by which rows are known, of columns that are `there`, and these in its order."""
     parts: dict[str, list[KeyPart]] = {}
     unfit: set[str] = set()
     for _, not_unique, named, _, column, _, _, prefix, _, nullable, kind, *_ in index:
         of_index = str(named)
         parts.setdefault(of_index, []).append(KeyPart(str(column), partial=prefix is not None))
-        if int(not_unique) or nullable == "YES" or kind == "HASH" or column is None:
+        if int(not_unique) or nullable == "YES" or kind == "HASH" or column not in there:
             unfit.add(of_index)
         if prefix is not None and of_index != _PRIMARY:
             unfit.add(of_index)
@@ -378,47 +386,18 @@ def _key(index: Sequence[tuple[Any, ...]]) -> tuple[str, list[KeyPart]]:
     return "", []
 
 
-def first_behind(connection: Connected, file: str, offset: int) -> Gtid | None:
-    """The first transaction that a server's binlogs have at or behind a place; None without one."""
-    names: list[str] | None = None
-    while True:
-        events = ask(
-            connection,
-            f"SHOW BINLOG EVENTS IN %s FROM {offset} LIMIT {_EVENTS_AT_ONCE}",
-            file,
-        )
-        for _, _, kind, _, end, info in events:
-            found = _GTID.search(str(info)) if kind == "Gtid" else None
-            if found is not None:
-                return Gtid.parse(found[1])
-            offset = int(end)
-        if len(events) == _EVENTS_AT_ONCE:
-            continue
-        names = names or binlogs(connection)
-        later = names[names.index(file) + 1 :] if file in names else list[str]()
-        if not later:
-            return None
-        file, offset = later[0], _FIRST_EVENT
-
-
-def is_told(gtid: Gtid, told: Mapping[int, Gtid]) -> bool:
-    """Whether a transaction is among those up to the last ones of each domain."""
-    last = told.get(gtid.domain)
-    return last is not None and last.sequence >= gtid.sequence
-
-
-def _last(connection: Connected) -> dict[int, Gtid]:
-    ((text,),) = ask(connection, "SELECT @@gtid_binlog_pos")
-    return parse_gtids(str(text))
-
-
-def captured_tables(source: str, config: MysqlSourceConfig) -> list[Name]:
+def captured_tables(source: str, config: MysqlSourceConfig, flavour: Flavour) -> list[Name]:
     """The captured tables that are there, in order; by a connection for this alone.
 
-    Raises SourceError where the server does not answer.
+    Raises SourceError where the server does not answer, RequestError where its tables cannot be
+    copied beside a stream whose places are of this flavour.
     """
     connection = connect(source, config, read_seconds=config.connect_timeout)
     try:
+        obstacle = moments.no_copies(connection, flavour)
+        if obstacle is not None:
+            why, remedy = obstacle
+            raise RequestError(f"{source}: {why}. Nothing was copied. What to do: {remedy}.")
         return sorted(tables(connection, config.scope))
     except (pymysql.MySQLError, OSError) as error:
         raise translated(source, config, error) from None

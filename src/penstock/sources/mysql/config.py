@@ -111,6 +111,17 @@ class MysqlSourceConfig(Config):
     )
     certificate: Path | None = Field(None, description="File with our own certificate.")
     key: Path | None = Field(None, description="File with our certificate's key.")
+    compression: Literal["off", "zlib", "zstd"] = Field(
+        "off",
+        description="Compress what the server sends: zlib, which both kinds of server know, or "
+        "zstd, which MySQL alone does. What it does not know is refused.",
+    )
+    semi_sync: bool = Field(
+        False,
+        description="Be a semi-synchronous replica: the server's commits wait, as long as it is "
+        "told to wait, until the log holds them. It must have that enabled; `penstock doctor` "
+        "says whether it has.",
+    )
     server_id: int | None = Field(
         None,
         gt=0,
@@ -221,6 +232,11 @@ class MysqlSourceConfig(Config):
     def deadline_seconds(self) -> float:
         """How long to wait for any word (S15)."""
         return self.heartbeat_deadline_seconds or 2 * self.heartbeat_seconds
+
+    @property
+    def copies(self) -> bool:
+        """Whether tables are copied by themselves."""
+        return "snapshot" in (self.start, self.on_position_lost)
 
     @cached_property
     def origin_rules(self) -> OriginRules:

@@ -8,14 +8,16 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import pymysql
 from msgspec import Struct
 from pymysql.connections import Connection
+from pymysql.constants import CLIENT
 
 from penstock.errors import ConfigError, SourceError, SourceUnavailableError
 from penstock.sources.mysql.config import MysqlSourceConfig
+from penstock.sources.mysql.frames import Algorithm, FramedSocket, MalformedFrameError, Wire
 from penstock.sources.mysql.scope import Scope
 
 if TYPE_CHECKING:
@@ -23,10 +25,14 @@ if TYPE_CHECKING:
 else:
     Connected = Connection  # generic to type checkers only
 
+T = TypeVar("T")
 GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
 _DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
+_NO_SUCH_SYNTAX: Final = 1064
+LOCKED: Final = 1205
+"""Somebody has what is asked about locked, for longer than was to be waited."""
 NO_TABLE: Final = frozenset({1049, 1146})
 """There is no such table, or database."""
 GONE: Final = frozenset({0, 2006, 2013, 2055, 4031})
@@ -57,6 +63,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """All that it ever had, as far as it tells: gtid_binlog_state, or gtid_executed."""
     gtid_purged: str = ""
     """MySQL: those whose binlogs are gone, or never were here."""
+    semi_sync: str = ""
+    """Whether its commits wait for replicas, ON or OFF; empty where it cannot have them wait."""
     gtid_mode: str = ""
     enforce_gtid_consistency: str = ""
 
@@ -71,7 +79,8 @@ def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> C
     Raises ConfigError for what only an operator can mend, SourceUnavailableError for the rest.
     """
     try:
-        return pymysql.connect(
+        return _Connection(
+            compression=config.compression,
             host=config.host,
             port=config.port,
             user=config.user,
@@ -88,6 +97,53 @@ def connect(source: str, config: MysqlSourceConfig, *, read_seconds: float) -> C
         )
     except (pymysql.MySQLError, OSError) as error:
         raise translated(source, config, error) from None
+
+
+class _Connection(Connected):
+    """The library's, with frames around its packets once the server knows who we are.
+
+    The library has a place for what comes between: the last of the handshake, before it asks.
+    """
+
+    def __init__(self, *, compression: Literal["off"] | Algorithm, **options: Any) -> None:
+        self._compression: Literal["off"] | Algorithm = compression
+        self._greets = False
+        super().__init__(**options)
+
+    def _request_authentication(self) -> None:
+        library = cast("Any", super())
+        algorithm = self._compression
+        if algorithm == "off":
+            library._request_authentication()
+            return
+        here = cast("Any", self)
+        flag = _ANNOUNCED[algorithm]
+        if not here.server_capabilities & flag:
+            raise ConfigError(
+                f"the server {here.server_version} does not compress its connections with "
+                f"{algorithm}. Nothing was captured, and nothing was skipped. Set "
+                f"compression to what it does: zlib with MariaDB, and with MySQL what its "
+                f"protocol_compression_algorithms has; or to off."
+            )
+        here.client_flag |= flag
+        self._greets = algorithm == "zstd"
+        library._request_authentication()
+        here._sock = here._rfile = FramedSocket(here._sock, algorithm)
+
+    def write_packet(self, payload: bytes) -> None:
+        """As the library's; our greeting ends with the level that zstd is to have."""
+        # One of this length asks for TLS, and the greeting comes behind it.
+        if self._greets and len(payload) != _TLS_REQUEST_BYTES:
+            self._greets = False
+            payload += _ZSTD_LEVEL
+        cast("Any", super()).write_packet(payload)
+
+
+_ANNOUNCED: Final[dict[str, int]] = {"zlib": CLIENT.COMPRESS, "zstd": 1 << 26}
+"""The bits by which the two say what they know: CLIENT_ZSTD_COMPRESSION_ALGORITHM is the last."""
+_TLS_REQUEST_BYTES: Final = 32
+_ZSTD_LEVEL: Final = bytes([3])
+"""The server's own default. It says how hard the server tries."""
 
 
 def _tls(source: str, config: MysqlSourceConfig) -> ssl.SSLContext | None:
@@ -115,6 +171,16 @@ def ask(connection: Connected, question: str, *values: object) -> list[tuple[Any
         return list(cast("tuple[tuple[Any, ...], ...]", cursor.fetchall() or ()))
 
 
+def without_waiting(connection: Connected, question: Callable[[Connected], T]) -> T:
+    """Ask, and raise an error of the code LOCKED after a second at most where a table is locked."""
+    ((seconds,),) = ask(connection, "SELECT @@lock_wait_timeout")
+    ask(connection, "SET lock_wait_timeout = 0")  # MySQL takes it for a second
+    try:
+        return question(connection)
+    finally:
+        ask(connection, f"SET lock_wait_timeout = {int(seconds)}")
+
+
 def facts(connection: Connected) -> Facts:
     """Ask a server about itself."""
     said = {
@@ -124,7 +190,8 @@ def facts(connection: Connected) -> Facts:
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
             "'server_uuid', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', "
             "'binlog_checksum', 'gtid_strict_mode', 'lower_case_table_names', 'log_bin', "
-            "'gtid_binlog_pos', 'gtid_binlog_state', 'gtid_mode', 'enforce_gtid_consistency')",
+            "'gtid_binlog_pos', 'gtid_binlog_state', 'gtid_mode', 'enforce_gtid_consistency', "
+            "'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
         )
     }
     executed = purged = ""
@@ -148,6 +215,10 @@ def facts(connection: Connected) -> Facts:
         gtid_end=_one_line(executed) or said.get("gtid_binlog_pos", ""),
         gtid_logged=_one_line(executed) or said.get("gtid_binlog_state", ""),
         gtid_purged=_one_line(purged),
+        semi_sync=(
+            said.get("rpl_semi_sync_source_enabled", "")
+            or said.get("rpl_semi_sync_master_enabled", "")
+        ).upper(),
         gtid_mode=said.get("gtid_mode", "").upper(),
         enforce_gtid_consistency=said.get("enforce_gtid_consistency", "").upper(),
     )
@@ -155,13 +226,6 @@ def facts(connection: Connected) -> Facts:
 
 def _one_line(gtids: str) -> str:
     return "".join(gtids.split())
-
-
-NO_COPIES: Final = (
-    "tables of a MySQL are not copied: it does not say at which place of its binlog a snapshot is",
-    "load what is there by other means; leave 'snapshot' out of start and on_position_lost",
-)
-"""An obstacle, of who wants copies."""
 
 
 def obstacles(found: Facts, *, partial_rows: bool = False) -> list[tuple[str, str]]:
@@ -287,6 +351,18 @@ def binlogs(connection: Connected) -> list[str]:
     return [str(name) for name, *_ in ask(connection, "SHOW BINARY LOGS")]
 
 
+def binlog_end(connection: Connected) -> tuple[str, int]:
+    """Where a MySQL's binlogs end, which is always between two transactions: a file, a place."""
+    try:
+        rows = ask(connection, "SHOW BINARY LOG STATUS")
+    except pymysql.MySQLError as error:
+        if code_of(error) != _NO_SUCH_SYNTAX:
+            raise
+        rows = ask(connection, "SHOW MASTER STATUS")  # before 8.2
+    file, offset, *_ = rows[0]
+    return str(file), int(offset)
+
+
 def oldest_binlog(connection: Connected) -> str | None:
     """The name of the oldest binlog; None if there is none."""
     return next(iter(binlogs(connection)), None)
@@ -309,6 +385,13 @@ def code_of(error: Exception) -> int:
 
 def translated(source: str, config: MysqlSourceConfig, error: Exception) -> Exception:
     """Our error for what the client library raised. Never its message, which may hold a value."""
+    if isinstance(error, MalformedFrameError):
+        return SourceUnavailableError(
+            f"{source}: what came of the compressed connection is damaged: {error.why}. Nothing of "
+            f"it was taken and nothing was skipped; capture goes on from its durable position. If "
+            f"this comes again, look at what is between us and the server, or set compression to "
+            f"off."
+        )
     code = code_of(error)
     name = f"{type(error).__name__} ({code})"
     if code in _DENIED:
@@ -344,7 +427,8 @@ def abort(connection: Connected) -> None:
     if sock is not None:
         # One that is broken off already is an OSError. Below TLS, too, another thread may read.
         with contextlib.suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            under = sock.under if isinstance(sock, FramedSocket) else sock
+            socket.socket.shutdown(under, socket.SHUT_RDWR)
 
 
 def discard(connection: Connected) -> None:
@@ -353,6 +437,6 @@ def discard(connection: Connected) -> None:
     force_close()
 
 
-def socket_of(connection: Connected) -> socket.socket | None:
+def socket_of(connection: Connected) -> Wire | None:
     """The library's socket, from which we read events ourselves."""
-    return cast("socket.socket | None", cast("Any", connection)._sock)
+    return cast("Wire | None", cast("Any", connection)._sock)

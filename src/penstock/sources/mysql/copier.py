@@ -13,15 +13,15 @@ from typing import Final, NamedTuple
 
 from penstock.errors import UndecodableError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, SchemaEvent
-from penstock.sources.mysql.binlog import Event, Gtid
-from penstock.sources.mysql.chunks import (
-    ChunkReader,
-    Moment,
-    NotNowError,
-    Opened,
-    Portion,
-    is_told,
+from penstock.sources.mysql.binlog import (
+    Event,
+    EventType,
+    Gtid,
+    begun,
+    ends_or_prepares_xa,
+    gtid_of,
 )
+from penstock.sources.mysql.chunks import ChunkReader, Opened, Portion
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.copying import (
     Copying,
@@ -34,13 +34,17 @@ from penstock.sources.mysql.copying import (
     with_tables,
 )
 from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.late import Late
+from penstock.sources.mysql.moments import KnownXas, Moment, NotNowError
 from penstock.sources.mysql.places import Reach
-from penstock.sources.mysql.positions import MysqlPosition, parse_gtids
-from penstock.sources.mysql.rows import UnreadableTableError
+from penstock.sources.mysql.positions import MysqlPosition
+from penstock.sources.mysql.row_readers import UnreadableTableError
 from penstock.sources.mysql.selecting import Selection
 
 OPEN_SECONDS_MAX: Final = 1.0
 """How long a table that does not divide is kept open for the stream to get there."""
+DOUBTED_MAX: Final = 100_000
+"""So many rows of a table that does not divide may change between the two marks of its reading."""
 _POLL_SECONDS: Final = 0.1
 _AGAIN_SECONDS: Final = 0.02
 _AGAIN_SECONDS_MAX: Final = 1.0
@@ -69,7 +73,21 @@ class _Held:
         self.then: Copying | None = None
         """The copy behind the chunk; None: of a table that does not divide, and is still open,"""
         self.since = 0.0
-        """since when."""
+        """since when;"""
+        self.doubted: set[bytes] = set()
+        """and the keys of rows that the stream told, which what is read may be older than."""
+
+    def tells(self, event: ChangeEvent) -> bool:
+        """Take what the stream tells of a row of the table; whether what is held is of use yet."""
+        if not self.opened.doubts(str(event.transaction)):
+            return True
+        key = bytes(event.key)
+        if self.then is None:
+            self.doubted.add(key)
+            return len(self.doubted) <= DOUBTED_MAX and not event.unchanged
+        # Of what it lacks, only the row that is held may be known.
+        row = self.rows.pop(key, None)
+        return row is None or not event.unchanged
 
 
 class Copier:
@@ -91,6 +109,7 @@ class Copier:
         self._held: _Held | None = None
         self._again_at = 0.0
         self._again_seconds = _AGAIN_SECONDS
+        self._late = Late(source)
         self._not_before: Moment | None = None
         """No table that does not divide is opened before the stream was read up to here."""
 
@@ -111,9 +130,21 @@ class Copier:
 
     # --- what the session tells ------------------------------------------------------------------
 
-    def passed(self, event: Event) -> None:
-        """The stream has read this event."""
+    def passed(self, event: Event, data: bytes) -> None:
+        """The stream has read this event, which came as `data`."""
         self._reach.passed(event)
+        if event.type == EventType.GTID and ends_or_prepares_xa(event.body):
+            said = begun(event.body)
+            self._reader.xas.passed(said.xid, gtid_of(said, data), prepares=said.xa_prepared)
+
+    def lost(self) -> None:
+        """The stream goes on behind what nobody has read."""
+        self._reader.xas = KnownXas()
+
+    @property
+    def holds(self) -> bool:
+        """Whether something is held, so that the stream may have to stop."""
+        return self._held is not None
 
     def told(self, item: Commit | Fragment) -> None:
         """The stream says this."""
@@ -123,24 +154,28 @@ class Copier:
         name = held.opened.name
         for event in item.events:
             if isinstance(event, ChangeEvent):
-                of_held = (event.database, event.collection) == name
-                if not held.opened.exact and of_held and event.unchanged:
-                    # It lacks what only the row that is held has: that is read again, later.
+                if (event.database, event.collection) == name and not held.tells(event):
+                    # It is read again, once the stream has told what is in doubt.
+                    self._not_before = held.moment
+                    self._waits(name, "rows that were read of it changed meanwhile")
                     self._drop()
                     return
-                if not held.opened.exact and (event.database, event.collection) == name:
-                    held.rows.pop(bytes(event.key), None)
             elif isinstance(event, SchemaEvent) and (
                 event.database == name[0] and event.collection in {"", name[1]}
             ):
+                self._waits(name, "it was altered meanwhile")
                 self._drop()
                 return
 
-    def stops(self, gtid: Gtid) -> bool:
-        """Whether what is held belongs before this transaction, the stream's next."""
+    def stops(self, gtid: Gtid | None) -> bool:
+        """Whether what is held belongs before this transaction, the stream's next.
+
+        None: one of MySQL's, behind which no place is known by its name.
+        """
         held = self._held
         if held is not None and not held.due:
-            held.due = gtid == held.moment.behind or self._reach.is_at(held.moment.place)
+            named = gtid is not None and gtid == held.moment.behind
+            held.due = named or self._reach.is_at(held.moment.place)
         return held is not None and held.due
 
     # --- what is copied --------------------------------------------------------------------------
@@ -164,8 +199,11 @@ class Copier:
         """A copy of all that is captured, and there, now."""
         return whole_copy(self._reader.tables(), seconds=self.seconds())
 
-    def next(self, position: MysqlPosition) -> Next | None:
+    def next(self, position: MysqlPosition, *, comes_again: bool = False) -> Next | None:
         """What to say at `position`, where the stream stands; None: nothing yet.
+
+        No rows are read while the stream `comes_again` to where it stood: which XA transactions
+        ended before is not known yet.
 
         Raises UndecodableError for a table or a row that has no exact form.
         """
@@ -181,21 +219,25 @@ class Copier:
         if not copying.pending:
             return self._said("snapshot_completed", position, copying, None)
         try:
-            return self._rows(position, copying)
-        except NotNowError:
+            return self._rows(position, copying, comes_again=comes_again)
+        except NotNowError as error:
             self._drop()
+            self._waits(copying.pending[0], str(error))
             self._again_at = self._clock() + self._again_seconds
             self._again_seconds = min(2 * self._again_seconds, _AGAIN_SECONDS_MAX)
             return None
         except (UnreadableTableError, UnicodeDecodeError, ValueError) as error:
             raise self._undecodable(copying, error) from error
 
-    def _rows(self, position: MysqlPosition, copying: Copying) -> Next | None:
+    def _rows(self, position: MysqlPosition, copying: Copying, *, comes_again: bool) -> Next | None:
         held = self._held
         if held is not None and held.copying != copying:
             self._drop()
             held = None
         if held is None:
+            if comes_again:
+                self._waits(copying.pending[0], "the stream is read again to where it stood")
+                return None
             held = self._opened(position, copying)
             if held is None:
                 return None
@@ -205,8 +247,13 @@ class Copier:
             return self._told_rows(held)
         if held.then is None and self._clock() - held.since > OPEN_SECONDS_MAX:
             self._not_before = held.moment
+            self._waits(copying.pending[0], "it has no key, and the stream is too far behind it")
             self._drop()
         return None
+
+    def _waits(self, table: Name, why: str) -> None:
+        """Nothing could be told of it."""
+        self._late.said(".".join(table), why, self._clock())
 
     def _opened(self, position: MysqlPosition, copying: Copying) -> _Held | None:
         """Read the next chunk, or open the next table; None: not now."""
@@ -216,8 +263,7 @@ class Copier:
         if before is not None and not self._reach.is_at(before.place):
             return None
         self._not_before = None
-        told = parse_gtids(position.gtids)
-        opened = self._reader.open(copying.pending[0], told)
+        opened = self._reader.open(copying.pending[0], position.told())
         held = self._held = _Held(copying, opened)
         selection = opened.selection
         if selection is None:
@@ -228,7 +274,7 @@ class Copier:
             held.since = self._clock()
         if held.then is not None:
             self._reader.close()
-        held.due = all(is_told(gtid, told) for gtid in held.moment.gtids.values())
+        held.due = held.moment.is_told
         if not held.due and self._reach.place is None and held.moment.behind is None:
             # Nobody could tell when the stream is there. It has more to say, and then it is known.
             self._drop()
@@ -247,6 +293,7 @@ class Copier:
         held.then = read(copying, len(events), after=after, key=shape, last=portion.last)
 
     def _told_rows(self, held: _Held) -> Next:
+        self._late.read()
         if held.then is not None:
             self._held = None
             return Next(tuple(held.rows.values()), held.then)
@@ -257,7 +304,7 @@ class Copier:
         held.copying = read(held.copying, len(events), after=None, key="", last=portion.last)
         if portion.last:
             self._drop()
-        return Next(events, held.copying)
+        return Next([one for one in events if bytes(one.key) not in held.doubted], held.copying)
 
     def _events(
         self, copying: Copying, selection: Selection, portion: Portion

@@ -8,7 +8,9 @@ chunk was not there when its chunk was read, or came to its key later, which the
 
 A table is copied in the order of its key, chunk by chunk, under the name that it has then: a rename
 takes what is left of it along. Where rows changed and the stream does not say how (a gap of the
-table), it is copied again; where that is so of any table, another copy begins.
+table), it is copied again; where that is so of any table, another copy begins. An XA transaction
+that was prepared before the beginning is such: its rows were in no snapshot, and come with its
+commit unsaid.
 """
 
 from collections.abc import Collection, Sequence
@@ -161,7 +163,8 @@ class Policy(Struct, frozen=True):
     """What is copied by itself, while there is no copy."""
 
     new: bool = False
-    """Tables that come into what is captured with rows that were never told."""
+    """Rows that were never told, and come into what is captured: of tables that are renamed into
+    it, and of XA transactions that were prepared before the beginning."""
     lost: bool = False
     """Tables whose rows changed without a word."""
 
@@ -169,24 +172,62 @@ class Policy(Struct, frozen=True):
 NOTHING: Final = Policy()
 
 
+class RowsUnknown(Struct, frozen=True):
+    """What was committed are rows of any tables that were never told, and nobody can read now."""
+
+
+Effect = statements.Effect | RowsUnknown
+
+
+class Effects:
+    """What the statements of one transaction did to tables, in their order."""
+
+    def __init__(self, policy: Policy, scope: Scope) -> None:
+        self._policy = policy
+        self._scope = scope
+        self._told: list[Effect] = []
+
+    def add(self, *effects: Effect) -> None:
+        """One did this."""
+        self._told += effects
+
+    def forget(self) -> None:
+        """The transaction is over."""
+        self._told.clear()
+
+    def behind(self, copying: Copying | None, snapshot: str, seconds: int) -> Copying | None:
+        """The copy behind the transaction: as `after_statement`."""
+        if not self._told and copying is None:
+            return None
+        return after_statement(
+            copying,
+            self._told,
+            scope=self._scope,
+            policy=self._policy,
+            snapshot=snapshot,
+            seconds=seconds,
+        )
+
+
 def after_statement(
     copying: Copying | None,
-    effects: Sequence[statements.Effect],
+    effects: Sequence[Effect],
     *,
     scope: Scope,
     policy: Policy,
     snapshot: str,
     seconds: int,
 ) -> Copying | None:
-    """The copy behind a statement that did this to tables, in this order.
+    """The copy behind a transaction that did this to tables, in this order.
 
     A copy that begins here has the name `snapshot`, so that it has the same one whenever the
     statement is read again.
     """
     for effect in effects:
-        if isinstance(effect, statements.Unclear):
+        if isinstance(effect, statements.Unclear | RowsUnknown):
             copying = begun_anew(copying)
-            if policy.lost:
+            never_told = isinstance(effect, RowsUnknown)
+            if policy.lost or (policy.new and never_told):
                 copying = everything(seconds=seconds)
             continue
         again: Name | None = None

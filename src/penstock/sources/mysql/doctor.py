@@ -1,6 +1,7 @@
 """Whether a server can be captured, and what to do where it cannot."""
 
 import asyncio
+import contextlib
 import ssl
 
 import pymysql
@@ -9,10 +10,10 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import (
-    NO_COPIES,
     Connected,
     Facts,
     ask,
+    binlog_end,
     cascading,
     connect,
     discard,
@@ -24,7 +25,8 @@ from penstock.sources.mysql.connection import (
     translated,
 )
 from penstock.sources.mysql.described import described, forbidden, idle
-from penstock.sources.mysql.holdings import holdings
+from penstock.sources.mysql.holdings import flavour_of, holdings
+from penstock.sources.mysql.moments import no_copies
 from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
 
@@ -61,9 +63,6 @@ def _looked(name: str, config: MysqlSourceConfig, position: str | None) -> list[
         found = facts(connection)
         checks.append(Check(name="connection", ok=True, detail=f"reached {found.version}"))
         checks += _settings(found, partial_rows=config.on_partial_rows == "decode")
-        if not found.is_mariadb and "snapshot" in (config.start, config.on_position_lost):
-            why, remedy = NO_COPIES
-            checks.append(Check(name="copies", ok=False, detail=why, fix=remedy))
         if found.log_bin:
             checks += _examine(name, config, connection, found, position)
     except PenstockError as error:
@@ -116,7 +115,7 @@ def _without_gtids(found: Facts) -> Check:
         name="gtids",
         ok=False,
         detail=f"gtid_mode is {found.gtid_mode}: a position is a binlog's file and a place in it, "
-        f"so capture can go on at no other server, and stops at XA transactions",
+        f"so capture can go on at no other server",
         fix=" ".join(f"SET GLOBAL {step};" for step in steps)
         + " in this order, each when all replicas and this source have followed, and in the "
         "server's file too. A source that has a position keeps to files: go on with a new one",
@@ -136,12 +135,50 @@ def _examine(
     if position is not None:
         checks.append(_position(position, connection, found))
     texts = _texts(connection)
+    if config.copies:
+        checks.append(_copies(connection, found, position))
     if config.origin_rules.wants_text:
         checks.append(_statements(*texts))
     if config.on_partial_rows == "decode":
         checks += _partial_rows(*texts)
+    if config.semi_sync:
+        checks.append(_semi_sync(connection, found))
     checks.append(_privileges(name, config, found, oldest))
     return checks
+
+
+def _copies(connection: Connected, found: Facts, position: str | None) -> Check:
+    flavour = flavour_of(found)
+    with contextlib.suppress(PenstockError):  # that is a check of its own
+        flavour = flavour if position is None else parse_position(position).flavour
+    obstacle = no_copies(connection, flavour)
+    if obstacle is not None:
+        why, remedy = obstacle
+        return Check(name="copies", ok=False, detail=why, fix=remedy)
+    if not found.is_mariadb:
+        binlog_end(connection)  # raises where the grant is missing
+    return Check(name="copies", ok=True, detail="the server says what a snapshot has")
+
+
+def _semi_sync(connection: Connected, found: Facts) -> Check:
+    if found.semi_sync == "ON":
+        counts = ask(connection, "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync%_clients'")
+        there = str(counts[0][1]) if counts else "0"
+        detail = f"enabled; {there} semi-synchronous replicas are connected now"
+        return Check(name="semi-sync", ok=True, detail=detail)
+    if found.is_mariadb:
+        fix = "SET GLOBAL rpl_semi_sync_master_enabled = ON"
+    else:
+        install = "INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'; "
+        fix = (install if not found.semi_sync else "") + (
+            "SET GLOBAL rpl_semi_sync_source_enabled = ON"
+        )
+    return Check(
+        name="semi-sync",
+        ok=False,
+        detail="semi_sync is set, and the server's commits wait for nobody",
+        fix=f"{fix}, in the server's file too; or semi_sync = false",
+    )
 
 
 def _texts(connection: Connected) -> tuple[str, str]:
@@ -300,7 +337,7 @@ def _position(text: str, connection: Connected, found: Facts) -> Check:
     except PenstockError as error:
         return Check(name="position", ok=False, detail=str(error), fix="see the detail")
     ours, theirs = known.told(), holdings(connection, found, known.flavour)
-    gone = ours.purged(theirs.before)
+    gone = known.needed().purged(theirs.before)
     strange = ours.unknown(theirs.logged)
     if gone is None and strange is None:
         return Check(name="position", ok=True, detail=f"the server holds all after {known.gtids}")

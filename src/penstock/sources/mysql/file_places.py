@@ -35,6 +35,10 @@ class FilePlace:
         """As a position has it."""
         return f"{self.file}:{self.offset}"
 
+    def is_before(self, other: "FilePlace") -> bool:
+        """Whether another place of the same binlogs is behind this one."""
+        return (_number(self.file), self.offset) < (_number(other.file), other.offset)
+
     def purged(self, before: str) -> str | None:
         """What is lost: our file, if it is older than the server's oldest; None if it is not (S7).
 

@@ -106,6 +106,14 @@ class GtidSet:
                     return _name(source, max(first, end + 1))
         return None
 
+    def has(self, name: str) -> bool:
+        """Whether the transaction `uuid:7` or `uuid:tag:7` is in it. Raises ValueError."""
+        who, _, number = name.rpartition(":")
+        uuid, _, tag = who.partition(":")
+        ours = self._intervals.get((uuid, tag), [])
+        at = bisect_right(ours, int(number), key=lambda one: one[0])
+        return bool(at) and ours[at - 1][1] >= int(number)
+
     def purged(self, before: str) -> str | None:
         """A transaction that we lack and the server does not hold any more; None if none is (S7).
 

@@ -35,7 +35,8 @@ def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition
     """As `Retains.seconds_to_loss`; blocks.
 
     From when the oldest binlog was begun to the last transaction before the position, or to now
-    where the server has no newer one. None while no binlog was ever purged.
+    where the server has no newer one; or to the oldest XA transaction that is still prepared. None
+    while no binlog was ever purged.
     """
     connection = connect(source, config, read_seconds=config.connect_timeout)
     try:
@@ -46,10 +47,10 @@ def seconds_to_loss(source: str, config: MysqlSourceConfig, known: MysqlPosition
         ours, theirs = known.told(), holdings(connection, found, known.flavour)
         if not theirs.before:
             return None
-        if ours.purged(theirs.before) is not None:
+        if known.needed().purged(theirs.before) is not None:
             return 0.0
-        until = known.at
-        if ours.text() == told(known.flavour, theirs.end).text():
+        until = known.since_at or known.at
+        if not known.since_at and ours.text() == told(known.flavour, theirs.end).text():
             ((now,),) = ask(connection, "SELECT UNIX_TIMESTAMP()")
             until = int(now)
         elif not until:
@@ -129,6 +130,12 @@ def _first_transaction(stream: BinlogStream) -> tuple[str, int] | None:
                 return None
 
 
+def _and_prepared(known: MysqlPosition, before: str) -> str:
+    if known.told().purged(before) is not None:
+        return ""
+    return ", and with them the rows of an XA transaction that was prepared there"
+
+
 def lost(
     source: str,
     config: MysqlSourceConfig,
@@ -163,9 +170,10 @@ def lost(
                 found=f"{server}, which never had it",
             )
         return f"the server was reset: it has no transaction {strange}"
-    gone = ours.purged(theirs.before)
+    gone = known.needed().purged(theirs.before)
     if gone is not None:
-        return f"the server has purged its binlogs up to {gone}"
+        and_rows = _and_prepared(known, theirs.before)
+        return f"the server has purged its binlogs up to {gone}{and_rows}"
     if server != known.server:
         logger.warning(
             "another server has our transactions, and is gone on from",

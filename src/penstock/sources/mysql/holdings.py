@@ -2,21 +2,16 @@
 
 from typing import NamedTuple
 
-import pymysql
-
 from penstock.sources.mysql.connection import (
     Connected,
     Facts,
-    ask,
+    binlog_end,
     binlogs,
-    code_of,
     gtids_before,
     oldest_binlog,
 )
 from penstock.sources.mysql.file_places import BEGINNING
 from penstock.sources.mysql.positions import Flavour
-
-_NO_SUCH_SYNTAX = 1064
 
 
 class Holdings(NamedTuple):
@@ -45,18 +40,6 @@ def holdings(connection: Connected, found: Facts, flavour: Flavour) -> Holdings:
         return Holdings(found.gtid_end, found.gtid_logged, before)
     if flavour == "mysql":
         return Holdings(found.gtid_end, found.gtid_logged, found.gtid_purged)
-    end = _end_of_files(connection)
-    oldest = next(iter(binlogs(connection)), end.rpartition(":")[0])
-    return Holdings(end, end, f"{oldest}:{BEGINNING}")
-
-
-def _end_of_files(connection: Connected) -> str:
-    """Where the binlogs end, which is always between two transactions."""
-    try:
-        rows = ask(connection, "SHOW BINARY LOG STATUS")
-    except pymysql.MySQLError as error:
-        if code_of(error) != _NO_SUCH_SYNTAX:
-            raise
-        rows = ask(connection, "SHOW MASTER STATUS")  # before 8.2
-    file, offset, *_ = rows[0]
-    return f"{file}:{offset}"
+    file, offset = binlog_end(connection)
+    oldest = next(iter(binlogs(connection)), file)
+    return Holdings(f"{file}:{offset}", f"{file}:{offset}", f"{oldest}:{BEGINNING}")

@@ -10,10 +10,11 @@ and no trigger or function may write to a table that its statement uses.
 Source: the MariaDB documentation, "Annotate_rows_log_event".
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from penstock.sources.mysql import statements
-from penstock.sources.mysql.rows import Change, UnreadableTableError
+from penstock.sources.mysql.row_readers import UnreadableTableError
+from penstock.sources.mysql.rows import Changes
 from penstock.sources.mysql.tables import Table, named
 
 _TEXT_BYTES = 64 << 10
@@ -37,13 +38,10 @@ class Images:
         """The statement ended, or its transaction."""
         self._statement = None
 
-    def check(self, rows: Sequence[Change], table: Table, mapped: Iterable[bytes]) -> None:
+    def check(self, found: Changes, table: Table, mapped: Iterable[bytes]) -> None:
         """Raise UnreadableTableError for rows of one event that lack columns, if that is not
         allowed or they may be of a REPLACE. `mapped` are the transaction's tables, by TABLE_MAP."""
-        if not rows:
-            return
-        row = rows[0]  # an event's images say of all its rows what they lack
-        if row.sent is None and not row.before_lacks:
+        if not found.lack or not found.rows:
             return
         name = f"{table.database}.{table.name}"
         if not self.allowed:
@@ -51,7 +49,7 @@ class Images:
                 f"rows of {name} that lack columns: binlog_row_image is not FULL (on_partial_rows "
                 f"= 'decode' has them told without those)"
             )
-        if row.before is None or row.sent is None:
+        if found.rows[0][0] is None or found.sent is None:
             return
         names = {named(bytes(6) + body) for body in mapped}
         homonyms = [one for one in names if one[1] == table.name]

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 from msgspec import structs
 
 from penstock.sources.mysql.copying import begun_anew, everything
-from penstock.sources.mysql.positions import MysqlPosition
+from penstock.sources.mysql.positions import MysqlPosition, version_of
 
 
 class Loss(NamedTuple):
@@ -45,5 +45,8 @@ def loss_of(
         gap_said=False,
         copying=copying,
         shapes=(),
+        since=None,
+        since_at=0,
+        version=version_of(known.flavour, None),
     )
     return Loss(dict(said), position, halts=False)

@@ -6,6 +6,8 @@ A table is compiled for each TABLE_MAP that differs, by its bytes, and only if s
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from msgspec import structs
+
 from penstock.sources.mysql.binlog import Event, MalformedEventError
 from penstock.sources.mysql.rows import CompiledTable, refers_to
 from penstock.sources.mysql.scope import Scope
@@ -21,7 +23,7 @@ _NOBODY: Final = max(_NO_TABLE).to_bytes(6, "little")
 
 def of_no_table(event: Event) -> Event:
     """What is left of a ROWS event that nobody captures: that its statement ends."""
-    return event._replace(body=_NOBODY + event.body[6:8])
+    return structs.replace(event, body=_NOBODY + event.body[6:8])
 
 
 class MappedTables:
@@ -60,9 +62,13 @@ class MappedTables:
         return which in _NO_TABLE and which not in self._numbered
 
     def of(self, body: bytes) -> CompiledTable | None:
-        """The table of a ROWS event; None if nobody captures it. Raises MalformedEventError."""
-        mapped = self._numbered.get(refers_to(body))
+        """The table of a ROWS event; None if nobody captures it, or the event only says that a
+        statement ends. Raises MalformedEventError."""
+        which = refers_to(body)
+        mapped = self._numbered.get(which)
         if mapped is None:
+            if which in _NO_TABLE:
+                return None
             raise MalformedEventError("rows of a table that was not described")
         known = self._known.get(mapped)
         if known is None:

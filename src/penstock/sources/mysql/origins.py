@@ -68,6 +68,9 @@ class OriginRules(Struct, frozen=True, kw_only=True):
         return None
 
 
+DEFAULT_RULES: Final = OriginRules()
+
+
 def origin_rules(
     *, statements: Statements, bytes_max: int, actor: str | None, hides_columns: bool
 ) -> OriginRules:

@@ -10,13 +10,8 @@ from msgspec import structs
 
 from penstock.sources.mysql.binlog import MalformedEventError, lenenc
 from penstock.sources.mysql.json_diffs import JSON_DIFFS, JsonDiffs
-from penstock.sources.mysql.rows import (
-    Change,
-    CompiledTable,
-    Document,
-    RowReader,
-    UnreadableTableError,
-)
+from penstock.sources.mysql.row_readers import Document, RowReader, UnreadableTableError
+from penstock.sources.mysql.rows import Change, Changes, CompiledTable
 from penstock.sources.mysql.tables import ColumnType, Table
 
 _PARTIAL_JSON = 0x01
@@ -24,7 +19,7 @@ _PARTIAL_JSON = 0x01
 
 def partial_changes(
     body: bytes, compiled: CompiledTable, compile_table: Callable[[Table], CompiledTable]
-) -> list[Change]:
+) -> Changes:
     """The rows of the event, in order, with whole values.
 
     Raises MalformedEventError for what does not fit the table, and UnreadableTableError for rows
@@ -65,12 +60,12 @@ def partial_changes(
             after, at = readers[flags](body, at)
             if flags:
                 after = _applied(before, after)
-            found.append(Change(compiled.ruled(before), compiled.ruled(after)))
+            found.append((compiled.ruled(before), compiled.ruled(after)))
     except (struct.error, IndexError, OverflowError) as error:
         raise MalformedEventError("rows that end too early") from error
     if at != len(body):
         raise MalformedEventError("rows that end too early")
-    return found
+    return Changes(found)
 
 
 def _with_changes(table: Table, flags: int) -> Table:

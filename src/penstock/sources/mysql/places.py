@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from penstock.sources.mysql.binlog import Event, EventType, MalformedEventError, rotation
 
+_ROTATE: Final = int(EventType.ROTATE)
 OFFSETS: Final = 1 << 32
 """How many places an event can tell apart."""
 
@@ -33,27 +34,30 @@ class Reach:
 
     def __init__(self) -> None:
         self._number: int | None = None
-        self._place: Place | None = None
+        self._offset: int | None = None
 
     @property
     def place(self) -> Place | None:
         """None as long as no event has told."""
-        return self._place
+        if self._number is None or self._offset is None:
+            return None
+        return Place(self._number, self._offset)
 
     def passed(self, event: Event) -> None:
         """Take the next event of the stream."""
-        if event.type == EventType.ROTATE:
+        if event.type == _ROTATE:
             said = rotation(event.body)
             place = Place.of(said.file, said.position)
             if event.end:
-                self._place = place
+                self._offset = place.offset
             elif place.number != self._number:
                 # What a server sends first of all only names the file, from its beginning.
-                self._place = None
+                self._offset = None
             self._number = place.number
         elif event.end and self._number is not None:
-            self._place = Place(self._number, event.end)
+            self._offset = event.end
 
     def is_at(self, place: Place) -> bool:
         """Whether everything before `place` was read."""
-        return self._place is not None and self._place >= place
+        ours = self.place
+        return ours is not None and ours >= place

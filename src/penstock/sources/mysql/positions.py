@@ -24,7 +24,13 @@ from penstock.sources.mysql.shapes import Shape
 Flavour = Literal["mariadb", "mysql", "mysql_files"]
 """How a place is said: the last GTID of each domain; a set of GTIDs; a file, and a place in it."""
 _VERSIONS: Final[dict[Flavour, int]] = {"mariadb": 1, "mysql": 2, "mysql_files": 2}
-"""Of a position's text: 2 came with MySQL's, which who knows only 1 must not take for MariaDB's."""
+"""Of a position's text: 2 came with MySQL's, which who knows only 1 must not take for MariaDB's,
+and 3 with `since`."""
+
+
+def version_of(flavour: Flavour, since: str | None) -> int:
+    """Of a position: the first that has all that is said."""
+    return _VERSIONS[flavour] if since is None else 3
 
 
 class Server(Struct, frozen=True, omit_defaults=True):
@@ -62,6 +68,11 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
     """What is known here of tables that their TABLE_MAP does not say (record 0022)."""
     copying: Copying | None = None
     """How far a copy is."""
+    since: str | None = None
+    """Where the server must begin to send, for the oldest XA transaction that is prepared; None
+    where none is, or a set of GTIDs leaves it out. Empty: it is the first of all."""
+    since_at: int = 0
+    """Unix seconds of its prepare."""
     version: int = field(default=1, name="v")
 
     def text(self) -> str:
@@ -72,18 +83,23 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
         """The transactions that are behind it."""
         return told(self.flavour, self.gtids)
 
+    def needed(self) -> "Told":
+        """The transactions that the server need not have any more."""
+        return told(self.flavour, self.gtids if self.since is None else self.since)
+
 
 def parse_position(text: str) -> MysqlPosition:
     """The place that `text` says. Raises ConfigError for what this version did not write."""
     try:
         position = _DECODER.decode(text)
         position.told()
+        position.needed()
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(
             f"not a position of a MySQL source ({error}). Nothing was captured. If the source's "
             f"name belonged to another kind of source before, give this one a name of its own."
         ) from error
-    if position.version != _VERSIONS[position.flavour]:
+    if position.version != version_of(position.flavour, position.since):
         raise ConfigError(
             f"this position is of version {position.version}, written by a newer Penstock; "
             f"nothing was captured. Run that version."
@@ -163,25 +179,33 @@ class Domains:
     """The last transaction of each of MariaDB's domains; grows."""
 
     def __init__(self, gtids: dict[int, Gtid]) -> None:
-        self._gtids = gtids
+        self._names = {domain: str(gtid) for domain, gtid in gtids.items()}
 
     def add(self, name: str) -> None:
         """Take a transaction in, the next of its domain."""
+        self._names[int(name[: name.index("-")])] = name
+
+    def has(self, name: str) -> bool:
+        """Whether a transaction is among those up to the last ones."""
         gtid = Gtid.parse(name)
-        self._gtids[gtid.domain] = gtid
+        last = self._names.get(gtid.domain)
+        return last is not None and Gtid.parse(last).sequence >= gtid.sequence
 
     def text(self) -> str:
         """As the server writes them."""
-        return gtids_text(self._gtids.values())
+        names = self._names
+        if len(names) == 1:
+            return next(iter(names.values()))
+        return ",".join(names[domain] for domain in sorted(names))
 
     def purged(self, before: str) -> str | None:
         """As the function `purged`, of a server's lists."""
-        gone = purged(self._gtids, parse_gtids(before))
+        gone = purged(parse_gtids(self.text()), parse_gtids(before))
         return None if gone is None else str(gone)
 
     def unknown(self, logged: str) -> str | None:
         """As the function `unknown`, of a server's lists."""
-        strange = unknown(self._gtids, all_gtids(logged))
+        strange = unknown(parse_gtids(self.text()), all_gtids(logged))
         return None if strange is None else str(strange)
 
 

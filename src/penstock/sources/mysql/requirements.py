@@ -4,27 +4,41 @@ import structlog
 
 from penstock.errors import ConfigError
 from penstock.sources.mysql.config import MysqlSourceConfig
-from penstock.sources.mysql.connection import NO_COPIES, Connected, Facts, cascading, obstacles
+from penstock.sources.mysql.connection import Connected, Facts, cascading, obstacles
 from penstock.sources.mysql.described import described, forbidden
+from penstock.sources.mysql.moments import no_copies
+from penstock.sources.mysql.positions import Flavour
 
 logger = structlog.get_logger(__name__)
 
 
 def require(
-    source: str, config: MysqlSourceConfig, found: Facts, asking: Connected, *, warns: bool
+    source: str,
+    config: MysqlSourceConfig,
+    found: Facts,
+    asking: Connected,
+    *,
+    flavour: Flavour,
 ) -> None:
-    """Raise ConfigError where a server cannot be captured by this configuration.
-
-    With `warns`, what is missed and may be is said once more.
-    """
+    """Raise ConfigError where a server cannot be captured by this configuration, whatever its
+    tables are. `flavour` is how its places are said."""
     unfit = obstacles(found, partial_rows=config.on_partial_rows == "decode")
-    if not found.is_mariadb and "snapshot" in (config.start, config.on_position_lost):
-        unfit.append(NO_COPIES)
+    if not unfit and config.copies and (obstacle := no_copies(asking, flavour)) is not None:
+        unfit.append(obstacle)
     if unfit:
         why, remedy = unfit[0]
         raise ConfigError(
             f"{source}: {why}. Nothing was captured, and nothing was skipped. What to do: {remedy}."
         )
+
+
+def require_tables(
+    source: str, config: MysqlSourceConfig, asking: Connected, *, warns: bool
+) -> None:
+    """Raise ConfigError where the captured tables cannot be captured by this configuration.
+
+    With `warns`, what is missed and may be is said once more.
+    """
     require_logged(source, config, asking, warns=warns)
     _require_columns(source, config, asking)
 

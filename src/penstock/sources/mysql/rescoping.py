@@ -34,7 +34,11 @@ def rescoped(
     before, after = position.scope, config.scope
     if before == after:
         return [], position
-    there = asking.again(lambda by: tables(by, Scope()))
+    # A statement may wait for the stream that begins here, and has its table locked. For its name
+    # alone nobody has to wait: MariaDB lists it, with a warning of what else it cannot say.
+    unheard: list[Name] | None = None
+    names = asking.unless_locked(lambda by: tables(by, Scope()), unheard)
+    there = asking.again(lambda by: tables(by, Scope())) if names is None else names
     added = [one for one in there if one in after and one not in before]
     removed = [one for one in there if one in before and one not in after]
     anew: list[Name] = []

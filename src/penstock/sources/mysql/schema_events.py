@@ -65,15 +65,16 @@ class StatementTeller:
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             clear = named or isinstance(effect, statements.RowsAsStatement)
             done.append(effect if clear else statements.Unclear())
-            events += self._told(done[-1], text, place)
+            events += self._told(done[-1], text, place, session=database)
             shapes.alter(done[-1], dict([after] if after and named else []))
             if not named:
                 break
         place.origin.ends()
         return events, done
 
-    def _told(self, effect: Effect, text: str, place: Place) -> Sequence[AnyEvent]:
-        """The events of one effect of a statement, whose text this is."""
+    def _told(self, effect: Effect, text: str, place: Place, *, session: str) -> Sequence[AnyEvent]:
+        """The events of one effect of a statement, whose text this is, and in which a name without
+        its database is in that of its `session`."""
         scope, facts = self._scope, self._facts(text)
         if isinstance(effect, statements.RowsAsStatement):
             raise MalformedEventError(
@@ -97,6 +98,8 @@ class StatementTeller:
         }[type(effect)]
         if isinstance(effect, statements.Emptied):
             facts["truncated"] = "true"
+        if facts and session and session != effect.table[0]:
+            facts["sessionDatabase"] = session
         return [self._teller.schema(word, effect.table, place, facts) for word in words]
 
     def _renamed(

@@ -20,13 +20,9 @@ from penstock import extjson
 from penstock.sources.mysql.binlog import MalformedEventError
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
-from penstock.sources.mysql.rows import (
-    CompiledTable,
-    Document,
-    RowReader,
-    UnreadableTableError,
-    as_it_is,
-)
+from penstock.sources.mysql.json_texts import json_of_text, kinds_of
+from penstock.sources.mysql.row_readers import Document, RowReader, UnreadableTableError
+from penstock.sources.mysql.rows import CompiledTable, as_it_is
 from penstock.sources.mysql.tables import Column, ColumnType, Table
 from penstock.sources.mysql.values import geometry, instant
 
@@ -113,11 +109,13 @@ _BYTES: Final = {
     "blob": ColumnType.BLOB,
     "mediumblob": ColumnType.BLOB,
     "longblob": ColumnType.BLOB,
+    # A MariaDB keeps and logs it as VARBINARY; a MySQL's is told alike.
+    "vector": ColumnType.VARCHAR,
 }
 _FIXED_BYTES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 _GEOMETRIES: Final = frozenset(
     {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"}
-    | {"multipolygon", "geometrycollection"}
+    | {"multipolygon", "geometrycollection", "geomcollection"}
 )
 _OTHERS: Final = {
     "bit": ColumnType.BIT,
@@ -130,6 +128,7 @@ _OTHERS: Final = {
     "timestamp": ColumnType.TIMESTAMP2,
     "enum": ColumnType.ENUM,
     "set": ColumnType.SET,
+    "json": ColumnType.JSON,
     **dict.fromkeys(_FIXED_BYTES, ColumnType.STRING),
     **dict.fromkeys(_GEOMETRIES, ColumnType.GEOMETRY),
 }
@@ -158,6 +157,9 @@ class Selection:
         self._values = [
             (column.name, convert) for column, (_, convert) in zip(told, asked, strict=True)
         ]
+        jsons = [column.name for column in told if column.type == "json"]
+        self._kinds = [(name, kinds_of(name_of(name))) for name in jsons]
+        """Of MySQL's JSON: what its text does not say, asked for behind the values."""
         known = {column.name: column for column in definition.columns}
         # A place in a key is kept as it is, which one that is hashed must not be.
         hidden = ruled is not None and ruled.changes(key)
@@ -170,7 +172,8 @@ class Selection:
     def statement(self, after: Sequence[str] | None, limit: int | None) -> str:
         """The SELECT of rows behind the key `after`, all or so many; with `limit`, in its order."""
         definition = self.definition
-        asked = [*self._expressions, *(_place(column) for column in self._key)]
+        kinds = (expression for _, expression in self._kinds)
+        asked = [*self._expressions, *kinds, *(_place(column) for column in self._key)]
         parts = [f"SELECT {', '.join(asked) or '1'} FROM {quoted(definition.table)}"]  # noqa: S608 - all quoted
         if definition.versioned:
             parts.append("FOR SYSTEM_TIME ALL")
@@ -194,16 +197,19 @@ class Selection:
 
     def document(self, row: Sequence[Any]) -> Document:
         """The document of a row. Raises ValueError for a value that has no exact form."""
-        return self._ruled(
-            {
-                name: None if value is None else convert(value)
-                for (name, convert), value in zip(self._values, row, strict=False)
-            }
-        )
+        document: Document = {
+            name: None if value is None else convert(value)
+            for (name, convert), value in zip(self._values, row, strict=False)
+        }
+        for at, (name, _) in enumerate(self._kinds, len(self._values)):
+            text = document[name]
+            if text is not None:
+                document[name] = json_of_text(text, row[at])
+        return self._ruled(document)
 
     def place(self, row: Sequence[Any]) -> tuple[str, ...]:
         """The key of a row, as `statement` takes it."""
-        return tuple(str(value) for value in row[len(self._values) :])
+        return tuple(str(value) for value in row[len(self._values) + len(self._kinds) :])
 
 
 def name_of(name: str) -> str:
@@ -234,8 +240,12 @@ def _asked(definition: Definition, column: ColumnFacts) -> tuple[str, Convert]:
         return name, str
     if kind == "timestamp":
         return name, _timestamp
+    if kind == "vector":
+        return f"CAST({name} AS BINARY)", extjson.binary
     if kind in _BYTES:
         return name, extjson.binary
+    if kind == "json":
+        return name, str
     if kind in _FIXED_BYTES:
         return f"CAST({name} AS BINARY({_FIXED_BYTES[kind]}))", extjson.binary
     if kind in _GEOMETRIES:
@@ -353,7 +363,9 @@ def _compiled(definition: Definition, told: Sequence[ColumnFacts]) -> CompiledTa
         full=True,
     )
     readers = (_no_bytes, _no_bytes, as_it_is)
-    return CompiledTable(table, *readers, key, {}, _no_bytes_of, version=0, shape={})
+    return CompiledTable(
+        table, definition.table, *readers, key, {}, _no_bytes_of, version=0, shape={}
+    )
 
 
 def _no_bytes(_data: bytes, _at: int) -> tuple[Document, int]:

@@ -6,20 +6,24 @@ calls them in a thread, and `abort` from any other to have them return.
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import pymysql
+import structlog
 from msgspec import structs
 
 from penstock.errors import PenstockError, PositionLostError, SourceError, UndecodableError
 from penstock.event import AnyEvent, Commit, Fragment, SchemaEvent
 from penstock.sources.mysql.asking import Asking
+from penstock.sources.mysql.beginnings import BEGINS
 from penstock.sources.mysql.binlog import (
     Checksums,
     Event,
     EventType,
     MalformedEventError,
+    begun,
     gtid_of,
 )
 from penstock.sources.mysql.config import MysqlSourceConfig
@@ -28,6 +32,7 @@ from penstock.sources.mysql.connection import (
     Connected,
     Facts,
     abort,
+    binlog_end,
     code_of,
     connect,
     discard,
@@ -38,18 +43,23 @@ from penstock.sources.mysql.copier import Copier
 from penstock.sources.mysql.copying import Name, Policy
 from penstock.sources.mysql.described import shapes_now
 from penstock.sources.mysql.events import Teller
+from penstock.sources.mysql.held import Undone
 from penstock.sources.mysql.history import lost
 from penstock.sources.mysql.holdings import flavour_of, holdings
 from penstock.sources.mysql.listening import Listener
 from penstock.sources.mysql.losses import loss_of
-from penstock.sources.mysql.positions import MysqlPosition, Server, begun_at
-from penstock.sources.mysql.requirements import require, require_logged
+from penstock.sources.mysql.positions import Flavour, MysqlPosition, Server, begun_at
+from penstock.sources.mysql.replies import Replies, Reply
+from penstock.sources.mysql.requirements import require, require_logged, require_tables
 from penstock.sources.mysql.rescoping import rescoped
+from penstock.sources.mysql.shapes import Shape
 from penstock.sources.mysql.stream import BinlogStream
-from penstock.sources.mysql.transactions import Transactions, Undone
+from penstock.sources.mysql.transactions import Transactions
 
+logger = structlog.get_logger(__name__)
 T = TypeVar("T")
 
+_HEARTBEAT: Final = int(EventType.HEARTBEAT)
 SAY_SECONDS: Final = 1.0
 """Where nothing that passes is captured, the position is told so often."""
 
@@ -91,10 +101,18 @@ class Session:
         self._streaming: Connected | None = None
         self._stream: BinlogStream | None = None
         self._transactions: Transactions | None = None
-        self._flow: Iterator[Item] | None = None
-        """What is still to be made of the events that were read."""
+        self._replies: Replies | None = None
+        """Where the server waits for us."""
+        self._acknowledged: deque[str] = deque()
+        """Positions that the log holds, and that were not looked at."""
+        self._asks_behind: int | None = None
+        """Behind how many commits that are durable the server is to be asked about its tables."""
+        self._flow: Generator[Item] | None = None
+        """What is still to be made of the events that were read, maybe of a file that is open."""
         self._beat = False
         """Whether one of them was a heartbeat."""
+        self._heard = False
+        """Whether there were any. What comes again moves no position, and may be a lot."""
         self._said = ""
         """The last position that was told."""
         self._said_at = 0.0
@@ -113,17 +131,18 @@ class Session:
     def _begun(self, known: MysqlPosition | None) -> Step:
         asking = self._asking.connection()
         found = facts(asking)
-        require(self._source, self._config, found, asking, warns=self._warns)
+        flavour = flavour_of(found) if known is None else known.flavour
+        require(self._source, self._config, found, asking, flavour=flavour)
+        self._tables_required()
         server = Server(found.server_id, found.server_uid)
         events: list[AnyEvent] = []
         error: PenstockError | None = None
         if known is None:
-            flavour = flavour_of(found)
             theirs = holdings(asking, found, flavour)
             gtids = theirs.before if self._config.start == "beginning" else theirs.end
             position = begun_at(server, gtids, self._config.scope, flavour)
             if self._config.start != "beginning":
-                position = structs.replace(position, shapes=shapes_now(asking, position.scope))
+                position = structs.replace(position, shapes=self._shapes_now())
             if self._config.start == "snapshot":
                 position = structs.replace(position, copying=self._copier.everything())
         else:
@@ -159,6 +178,26 @@ class Session:
     def _decodes_partial(self) -> bool:
         return self._config.on_partial_rows == "decode"
 
+    def _tables_required(self) -> None:
+        """Look at what the captured tables are. Where the server's commits wait for us, one that
+        waits already may have locked one of them: then behind the stream, which answers that."""
+        if not self._config.semi_sync:
+            self._asking.again(self._require_tables)
+        elif not self._asking.unless_locked(self._require_tables, otherwise=False):
+            self._asks_behind = 0
+
+    def _shapes_now(self) -> tuple[Shape, ...]:
+        """As the function. What is locked is asked for when it is met."""
+        nothing: tuple[Shape, ...] = ()
+        if not self._config.semi_sync:
+            return self._asking.again(lambda by: shapes_now(by, self._config.scope))
+        return self._asking.unless_locked(lambda by: shapes_now(by, self._config.scope), nothing)
+
+    def _require_tables(self, asking: Connected) -> bool:
+        """True; raises ConfigError."""
+        require_tables(self._source, self._config, asking, warns=self._warns)
+        return True
+
     def _require_logged(self, asking: Connected) -> None:
         require_logged(self._source, self._config, asking, warns=self._warns)
 
@@ -169,15 +208,42 @@ class Session:
         if self._aborted:
             raise pymysql.err.OperationalError(2013, "aborted")
         self._stream = BinlogStream(streaming)
+        self._replies = self._replying(found)
+        if self._asks_behind is not None:
+            self._asks_behind = 0  # nothing was said in this stream
+        if self._replies is not None:
+            self._asking.meet()
+            if found.is_mariadb:  # MySQL takes the beginning of a stream for a reply
+                self._owe_the_end(position, self._replies)
         self._stream.deadline(config.connect_timeout)
         self._stream.begin(
             found,
-            after=position.told(),
+            after=position.needed(),
             server_id=self._server_id,
             heartbeat_seconds=config.heartbeat_seconds,
             statements=config.origin_rules.wants_text or self._decodes_partial,
+            replies=self._replies is not None,
         )
         self._listener.begin(self._stream)
+
+    def _replying(self, found: Facts) -> Replies | None:
+        if not self._config.semi_sync:
+            return None
+        if found.semi_sync != "ON" and self._warns:
+            logger.warning(
+                "the server's commits do not wait for this source: it has that not enabled",
+                source=self._source,
+            )
+        return Replies() if found.semi_sync else None
+
+    def _owe_the_end(self, position: MysqlPosition, replies: Replies) -> None:
+        """Where we stand at the end of the server's binlog, nothing comes whose reply would release
+        a commit that waits from before."""
+        asking = self._asking.connection()
+        file, offset = binlog_end(asking)
+        # Asked behind the place: all that is before it is among these, and may be less.
+        if position.told().purged(facts(asking).gtid_end) is None:
+            replies.begins_at(Reply(file, offset))
 
     # --- a lost position -------------------------------------------------------------------------
 
@@ -211,16 +277,39 @@ class Session:
         return self._ours(lambda: self._stepped(asked))
 
     @property
-    def copies(self) -> bool:
-        """Whether tables of this server can be copied; behind `begin`."""
-        return self._reading.position.flavour == "mariadb"
+    def flavour(self) -> Flavour:
+        """How places of this server are said; behind `begin`."""
+        return self._reading.position.flavour
 
     def ring(self) -> None:
         """Have whoever waits in `step` return, to ask it for something; from any thread."""
         self._listener.ring()
 
+    def acknowledge(self, position: str) -> None:
+        """The log holds everything up to this position; from any thread."""
+        if self._replies is not None:
+            self._acknowledged.append(position)
+            self.ring()
+
+    def _reply(self, replies: Replies) -> None:
+        """Tell the server what may be told to it; then ask it what is to be asked behind that."""
+        assert self._stream is not None
+        while self._acknowledged:
+            replies.durable(self._acknowledged.popleft())
+        due = replies.due()
+        if due is not None:
+            self._stream.reply(due.packed())
+        behind = self._asks_behind
+        if behind is None or replies.durable_count < behind:
+            return
+        if self._asking.unless_locked(self._require_tables, otherwise=False):
+            self._asks_behind = None
+        # Else another statement waits for our reply: again, behind it.
+
     def _stepped(self, asked: Sequence[Sequence[Name]]) -> Step:
-        if not self._reading.open:
+        if self._replies is not None:
+            self._reply(self._replies)
+        if self._flow is None and not self._reading.open:
             begun = bool(asked) and not self._copier.reading
             if begun:
                 position = self._reading.position
@@ -233,7 +322,8 @@ class Session:
             if self._flow is None:
                 wait = self._copier.wait_seconds
                 events = self._listener.hear(self._stream, seconds_max=wait)
-                self._beat, self._flow = False, self._flowing(events)
+                self._beat, self._heard = False, bool(events)
+                self._flow = self._flowing(events)
         except pymysql.MySQLError as error:
             if code_of(error) != CANNOT_READ_BINLOG:
                 raise
@@ -241,40 +331,62 @@ class Session:
         items: list[Item] = []
         try:
             # A part of a large transaction is handed on before the next is made.
-            while not (items and isinstance(items[-1], Fragment)):
-                item = next(self._flow, None)
-                if item is None:
-                    self._flow = None
-                    break
+            for item in self._flow:
                 items.append(item)
-            if any(_redefines(item) for item in items):
-                self._asking.again(self._require_logged)
+                if isinstance(item, Fragment):
+                    break
+            else:
+                self._flow = None
+            if any(map(_redefines, items)):
+                if self._replies is None:
+                    self._asking.again(self._require_logged)
+                else:
+                    # The statement waits for our reply, and whoever asks about its table for it.
+                    self._asks_behind = self._replies.said_count
         except PenstockError as error:
             return Step(items, error)
         if items and isinstance(items[-1], Commit):
             self._said, self._said_at = items[-1].position, time.monotonic()
         elif not self._reading.open and not items:
-            moved = self._reading.position.text() != self._said
+            moved = self._heard or self._reading.position.text() != self._said
             if self._beat or (moved and time.monotonic() - self._said_at >= SAY_SECONDS):
                 items.append(self._say([]))
         return Step(items)
 
-    def _flowing(self, events: list[bytes]) -> Iterator[Item]:
+    def _flowing(self, events: list[bytes]) -> Generator[Item]:
         """What events come to, made as it is asked for; up to where a copy has to speak."""
-        for number, data in enumerate(events):
-            event = self._parsed(data)
-            if event.type == EventType.GTID and self._copier.stops(gtid_of(event, data)):
-                self._listener.again(events[number:])
-                return
-            self._beat = self._beat or event.type == EventType.HEARTBEAT
-            for item in self._reading.event(event, data):
-                self._copier.told(item)
-                yield item
-            self._copier.passed(event)
+        copier, parsed, taken = self._copier, self._checksums.event, self._reading.event
+        # Nothing is read for a copy meanwhile: what is held can only be dropped.
+        passed, holds, replies = copier.passed, copier.holds, self._replies
+        try:
+            for number, raw in enumerate(events):
+                data = raw if replies is None else replies.opened(raw)
+                event = parsed(data)
+                if holds and event.type in BEGINS and self._stops(event, data):
+                    self._listener.again(events[number:])
+                    return
+                for item in taken(event, data):
+                    copier.told(item)
+                    if replies is not None:
+                        replies.said(item)
+                    yield item
+                if event.type == _HEARTBEAT:
+                    self._beat = True
+                passed(event, data)
+                if replies is not None:
+                    replies.passed(event)
+        except MalformedEventError as error:
+            raise self._damaged(error) from error
+
+    def _stops(self, event: Event, data: bytes) -> bool:
+        """Whether what is copied is to be said before this event, which begins a transaction."""
+        of_mariadb = event.type == EventType.GTID
+        return self._copier.stops(gtid_of(begun(event.body), data) if of_mariadb else None)
 
     def _copied(self) -> Commit | None:
         """The next word of a copy, between two transactions; None: the stream is to be read."""
-        found = self._copier.next(self._reading.position)
+        reading = self._reading
+        found = self._copier.next(reading.position, comes_again=reading.comes_again)
         if found is None:
             return None
         self._reading.copied(found.copying)
@@ -285,17 +397,14 @@ class Session:
         assert self._transactions is not None, "begin comes first"
         return self._transactions
 
-    def _parsed(self, data: bytes) -> Event:
-        try:
-            return self._checksums.event(data)
-        except MalformedEventError as error:
-            raise UndecodableError(
-                source=self._source,
-                what=str(error),
-                position=f"after {self._reading.position.gtids}",
-                remedy="If the binlog's file is damaged, its changes must be copied again; what "
-                "was captured before is safe.",
-            ) from error
+    def _damaged(self, error: MalformedEventError) -> UndecodableError:
+        return UndecodableError(
+            source=self._source,
+            what=str(error),
+            position=f"after {self._reading.position.gtids}",
+            remedy="If the binlog's file is damaged, its changes must be copied again; what "
+            "was captured before is safe.",
+        )
 
     def _refused(self, error: pymysql.MySQLError) -> Step:
         """The server does not read its binlog for us: is what we need gone meanwhile?"""
@@ -311,6 +420,7 @@ class Session:
             ) from None
         events, position, stop = self._gap(found, known, why)
         self._reading.standing(position)
+        self._copier.lost()
         if stop is None:
             self._close_stream()
             self._open(found, position)
@@ -318,7 +428,10 @@ class Session:
 
     def _say(self, events: Sequence[AnyEvent]) -> Commit:
         self._said, self._said_at = self._reading.position.text(), time.monotonic()
-        return Commit(source=self._source, position=self._said, events=tuple(events))
+        said = Commit(source=self._source, position=self._said, events=tuple(events))
+        if self._replies is not None:
+            self._replies.said(said)
+        return said
 
     # --- the end ---------------------------------------------------------------------------------
 
@@ -340,6 +453,8 @@ class Session:
 
     def close(self) -> None:
         """Let go of the connections; harmless when there are none."""
+        if self._flow is not None:
+            self._flow.close()
         if self._transactions is not None:
             self._transactions.close()
         self._close_stream()

@@ -75,8 +75,9 @@ class Shapes:
 
     def undone(self, first: int) -> None:
         """The events of the open transaction from this number on were not committed."""
-        told = self._telling.items()
-        self._telling = {table: number for table, number in told if number < first}
+        if self._telling:
+            told = self._telling.items()
+            self._telling = {table: number for table, number in told if number < first}
 
     def committed(self) -> None:
         """The open transaction ended, and what it told is told."""

@@ -10,13 +10,12 @@ from penstock.errors import RequestError
 from penstock.event import Commit, Fragment
 from penstock.sources.mysql.chunks import captured_tables
 from penstock.sources.mysql.config import MysqlSourceConfig
-from penstock.sources.mysql.connection import NO_COPIES
 from penstock.sources.mysql.copying import Name, named
+from penstock.sources.mysql.held import Undone
 from penstock.sources.mysql.history import seconds_to_loss
 from penstock.sources.mysql.positions import is_copying, moved, parse_position
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
-from penstock.sources.mysql.transactions import Undone
 
 T = TypeVar("T")
 
@@ -25,7 +24,8 @@ class MysqlSource:
     """The captured tables of one server, in the order of its binlog: a ChangeSource.
 
     A commit is a transaction of the server, as far as its tables are captured. The server keeps its
-    binlogs without regard to who reads them, so nothing is acknowledged to it.
+    binlogs without regard to who reads them: what is acknowledged to it, with `semi_sync`, only has
+    its commits wait.
     """
 
     def __init__(self, name: str, config: MysqlSourceConfig) -> None:
@@ -77,7 +77,10 @@ class MysqlSource:
             session.close()
 
     async def acknowledge(self, position: str) -> None:
-        """The server alone decides what it keeps of its binlogs; who asked for a copy waits."""
+        """The server alone decides what it keeps of its binlogs; but its commits may wait for us
+        (`semi_sync`), and so may who asked for a copy."""
+        if self._session is not None:
+            self._session.acknowledge(position)
         self._desk.acknowledged(position)
 
     async def close(self) -> None:
@@ -92,10 +95,8 @@ class MysqlSource:
                 f"{self.name} is not being captured now, and a copy is made beside its stream. "
                 f"Nothing was copied. Ask again when `penstock status` shows it running."
             )
-        if not self._session.copies:
-            why, remedy = NO_COPIES
-            raise RequestError(f"{self.name}: {why}. Nothing was copied. What to do: {remedy}.")
-        there = await asyncio.to_thread(captured_tables, self.name, self.config)
+        flavour = self._session.flavour
+        there = await asyncio.to_thread(captured_tables, self.name, self.config, flavour)
         scope = self.config.scope
         asked = named(self.name, names, scope=scope, there=there, known=known)
         waiting = asyncio.ensure_future(self._desk.ask(asked))

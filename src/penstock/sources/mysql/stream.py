@@ -11,7 +11,6 @@ documentation, COM_BINLOG_DUMP_GTID.
 import secrets
 import select
 import socket
-import ssl
 from struct import Struct as Layout
 from typing import Final
 
@@ -20,6 +19,7 @@ from pymysql.err import raise_mysql_exception
 
 from penstock.sources.mysql.connection import Connected, Facts, ask, socket_of
 from penstock.sources.mysql.file_places import BEGINNING, FilePlace
+from penstock.sources.mysql.frames import FramedSocket, is_pending
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.positions import Told
 
@@ -27,6 +27,8 @@ _COM_BINLOG_DUMP: Final = 0x12
 _COM_REGISTER_SLAVE: Final = 0x15
 _COM_BINLOG_DUMP_GTID: Final = 0x1E
 _PACKET_BYTES_MAX: Final = 0xFFFFFF
+_EVENT_BYTES_MAX: Final = (1 << 30) + _PACKET_BYTES_MAX
+"""As much as a server puts into one event, and a little more."""
 _READ_BYTES: Final = 256 << 10
 _KNOWS_GTIDS: Final = 4
 """What a replica says that knows all of MariaDB's events, GTIDs too."""
@@ -66,15 +68,23 @@ class BinlogStream:
         server_id: int,
         heartbeat_seconds: float,
         statements: bool = False,
+        replies: bool = False,
     ) -> None:
         """Ask for all transactions but those of `after`, or for all behind it.
 
         With `statements`, each statement's text comes before its rows, if it is in the binlog:
-        MariaDB leaves it out without, MySQL never does.
+        MariaDB leaves it out without, MySQL never does. With `replies`, we are a semi-synchronous
+        replica of a server that knows such: events come as `Replies` opens them.
         """
         connection = self._connection
         self._introduce(facts)
         ask(connection, f"SET @master_heartbeat_period = {round(heartbeat_seconds * 1e9)}")
+        if replies:
+            # MySQL knows the one name or the other, by its plugin.
+            ask(connection, "SET @rpl_semi_sync_slave = 1")
+            ask(connection, "SET @rpl_semi_sync_replica = 1")
+            if isinstance(self._socket, FramedSocket):
+                self._socket.counts_anew()
         if isinstance(after, GtidSet):
             self._register(server_id)
             self._dump_but(after, server_id)
@@ -108,14 +118,14 @@ class BinlogStream:
     def wait(self, seconds: float, bell: socket.socket) -> bool:
         """Whether there is something to read, or will be within `seconds`; no longer than until the
         bell can be read from."""
-        if len(self._buffer) >= 4 + int.from_bytes(self._buffer[:3], "little"):
+        if self._has_packet:
             return True
-        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+        if is_pending(self._socket):
             return True
         waiting = select.poll()
-        waiting.register(self._socket, select.POLLIN)
-        waiting.register(bell, select.POLLIN)
         ours = self._socket.fileno()
+        waiting.register(ours, select.POLLIN)
+        waiting.register(bell, select.POLLIN)
         return any(ready == ours for ready, _ in waiting.poll(max(seconds, 0) * 1000))
 
     def read(self) -> list[bytes]:
@@ -133,29 +143,44 @@ class BinlogStream:
                 raise StreamEndedError(2013, "the connection was closed")
             self._buffer += data
 
+    def reply(self, packed: bytes) -> None:
+        """Send a reply, which nothing answers."""
+        packet = len(packed).to_bytes(3, "little") + bytes(1) + packed
+        if isinstance(self._socket, FramedSocket):
+            self._socket.send_aside(packet)
+        else:
+            self._socket.sendall(packet)
+
     def _taken(self) -> list[bytes]:
         """The events that are here whole. An event may come as several packets."""
         events = list[bytes]()
-        with memoryview(self._buffer) as view:
-            at = self._take(view, events)
-        del self._buffer[:at]
+        if self._has_packet:
+            # Only then: what comes in many pieces is not copied with each.
+            at = self._take(bytes(self._buffer), events)
+            del self._buffer[:at]
         return events
 
-    def _take(self, view: memoryview, events: list[bytes]) -> int:
-        """Add the events that begin `view`; up to where they were taken."""
-        at, end = 0, len(view)
+    @property
+    def _has_packet(self) -> bool:
+        return len(self._buffer) >= 4 + int.from_bytes(self._buffer[:3], "little")
+
+    def _take(self, data: bytes, events: list[bytes]) -> int:
+        """Add the events that begin `data`; up to where they were taken."""
+        at, end = 0, len(data)
         while end - at >= 4:
             # Three bytes of length, and a number that nobody needs.
-            size = _HEAD(view, at)[0] & _PACKET_BYTES_MAX
+            size = _HEAD(data, at)[0] & _PACKET_BYTES_MAX
             stop = at + 4 + size
             if stop > end:
                 break
-            if 0 < size < _PACKET_BYTES_MAX and view[at + 4] == _OK and not self._parts:
-                events.append(bytes(view[at + 5 : stop]))
+            if 0 < size < _PACKET_BYTES_MAX and data[at + 4] == _OK and not self._parts:
+                events.append(data[at + 5 : stop])
                 at = stop
                 continue
-            self._parts.append(bytes(view[at + 4 : stop]))
+            self._parts.append(data[at + 4 : stop])
             at = stop
+            if len(self._parts) * _PACKET_BYTES_MAX > _EVENT_BYTES_MAX:
+                raise pymysql.err.InternalError(2020, "an event that is larger than any")
             if size == _PACKET_BYTES_MAX:
                 continue
             packet = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)

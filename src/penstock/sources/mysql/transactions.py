@@ -12,15 +12,15 @@ writing when it was killed. What of that is held is dropped. What was handed on 
 be taken back: it is remembered, and reading begins again without it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 from msgspec import structs
 
-from penstock.errors import PenstockError, SourceUnavailableError, UndecodableError
+from penstock.errors import PenstockError
 from penstock.event import AnyEvent, Commit, Fragment
-from penstock.sources.mysql.beginnings import BEGINS, Beginning, beginning
+from penstock.sources.mysql.beginnings import BEGINS, BETWEEN, Beginning, beginning
 from penstock.sources.mysql.binlog import (
     HARMLESS,
     IGNORABLE_FLAG,
@@ -32,32 +32,29 @@ from penstock.sources.mysql.binlog import (
     query,
     rotation,
 )
-from penstock.sources.mysql.copying import NOTHING, Copying, Policy, after_statement
+from penstock.sources.mysql.copying import NOTHING, Copying, Effects, Policy, RowsUnknown
 from penstock.sources.mysql.events import Place, Teller
-from penstock.sources.mysql.held import Held, Numbers
+from penstock.sources.mysql.held import Held, Undone
 from penstock.sources.mysql.images import Images
 from penstock.sources.mysql.mapped import Compile, MappedTables, of_no_table
-from penstock.sources.mysql.origins import Origin, OriginRules
+from penstock.sources.mysql.origins import DEFAULT_RULES, Origin, OriginRules
 from penstock.sources.mysql.partial_rows import partial_changes
 from penstock.sources.mysql.payloads import payload_events
 from penstock.sources.mysql.positions import MysqlPosition
-from penstock.sources.mysql.rows import ROWS, CompiledTable, UnreadableTableError, changes
+from penstock.sources.mysql.refusals import taken_back, undecodable
+from penstock.sources.mysql.rows import ROWS, CompiledTable, changes
 from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
-from penstock.sources.mysql.statements import Effect
-from penstock.sources.mysql.xa import Branch, Branches, Written
+from penstock.sources.mysql.standing import Prepared, Standing
+from penstock.sources.mysql.xa import ENDS, Branch, Branches, Written, xa_of
 
 FRAGMENT_BYTES: Final = 8 << 20
 """A transaction that holds more is handed on in fragments."""
 _WORDS_MAX: Final = 400
 """More characters than those statements have that begin and end transactions."""
-_ROWS: Final = ROWS | {EventType.PARTIAL_UPDATE_ROWS}
 _QUERIES: Final = frozenset({EventType.QUERY, EventType.QUERY_COMPRESSED})
-_TEXTS: Final = frozenset({EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY})
-_DEFAULT_ORIGINS: Final = OriginRules()
-Undone = dict[str, list[Numbers]]
-"""By transaction and where it was read: the events, from one number up to another, that were not
-committed."""
+_READ_WHOLE: Final = (tuple, list)
+"""What an event comes to that reading does not go on with."""
 Item = Commit | Fragment
 
 
@@ -75,7 +72,7 @@ class Transactions:
         undone: Undone,
         policy: Policy = NOTHING,
         lowers: bool = False,
-        origins: OriginRules = _DEFAULT_ORIGINS,
+        origins: OriginRules = DEFAULT_RULES,
         partial_rows: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
@@ -85,18 +82,14 @@ class Transactions:
         statements. `partial_rows`: rows may lack columns.
         """
         self._source = source
-        self._base = position
-        self._gtids = position.told()
+        self._standing = Standing(position)
         self._teller = teller
-        self._policy = policy
-        self._effects_told: list[Effect] = []
-        """What statements of the open transaction do to tables."""
+        self._effects = Effects(policy, position.scope)
         self.shapes = Shapes(position.shapes)
         """What is known of the tables at this place."""
         self._described: dict[tuple[str, str], CompiledTable] = {}
         """The tables whose columns the open transaction tells, at its end."""
         self._images = Images(allowed=partial_rows)
-        self._undone = undone
         self._origins = origins
         self._tells = StatementTeller(
             teller, origins, position.scope, charset_of=charset_of, lowers=lowers
@@ -111,219 +104,217 @@ class Transactions:
         self._begun: Beginning | None = None
         self._name = ""
         """Of the transaction: its GTID, or where it begins."""
+        self._repeats = False
+        """Whether the transaction was told before, and comes again for one that is prepared."""
+        self._passes = False
+        """Whether nothing of the transaction is of use."""
+        self._ended = False
+        """Whether that one has come to its end."""
         self._seconds = 0
         """Of the header of what began it, as another reading of its file says it."""
         self._place: Place | None = None
         self._collation = 0
         """Of the character set that the transaction's session writes in; 0 if it does not say."""
         self._branches = Branches()
-        self._held = Held()
-        self._savepoints: dict[str, int] = {}
-        """By name: the number of the first event after it."""
+        self._held = Held(undone)
+        self._acts = self._acts_by_type()
 
     @property
     def open(self) -> bool:
         """Whether a transaction has begun and not ended."""
-        return self._begun is not None
-
-    @property
-    def _copy(self) -> str:
-        """Which transaction this is. Its name alone may be given again, to one that is committed,
-        when the server died within it."""
-        return f"{self._name} {self._file}:{self._offset}"
-
-    @property
-    def _in_files(self) -> bool:
-        return self._base.flavour == "mysql_files"
+        return self._begun is not None and not self._passes
 
     @property
     def position(self) -> MysqlPosition:
         """Behind the last transaction that ended."""
-        return self._base
+        return self._standing.position
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether the server sends what was told before, for what was prepared there."""
+        return self._standing.waits
 
     def standing(self, position: MysqlPosition) -> None:
         """Go on from `position`; only between transactions."""
         assert not self.open
         self.close()
-        self._base = position
-        self._gtids = position.told()
+        self._standing = Standing(position)
         self.shapes = Shapes(position.shapes)
 
     def copied(self, copying: Copying | None) -> None:
         """A copy beside the stream is so far; only between transactions."""
         assert not self.open
-        self._base = structs.replace(self._base, copying=copying)
+        self._standing.position = structs.replace(self.position, copying=copying)
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
         self._branches.close()
 
-    def event(self, event: Event, data: bytes) -> Iterator[Item]:
+    def event(self, event: Event, data: bytes) -> Iterable[Item]:
         """Take the next event, which came as `data`; what is complete, or too large.
 
-        The iterator goes on reading, and must come to its end before the next event. It raises
-        UndecodableError for what has no exact form. What was returned before stands.
+        Reading may go on with the iterator, which must come to its end before the next event. Both
+        raise UndecodableError for what has no exact form. What was returned before stands.
         """
-        try:
-            yield from self._event(event, data)
-        except UnreadableTableError as error:
-            raise self._undecodable(str(error)) from error
-        except UnicodeDecodeError as error:
-            raise self._undecodable(
-                f"text that is not of its character set, {error.encoding}"
-            ) from error
-        except ValueError as error:
-            name = EventType(event.type).name if event.type in set(EventType) else "unknown"
-            raise self._undecodable(f"an event of type {event.type} ({name}): {error}") from error
-
-    def _event(self, event: Event, data: bytes) -> Iterable[Item]:
-        kind = event.type
         if event.end:
             self._until = event.end
-        if kind in _ROWS:
-            return self._rows(event)
-        if kind == EventType.TABLE_MAP:
-            self._tables.map(event.body)
-            if self._branches.writing is not None:
-                self._branches.writing.keep(event)
-            return ()
-        if kind in BEGINS:
-            self._begin(event, data)
-            return ()
-        if kind == EventType.XID:
-            return self._end()
-        if kind in _QUERIES:
-            return self._statement(event)
-        if kind in _TEXTS:
-            self._stated(event)
-            return ()
-        if kind in {EventType.ROTATE, EventType.FORMAT_DESCRIPTION}:
-            # A file ended: the server died within the transaction, which so never was one.
-            self._abandon()
-            offset = event.end
-            if kind == EventType.ROTATE:
-                self._file, offset = rotation(event.body)
-            self._move(offset)
-            self._tables.forget_numbers()
-            return ()
-        if kind == EventType.PREVIOUS_GTIDS:
-            self._move(event.end)
-            return ()
-        if kind in HARMLESS:
-            return ()
-        if kind == EventType.INCIDENT:
+        act = self._acts.get(event.type)
+        try:
+            if self._passes and event.type not in BETWEEN:
+                items = self._passed(event)
+            elif act is not None:
+                items = act(event)
+            elif event.type in BEGINS:
+                self._begin(event, data)
+                return ()
+            else:
+                items = self._others(event)
+        except ValueError as error:
+            raise self._refused(event, error) from error
+        return items if isinstance(items, _READ_WHOLE) else self._checked(event, items)
+
+    def _checked(self, event: Event, items: Iterable[Item]) -> Iterator[Item]:
+        """Of an event that is itself of several."""
+        try:
+            yield from items
+        except ValueError as error:
+            raise self._refused(event, error) from error
+
+    def _acts_by_type(self) -> Mapping[int, Callable[[Event], Iterable[Item]]]:
+        """What is done with an event, but for those that begin transactions."""
+        return {
+            **dict.fromkeys(ROWS | {EventType.PARTIAL_UPDATE_ROWS}, self._rows),
+            EventType.TABLE_MAP: self._mapped,
+            EventType.XID: self._end,
+            **dict.fromkeys(_QUERIES, self._statement),
+            **dict.fromkeys({EventType.ANNOTATE_ROWS, EventType.ROWS_QUERY}, self._stated),
+            **dict.fromkeys(HARMLESS, lambda _: ()),
+            EventType.ROTATE: self._file_ended,
+            EventType.FORMAT_DESCRIPTION: self._file_ended,
+            EventType.PREVIOUS_GTIDS: self._file_began,
+            EventType.XA_PREPARE: lambda event: self._prepared_now(event.body),
+            EventType.TRANSACTION_PAYLOAD: self._unpacked,
+        }
+
+    def _others(self, event: Event) -> Iterable[Item]:
+        if event.type == EventType.INCIDENT:
             raise MalformedEventError("the server says that it lost changes")
-        if kind == EventType.XA_PREPARE:
-            return self._prepared_now(event.body)
-        if kind == EventType.TRANSACTION_PAYLOAD:
-            return self._unpacked(event.body)
         if event.flags & IGNORABLE_FLAG:
             return ()
         raise MalformedEventError("it is not known here, and may hold rows")
 
-    def _move(self, offset: int) -> None:
-        """Between transactions, so far: who is at a file's end need not keep the file."""
-        if self._in_files and offset:
-            self._gtids.add(f"{self._file}:{offset}")
-            self._base = structs.replace(self._base, gtids=self._gtids.text())
+    def _file_ended(self, event: Event) -> Iterable[Item]:
+        self._abandon()
+        offset = event.end
+        if event.type == EventType.ROTATE:
+            self._file, offset = rotation(event.body)
+        self._standing.moved(self._file, offset)
+        self._tables.forget_numbers()
+        return ()
+
+    def _file_began(self, event: Event) -> Iterable[Item]:
+        self._standing.moved(self._file, event.end)
+        return ()
 
     # --- a transaction ---------------------------------------------------------------------------
 
     def _begin(self, event: Event, data: bytes) -> None:
+        if self._passes:
+            self._forget()
         if self.open:
             raise MalformedEventError(f"a transaction that begins within {self._name}")
         said = self._begun = beginning(event, data)
         self._offset, self._seconds = event.begin, event.timestamp
-        anonymous = event.type == EventType.ANONYMOUS_GTID
-        if anonymous and not self._in_files:
+        if event.type == EventType.ANONYMOUS_GTID and not self._standing.in_files:
             raise MalformedEventError("a transaction without a GTID: gtid_mode was not ON")
-        self._name = f"{self._file}:{self._offset}" if self._in_files else said.gtid
+        self._name = f"{self._file}:{self._offset}" if self._standing.in_files else said.gtid
+        self._repeats = self._standing.repeats(self._name)
+        self._passes = self._repeats and not said.prepares
         origin = Origin(self._origins, self._file, self._offset)
         origin.by(said.thread)
         self._place = Place(self._name, said.millis, origin)
-        if said.is_xa:
-            raise MalformedEventError("XA transactions are not captured")
+        self._held.begins((self._name, self._file, self._offset))
+        if said.prepares:
+            self._begin_branch(said.xid, thread=said.thread, collation=0)
 
     def _abandon(self) -> None:
         """The file ended: the server died within the transaction, which so never was one."""
+        if self._begun is not None and not self._ended:
+            self._standing.abandoned()
         if self.open:
             self._branches.abandon()
             self._undo(0)
+        if self._begun is not None:
             self._forget()
 
     def _forget(self) -> None:
-        if self._undone:
-            self._undone.pop(self._copy, None)
+        self._held.ends()
         self._begun = self._place = None
-        self._held = Held()
-        self._savepoints.clear()
-        self.shapes.undone(0)
-        self._described.clear()
-        self._effects_told.clear()
+        self._passes = self._repeats = self._ended = False
+        if self._described:
+            self.shapes.undone(0)
+            self._described.clear()
+        self._effects.forget()
         self._collation = 0
         self._images.ends()
         # Each statement describes its tables anew. A server that opens many numbers them all.
         self._tables.forget_numbers()
 
-    def _end(self) -> Sequence[Item]:
-        if self._begun is None or self._place is None:
+    def _end(self, _event: Event | None = None, *, also: str | None = None) -> Sequence[Item]:
+        if self._begun is None or self._place is None or self._branches.writing is not None:
             raise MalformedEventError("the end of a transaction that did not begin")
-        if self._in_files and self._until <= self._offset:
+        told: list[CompiledTable] = []
+        if self._described:
+            told = [self._described[table] for table in self.shapes.telling()]
+            self.shapes.committed()
+        copying = self._effects.behind(self.position.copying, self._name, self._place.seconds)
+        self._stand(also, shapes=self.shapes.kept(), copying=copying)
+        said, events = bool(self._held.handed_on), self._held.hand_on()
+        if told:
+            # At its end, so that the places of the rows are the same whoever was told what.
+            events += tuple(self._teller.shape(one, self._place) for one in told)
+        self._forget()
+        if not events and not said:
+            return ()
+        return (Commit(source=self._source, position=self.position.text(), events=events),)
+
+    def _stand(self, also: str | None = None, **facts: Any) -> None:
+        """The transaction is behind us."""
+        assert self._begun is not None
+        if self._standing.in_files and self._until <= self._offset:
             raise MalformedEventError("a binlog's file of more than 4 GiB: no place in it is told")
-        self._gtids.add(f"{self._file}:{self._until}" if self._in_files else self._name)
-        told = [self._described[table] for table in self.shapes.telling()]
-        self.shapes.committed()
-        copying = after_statement(
-            self._base.copying,
-            self._effects_told,
-            scope=self._base.scope,
-            policy=self._policy,
-            snapshot=self._name,
-            seconds=self._place.seconds,
-        )
-        self._base = structs.replace(
-            self._base,
-            gtids=self._gtids.text(),
+        self._standing.ended(
+            f"{self._file}:{self._until}" if self._standing.in_files else self._name,
+            prepared=self._branches.oldest,
+            also=also,
             at=self._seconds,
             last=self._begun.gtid,
             file=self._file,
             offset=self._offset,
-            gap_said=False,
-            shapes=self.shapes.kept(),
-            copying=copying,
+            **facts,
         )
-        said, events = bool(self._held.handed_on), self._held.hand_on()
-        # At its end, so that the places of the rows are the same whoever was told what.
-        events += tuple(self._teller.shape(one, self._place) for one in told)
-        self._forget()
-        if not events and not said:
-            return ()
-        return (Commit(source=self._source, position=self._base.text(), events=events),)
 
     def _undo(self, first: int) -> None:
         """The events from the number `first` on were not committed, after all."""
         assert self._place is not None
         self.shapes.undone(first)
-        if not self._held.undo(first):
-            return
-        known = self._undone.setdefault(self._copy, [])
-        numbers = (first, self._place.ordinal)
-        if numbers not in known:
-            known.append(numbers)
-            raise SourceUnavailableError(
-                f"{self._source}: a part of the transaction {self._name} was read that the server "
-                f"then took back. Nothing of it was kept; capture starts over without it."
-            )
+        if self._held.undo(first, self._place.ordinal):
+            raise taken_back(self._source, self._name)
 
     def _hold(self, events: Sequence[AnyEvent]) -> Sequence[Item]:
         assert self._place is not None
-        undone = self._undone.get(self._copy, ()) if self._undone else ()
-        self._held.add(events, self._place.ordinal - len(events), undone=undone)
+        self._held.add(events, self._place.ordinal - len(events))
         if not self._held.beyond(FRAGMENT_BYTES):
             return ()
         return (Fragment(source=self._source, events=self._held.hand_on()),)
 
     # --- rows ------------------------------------------------------------------------------------
+
+    def _mapped(self, event: Event) -> Iterable[Item]:
+        self._tables.map(event.body)
+        if self._branches.writing is not None:
+            self._branches.writing.keep(event)
+        return ()
 
     def _rows(self, event: Event) -> Sequence[Item]:
         items = self._changes(event)
@@ -334,12 +325,12 @@ class Transactions:
         return items
 
     def _changes(self, event: Event) -> Sequence[Item]:
-        nobody = self._tables.is_of_none(event.body)
-        if self._place is None:
-            if nobody:
+        place = self._place
+        if place is None:
+            if self._tables.is_of_none(event.body):
                 return ()
             raise MalformedEventError("rows outside a transaction")
-        table = None if nobody else self._tables.of(event.body)
+        table = self._tables.of(event.body)
         if self._branches.writing is not None:
             if table is not None:
                 self._branches.writing.keep(event)
@@ -348,40 +339,33 @@ class Transactions:
             return ()
         if table is None:
             return ()
-        self._place.origin.at(event.begin)
-        name = (table.table.database, table.table.name)
-        if self.shapes.met(name, self._place.ordinal):
-            self._described[name] = table
+        place.origin.at(event.begin)
+        if self.shapes.met(table.name, place.ordinal):
+            self._described[table.name] = table
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
             found = partial_changes(event.body, table, self._tables.variant)
         else:
             found = changes(event.type, event.body, table)
-            self._images.check(found, table.table, self._tables.bodies)
-        events: list[AnyEvent] = []
-        tell, place = self._teller.change, self._place
-        for change in found:
-            events += tell(change, table, place)
-        return self._hold(events)
+            if found.lack:
+                self._images.check(found, table.table, self._tables.bodies)
+        return self._hold(self._teller.changes(found, table, place))
 
     # --- transactions within others --------------------------------------------------------------
 
-    def _unpacked(self, body: bytes) -> Iterator[Item]:
+    def _unpacked(self, payload: Event) -> Iterator[Item]:
         """What a compressed transaction comes to."""
-        for event in payload_events(body):
+        for event in payload_events(payload.body):
             yield from self.event(event, b"")
 
-    def _xa(self, said: Query, text: str) -> Iterable[Item]:
-        """A statement about an XA transaction, whose name comes last, always written alike."""
+    def _xa(self, said: Query) -> Iterable[Item]:
+        """A statement about an XA transaction."""
         assert self._begun is not None
         assert self._place is not None
-        verb, _, xid = text[len("XA ") :].partition(" ")
-        match verb.upper():
+        verb, xid = xa_of(said.text, self._begun)
+        match verb:
             case "START":
-                if self._in_files:
-                    raise MalformedEventError("XA transactions are captured by GTIDs only")
-                self._begun = self._begun._replace(standalone=False)
-                where = Written(self._file, self._offset, said.thread, said.collation)
-                self._branches.begin(Branch(self._source, xid, self._name, where))
+                self._begun = structs.replace(self._begun, standalone=False)
+                self._begin_branch(xid, thread=said.thread, collation=said.collation)
                 return ()
             case "END":
                 return ()
@@ -389,52 +373,80 @@ class Transactions:
                 branch = self._branches.taken(xid)
                 if branch is None:
                     # It was prepared before we began to read.
-                    gap = self._tells.prepared_before(text, self._place)
+                    gap = self._tells.prepared_before(said.text.strip(), self._place)
+                    self._effects.add(RowsUnknown())
                     return [*self._hold([gap]), *self._end()]
                 return self._committed(branch)
             case "ROLLBACK":
                 branch = self._branches.taken(xid)
                 if branch is not None:
                     branch.close()
-                    self._gtids.add(branch.gtid)
-                return self._end()
+                return self._end(also=None if branch is None else branch.gtid)
             case _:
                 raise MalformedEventError(f"an XA {verb} is not known here")
 
+    def _begin_branch(self, xid: str, *, thread: int, collation: int) -> None:
+        written = Written(self._file, self._offset, thread, collation)
+        prepared = Prepared(self._standing.since(self._name), self._seconds)
+        self._branches.begin(Branch(self._source, xid, self._name, written, prepared))
+
     def _prepared_now(self, body: bytes) -> Iterable[Item]:
         branch = self._branches.ended(body)
-        if branch is not None:
+        if branch is not None and not self._repeats:
             return self._committed(branch)
+        if branch is not None:
+            branch.close()
+        elif not self._repeats and self._standing.reaches_back:
+            self._stand()
         # Not told: what resumes before its commit is to read it again.
         self._forget()
         return ()
 
     def _committed(self, branch: Branch) -> Iterator[Item]:
         """The rows of an XA transaction, in the place of its commit."""
+        assert self._begun is not None
         assert self._place is not None
+        self._begun = structs.replace(self._begun, standalone=False)
         self._tables.forget_numbers()
         file, offset, thread, self._collation = branch.written
         self._place.origin.elsewhere(file, offset, thread)
         with closing(branch):
             for event in branch.events():
                 yield from self.event(event, b"")
-        self._gtids.add(branch.gtid)
-        yield from self._end()
+        yield from self._end(also=branch.gtid)
+
+    def _passed(self, event: Event) -> Iterable[Item]:
+        """An event of a transaction that was told: only what it says of others is of use."""
+        if event.type == EventType.TRANSACTION_PAYLOAD:
+            return self._unpacked(event)
+        if event.type == EventType.XID:
+            self._ended = True
+        elif event.type in _QUERIES and self._begun is not None:
+            said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
+            verb, xid = xa_of(said.text, self._begun)
+            self._ended = self._begun.standalone or (verb or said.text.upper()) in ENDS
+            self._passes = verb != "START"
+            if verb in ENDS:
+                self._branches.drop(xid)
+            elif verb == "START":
+                return self._xa(said)
+        return ()
 
     # --- statements ------------------------------------------------------------------------------
 
-    def _stated(self, event: Event) -> None:
+    def _stated(self, event: Event) -> Iterable[Item]:
         """What follows is of a statement, whose text this is."""
         if self._place is None:
-            return
+            return ()
         if self._branches.writing is not None:
             if self._origins.wants_text or self._images.allowed:
                 self._branches.writing.keep(event)
-            return
+            return ()
         # MySQL has a byte of the length first, which counts no further than 255.
         text = event.body[1:] if event.type == EventType.ROWS_QUERY else event.body
         self._images.stated(text)
         self._place.origin.stated(lambda: self._tells.text(text, self._collation)[0])
+        return ()
 
     def _statement(self, event: Event) -> Iterable[Item]:
         said = query(event.body, compressed=event.type == EventType.QUERY_COMPRESSED)
@@ -447,12 +459,12 @@ class Transactions:
         # A long one is none of these words, and no copy is made of it.
         word = text[:_WORDS_MAX].upper()
         if word.startswith("XA "):
-            return self._xa(said, text)
+            return self._xa(said)
         if self._branches.writing is not None:
             self._branches.writing.keep(event)
             return ()
         if word == "BEGIN":
-            self._begun = self._begun._replace(standalone=False)
+            self._begun = structs.replace(self._begun, standalone=False)
             return ()
         if word == "COMMIT":
             return self._end()
@@ -460,39 +472,26 @@ class Transactions:
             self._undo(0)
             return self._end()
         if word.startswith("ROLLBACK TO "):
-            name = text[len("ROLLBACK TO ") :].casefold()
-            if name not in self._savepoints:
-                raise MalformedEventError("a ROLLBACK TO a SAVEPOINT that was not set")
-            self._undo(self._savepoints[name])
+            self._undo(self._held.saved(text[len("ROLLBACK TO ") :]))
             return ()
         if word.startswith("SAVEPOINT "):
-            # Their case does not count: another one of the name takes the place of the first.
-            self._savepoints[text[len("SAVEPOINT ") :].casefold()] = self._place.ordinal
+            self._held.save(text[len("SAVEPOINT ") :], self._place.ordinal)
             return ()
         items: list[Item] = []
         if not self._begun.alters_nothing:
-            items += self._effects(said)
+            items += self._altered(said)
         if self._begun.standalone:
             items += self._end()
         return items
 
-    def _effects(self, said: Query) -> Sequence[Item]:
+    def _altered(self, said: Query) -> Sequence[Item]:
         assert self._place is not None
         events, done = self._tells.statement(said, self._place, self.shapes)
         if done:
-            self._effects_told += done
+            self._effects.add(*done)
             self._tables.forget_shapes()
         return self._hold(events)
 
-    def _undecodable(self, what: str) -> PenstockError:
-        where = self._place
-        position = f"{where.gtid}:{where.ordinal}" if where else f"after {self._base.gtids}"
-        return UndecodableError(
-            source=self._source,
-            what=what,
-            position=position,
-            remedy="Nothing is lost while the server keeps its binlogs. If the message names a "
-            "setting, correct it and start the source again with a new copy or position; if it "
-            "names a table, leaving it out (`exclude`) lets the others go on; else please report "
-            "it with the type named here.",
-        )
+    def _refused(self, event: Event, error: ValueError) -> PenstockError:
+        after = self.position.gtids
+        return undecodable(self._source, event.type, error, at=self._place, after=after)

@@ -12,6 +12,7 @@
 | SET                               | an array of its texts, in the order of the declaration       |
 | BINARY, VARBINARY, BLOB           | `{"$binary":{"base64":"...","subType":"00"}}`                |
 | UUID, INET4, INET6 (MariaDB)      | the same, of their 16, 4 or 16 bytes                         |
+| VECTOR                            | the same, of four bytes for each number                      |
 | DATE                              | text, `"2026-01-31"`; zero and partial dates as they are     |
 | TIME(n)                           | text, `"-838:59:59.00"`, with n digits                       |
 | DATETIME(n)                       | text, `"2026-01-31 23:59:59.00"`, with n digits: no zone     |
@@ -41,19 +42,28 @@ _NINE = 9
 
 
 def decimal_bytes(precision: int, scale: int) -> int:
-    """How many bytes a DECIMAL takes: four for each nine digits, on either side of the point."""
+    """How many bytes a DECIMAL takes: four for each nine digits, on either side of the point.
+
+    Raises MalformedEventError for one that there is not.
+    """
+    if not (0 < precision <= 65 and scale <= precision):
+        raise MalformedEventError(f"a DECIMAL of precision {precision} and scale {scale}")
     whole, part = divmod(precision - scale, _NINE), divmod(scale, _NINE)
     return 4 * (whole[0] + part[0]) + _DIGIT_BYTES[whole[1]] + _DIGIT_BYTES[part[1]]
 
 
-def decimal_lines(into: str, precision: int, scale: int) -> list[str]:
-    """Lines that put the DECIMAL at `p` into a variable.
+_TWO_DIGITS: Final = tuple(f"{number:02d}" for number in range(256))
+"""By a byte. It has no more than 99, and if it has, it is not another number."""
+
+
+def decimal_lines(
+    into: str, raw: str, precision: int, scale: int, *, name: Callable[[Any], str]
+) -> list[str]:
+    """Lines that put a DECIMAL, whose bytes `raw` has, into a variable; `name` keeps what they use.
 
     It is big-endian groups of digits, each some bits of one number; its first bit is the sign, and
     of a negative number all bits are inverted.
     """
-    if not (0 < precision <= 65 and scale <= precision):
-        raise MalformedEventError(f"a DECIMAL of precision {precision} and scale {scale}")
     whole, first = divmod(precision - scale, _NINE)
     parts, last = divmod(scale, _NINE)
     digits = [first] * bool(first) + [_NINE] * (whole + parts) + [last] * bool(last)
@@ -62,30 +72,40 @@ def decimal_lines(into: str, precision: int, scale: int) -> list[str]:
     for index, many in enumerate(digits):
         width = _DIGIT_BYTES[many] if many < _NINE else 4
         shift -= width
-        group = f"(v >> {8 * shift} & {(1 << 8 * width) - 1})"
+        group = f"v >> {8 * shift}" if shift else "v"
+        if index:
+            group = f"({group} & {(1 << 8 * width) - 1})"
         if index < whole + bool(first):
-            number = group if number == "0" else f"({number} * {10**many} + {group})"
+            number = f"({group})" if number == "0" else f"({number} * {10**many} + {group})"
+        elif many == 2:
+            part += f"{{{name(_TWO_DIGITS)}[{group}]}}"
         else:
-            part += f"{{{group}:0{many}d}}"
+            part += f"{{({group}):0{many}d}}"
     text = f"{{{number}}}.{part}" if scale else f"{{{number}}}"
     sign = 1 << 8 * size - 1
     return [
-        f"v = int_(b[p:p + {size}], 'big')",
+        f"v = int_({raw}, 'big')",
         f"if v & {sign}:",
         f"    v ^= {sign}",
         f"    {into} = {{'$numberDecimal': f'{text}'}}",
         "else:",
         f"    v ^= {sign - 1}",
         f"    {into} = {{'$numberDecimal': f'-{text}'}}",
-        f"p += {size}",
     ]
 
 
 @lru_cache(maxsize=256)
 def decimal_reader(precision: int, scale: int) -> Reader:
     """Reads a DECIMAL."""
-    body = "\n    ".join([*decimal_lines("c", precision, scale), "return c"])
     space: dict[str, Any] = {"int_": int.from_bytes}
+
+    def name(value: Any) -> str:
+        space[f"o{len(space)}"] = value
+        return f"o{len(space) - 1}"
+
+    raw = f"b[p:p + {decimal_bytes(precision, scale)}]"
+    lines = decimal_lines("c", raw, precision, scale, name=name)
+    body = "\n    ".join([*lines, "return c"])
     exec(compile(f"def read(b, p):\n    {body}\n", "<DECIMAL>", "exec"), space)  # noqa: S102
     reader: Reader = space["read"]
     return reader
@@ -106,15 +126,6 @@ def fraction_bytes(digits: int) -> int:
 
 def _fraction(value: int, size: int, digits: int) -> str:
     return f".{value:0{2 * size}d}"[: digits + 1] if digits else ""
-
-
-@lru_cache(maxsize=16)
-def _fractions(digits: int) -> Callable[[int], str]:
-    """What writes a fraction; for up to four digits from a table, which ends where they do."""
-    size = fraction_bytes(digits)
-    if size > 2:
-        return lambda value: _fraction(value, size, digits)
-    return tuple(_fraction(value, size, digits) for value in range(10 ** (2 * size))).__getitem__
 
 
 @lru_cache(maxsize=16)
@@ -148,18 +159,32 @@ def _day(packed: int) -> str:
     return f"{months // 13:04d}-{months % 13:02d}-{packed & 31:02d} "
 
 
-def datetime_lines(into: str, digits: int, name: Callable[[Any], str]) -> list[str]:
-    """Lines that put the DATETIME(n) at `p` into a variable: 17 bits of year and month, 5 of each
-    day and hour, then 6 of the rest. `name` keeps what they use."""
-    part = fraction_bytes(digits)
-    text = f"{{{name(_day)}(v >> 17)}}{{{name(_MINUTES)}[v >> 6 & 2047]}}{{{name(_TWO)}[v & 63]}}"
+def datetime_lines(
+    into: str, high: str, low: str, part: str, digits: int, *, name: Callable[[Any], str]
+) -> str:
+    """A line that puts a DATETIME(n) into a variable: 17 bits of year and month, 5 of each day and
+    hour, then 6 of the rest. `high` has the first 8 of them and a sign, which is always set, `low`
+    has the other 32, and `part` the fraction's number. `name` keeps what it uses."""
+    days = f"{name(_day)}(({high} - 128) << 15 | {low} >> 17)"
+    text = f"{{{days}}}{{{name(_MINUTES)}[{low} >> 6 & 2047]}}{{{name(_TWO)}[{low} & 63]}}"
     if digits:
-        text += f"{{{name(_fractions(digits))}(int_(b[p + 5:p + {5 + part}], 'big'))}}"
-    return [
-        f"v = int_(b[p:p + 5], 'big') - {0x8000000000}",
-        f'{into} = f"{text}"',
-        f"p += {5 + part}",
-    ]
+        text += f"{{{name(_fractions(digits))}({part})}}"
+    return f'{into} = f"{text}"'
+
+
+@lru_cache(maxsize=16)
+def _fractions(digits: int) -> Callable[[int], str]:
+    """What writes the fraction of a DATETIME(n)."""
+    size = fraction_bytes(digits)
+    return _tabled(lambda value: _fraction(value, size, digits), size)
+
+
+def _tabled(text: Callable[[int], str], size: int) -> Callable[[int], str]:
+    """`text` of a fraction that has so many bytes; up to two from a table, which ends where they
+    do."""
+    if size > 2:
+        return text
+    return tuple(map(text, range(10 ** (2 * size)))).__getitem__
 
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC throughout
@@ -173,28 +198,40 @@ def instant(seconds: int, micros: int) -> Any:
     return extjson.date(seconds * 1000 + micros // 1000)
 
 
-def _second(data: bytes, at: int) -> Any:
-    """A TIMESTAMP without a fraction."""
-    seconds = int.from_bytes(data[at : at + 4], "big")
-    return extjson.date(seconds * 1000) if seconds else "0000-00-00 00:00:00"
+@lru_cache(maxsize=4096)
+def _second(seconds: int) -> str:
+    """Since the epoch, as ISO text up to the fraction. Rows that come together share many."""
+    text: str = extjson.date(seconds * 1000)["$date"]
+    return text[: -len("000Z")]
+
+
+def timestamp_lines(
+    into: str, seconds: str, part: str, digits: int, *, name: Callable[[Any], str]
+) -> str:
+    """A line that puts a TIMESTAMP(n) into a variable: `seconds` since the epoch, and `part`, the
+    fraction's number. 0 is the zero timestamp. `name` keeps what it uses."""
+    size = fraction_bytes(digits)
+    zero = f"0000-00-00 00:00:00{_fraction(0, size, digits)}"
+    if not size:
+        found, end = seconds, "000Z"
+    else:
+        end = f"{{{name(_instant_fractions(size))}({part})}}"
+        found = f"{seconds} or {part}"
+    text = f'f"{{{name(_second)}({seconds})}}{end}"'
+    return f"{into} = {{'$date': {text}}} if {found} else '{zero}'"
 
 
 @lru_cache(maxsize=16)
-def timestamp_reader(digits: int) -> Reader:
-    """Reads a TIMESTAMP(n): seconds since the epoch, and the fraction. 0 is the zero timestamp."""
-    part = fraction_bytes(digits)
-    if not part:
-        return _second
-    to_micros = 10 ** (6 - 2 * part)
+def _instant_fractions(size: int) -> Callable[[int], str]:
+    """What writes the fraction of an instant, of so many bytes, as `instant` does."""
 
-    def read(data: bytes, at: int) -> Any:
-        seconds = int.from_bytes(data[at : at + 4], "big")
-        micros = int.from_bytes(data[at + 4 : at + 4 + part], "big") * to_micros
-        if not seconds and not micros:
-            return f"0000-00-00 00:00:00{_fraction(0, part, digits)}"
-        return instant(seconds, micros)
+    def text(value: int) -> str:
+        micros = value * 10 ** (6 - 2 * size)
+        if micros >= 10**6:
+            raise MalformedEventError(f"a TIMESTAMP with a fraction of {micros} microseconds")
+        return f"{micros:06d}Z" if micros % 1000 else f"{micros // 1000:03d}Z"
 
-    return read
+    return _tabled(text, size)
 
 
 def set_reader(size: int, values: tuple[str, ...]) -> Reader:

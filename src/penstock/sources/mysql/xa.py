@@ -1,13 +1,14 @@
-"""XA transactions of MySQL: their rows wait for what becomes of them.
+"""XA transactions: their rows wait for what becomes of them.
 
-MySQL logs the rows of an XA transaction when it is prepared, as a transaction of its own, and
+A server logs the rows of an XA transaction when it is prepared, as a transaction of its own, and
 later, maybe by another session and after a restart, an XA COMMIT or XA ROLLBACK, as another one. So
 rows are kept from the one to the other, and told in the commit's place. Until then the transaction
-that prepared them is not told: a position lacks its GTID, and so the server sends it again to
-whoever begins there, whatever else was told since.
+that prepared them is not told, and the server sends it again to whoever begins here, whatever else
+was told since: a set of GTIDs lacks its own, and other positions reach back to it (`standing`).
 
 What is kept beyond a few megabytes is in a temporary file, which has no name and goes with us.
-Source: the MySQL source documentation, mysql::binlog::event::XA_prepare_event.
+Source: the MySQL source documentation, mysql::binlog::event::XA_prepare_event; of MariaDB,
+"XA Transactions", and its own source, Gtid_log_event (FL_PREPARED_XA, FL_COMPLETED_XA).
 """
 
 import struct
@@ -16,11 +17,15 @@ from tempfile import SpooledTemporaryFile
 from typing import Final, NamedTuple
 
 from penstock.errors import SourceError
+from penstock.sources.mysql.beginnings import Beginning
 from penstock.sources.mysql.binlog import Event, MalformedEventError
+from penstock.sources.mysql.standing import NOTHING_PREPARED, Prepared
 
 MEMORY_BYTES_MAX: Final = 4 << 20
 PREPARED_BYTES_MAX: Final = 4 << 30
 """Of one transaction. The server holds as much."""
+ENDS: Final = frozenset({"COMMIT", "ROLLBACK"})
+"""What ends a transaction, as a statement, or of an XA transaction."""
 _HEAD: Final = struct.Struct("<BIQI")
 """Type, timestamp, where it began, and how many bytes follow."""
 
@@ -40,10 +45,13 @@ class Written(NamedTuple):
 class Branch:
     """The events of one XA transaction, in order."""
 
-    def __init__(self, source: str, xid: str, gtid: str, written: Written) -> None:
+    def __init__(
+        self, source: str, xid: str, gtid: str, written: Written, prepared: Prepared
+    ) -> None:
         self.xid = xid
         self.gtid = gtid
         self.written = written
+        self.prepared = prepared
         self._source = source
         self._bytes = 0
         self._file = SpooledTemporaryFile[bytes](max_size=MEMORY_BYTES_MAX)
@@ -109,9 +117,20 @@ class Branches:
         self._prepared[branch.xid] = branch
         return None
 
+    @property
+    def oldest(self) -> Prepared:
+        """Of the transactions that wait."""
+        return next((one.prepared for one in self._prepared.values()), NOTHING_PREPARED)
+
     def taken(self, xid: str) -> Branch | None:
         """The prepared one of this name, no longer kept here; None if we know of none."""
         return self._prepared.pop(xid, None)
+
+    def drop(self, xid: str) -> None:
+        """The one of this name, if we have it, is of no use any more."""
+        branch = self.taken(xid)
+        if branch is not None:
+            branch.close()
 
     def abandon(self) -> None:
         """The one whose rows come now never was one."""
@@ -125,6 +144,18 @@ class Branches:
         for branch in self._prepared.values():
             branch.close()
         self._prepared.clear()
+
+
+def xa_of(text: str, begun: Beginning) -> tuple[str, str]:
+    """What a statement does to an XA transaction, and which one that is; empty if it is about none.
+
+    MariaDB's are named as what begins it does, MySQL's as all of its statements do.
+    """
+    xa, _, rest = text.strip().partition(" ")
+    if xa.upper() != "XA":
+        return "", ""
+    verb, _, xid = rest.partition(" ")
+    return verb.upper(), begun.xid or xid
 
 
 def _is_one_phase(body: bytes) -> bool:

@@ -7,6 +7,7 @@ Importing this package needs pytest and hypothesis.
 """
 
 from penstock.testing.contracts.above import AboveContract
+from penstock.testing.contracts.captures import CaptureServerContract
 from penstock.testing.contracts.checkpoints import CheckpointStoreContract
 from penstock.testing.contracts.copies import CopyContract
 from penstock.testing.contracts.durable import DurableLogContract
@@ -17,6 +18,7 @@ from penstock.testing.contracts.store_indexes import StoreIndexContract
 
 __all__ = [
     "AboveContract",
+    "CaptureServerContract",
     "ChangeLogContract",
     "CheckpointStoreContract",
     "CopyContract",

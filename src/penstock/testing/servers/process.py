@@ -83,18 +83,28 @@ class ServerProcess:
     def running(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """What it ended with, a signal as its number below zero; None while it runs."""
+        return self._process.poll()
+
     def log_tail(self) -> str:
         """The last few lines that the server wrote, for an error message."""
         return self.log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
-    def terminate(self) -> None:
+    def terminate(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ask the server to stop; returns at once."""
         if self.running:
-            self._process.terminate()
+            self._process.send_signal(how)
 
-    def stop(self, *, timeout_seconds: float = STOP_SECONDS_MAX) -> None:
-        """Stop with SIGTERM, or with SIGKILL once `timeout_seconds` have passed."""
-        self.terminate()
+    def stop(
+        self,
+        *,
+        timeout_seconds: float = STOP_SECONDS_MAX,
+        how: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        """Stop with a signal, or with SIGKILL once `timeout_seconds` have passed."""
+        self.terminate(how)
         try:
             self._process.wait(timeout_seconds)
         except subprocess.TimeoutExpired:
@@ -151,6 +161,10 @@ class Server(ABC):
     """As its messages call it."""
     PORTS: ClassVar[int] = 1
     """How many it listens on."""
+    PORTS_IN_A_ROW: ClassVar[bool] = False
+    """Whether it is told the first alone, and takes those that follow."""
+    STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
+    """What it takes for a wish to end soon."""
 
     def __init__(self) -> None:
         self._folder: ServerFolder | None = None
@@ -191,7 +205,7 @@ class Server(ABC):
             raise RuntimeError(f"{self.NAME} is already started")
         self._require()
         self._folder = ServerFolder()
-        self._ports = free_ports(self.PORTS)
+        self._ports = free_ports(self.PORTS, in_a_row=self.PORTS_IN_A_ROW)
         try:
             self._prepare()
             self._launch()
@@ -202,7 +216,7 @@ class Server(ABC):
     def stop(self) -> None:
         """Stop it and remove its data; harmless when nothing runs."""
         if self._process is not None:
-            self._process.stop()
+            self._process.stop(how=self.STOP_SIGNAL)
             self._process = None
         if self._folder is not None:
             self._folder.remove()
@@ -214,11 +228,18 @@ class Server(ABC):
 
     def restart(self) -> None:
         """Start it again on its own ports and data, stopping it first if it runs."""
-        self.process.stop()
+        self.process.stop(how=self.STOP_SIGNAL)
         self._launch()
 
+    @property
+    def log_path(self) -> Path:
+        """What it writes, of all its starts."""
+        return self.folder / "server.log"
+
     def _launch(self) -> None:
-        self._process = ServerProcess(self._command(), log_path=self.folder / "server.log")
+        self._process = ServerProcess(
+            self._command(), log_path=self.log_path, environment=self._environment()
+        )
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._answers():
             if not self._process.running or time.monotonic() > deadline:
@@ -239,21 +260,32 @@ class Server(ABC):
     def _command(self) -> Sequence[str]:
         """What starts it."""
 
+    def _environment(self) -> Mapping[str, str]:
+        """What its environment has besides ours."""
+        return {}
+
     @abstractmethod
     def _answers(self) -> bool:
         """Whether it does; not yet, while it comes up."""
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, *, in_a_row: bool = False) -> list[int]:
     """Return `count` loopback ports that nobody listens on right now."""
+    width = count if in_a_row else 1
     ports: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        if len(ports) == count:
+    for first in random.SystemRandom().sample(PORTS, len(PORTS)):
+        if len(ports) >= count:
             break
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        ports.append(port)
+        row = range(first, first + width)
+        if not any(port in ports for port in row) and all(map(_is_free, row)):
+            ports.extend(row)
     return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,4 +1,5 @@
 """Rows of an audit trail back into a server: exact literals, statements, and what differs.
 
-`literals`, `ddl`, `columns`, `sql` and `replay` decide, purely; `server` asks and tells one.
+`literals`, `documents`, `ddl`, `columns`, `sql` and `replay` decide, purely; `server` asks and
+tells one.
 """

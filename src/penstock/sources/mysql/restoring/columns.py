@@ -17,16 +17,22 @@ from bson.decimal128 import Decimal128
 from msgspec import Struct
 
 from penstock.audit.values import value_of
-from penstock.sources.mysql.restoring.literals import instant, members
+from penstock.sources.mysql.restoring.documents import document, same_document, told_document
+from penstock.sources.mysql.restoring.literals import (
+    instant,
+    literal,
+    members,
+    stored_geometry,
+)
 
 _WHOLE: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year"})
 _DECIMALS: Final = frozenset({"decimal", "numeric"})
 _FLOATS: Final = frozenset({"float", "double"})
 _MOMENTS: Final = frozenset({"date", "time", "datetime"})
-_TEXTS: Final = frozenset(
-    {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "json"}
+_TEXTS: Final = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum"})
+_BYTES: Final = frozenset(
+    {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "vector"}
 )
-_BYTES: Final = frozenset({"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 _BYTES_BY_TYPE: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 _SHAPES: Final = frozenset(
     {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring"}
@@ -34,7 +40,7 @@ _SHAPES: Final = frozenset(
 )
 KNOWN: Final = (
     _WHOLE | _DECIMALS | _FLOATS | _MOMENTS | _TEXTS | _BYTES | _SHAPES | frozenset(_BYTES_BY_TYPE)
-    | {"bit", "set", "timestamp"}
+    | {"bit", "set", "timestamp", "json"}
 )  # fmt: skip
 
 
@@ -84,12 +90,12 @@ def asked(column: ServerColumn) -> str:
         return f"CAST({name} AS DOUBLE)"
     if kind in _WHOLE | _DECIMALS | _MOMENTS | {"timestamp"}:
         return f"CAST({name} AS CHAR)"
-    if kind in _BYTES:
-        return f"HEX({name})"
+    if kind in _BYTES or kind in _SHAPES:
+        return f"HEX({name})"  # of a geometry, as it is kept: SRID, then WKB
     if kind in _BYTES_BY_TYPE:
         return f"HEX(CAST({name} AS BINARY({_BYTES_BY_TYPE[kind]})))"
-    if kind in _SHAPES:
-        return f"CONCAT(ST_SRID({name}), ':', HEX(ST_AsBinary({name})))"
+    if kind == "json":
+        return f"CAST({name} AS CHAR CHARACTER SET utf8mb4)"
     return f"CONVERT({name} USING utf8mb4)"
 
 
@@ -106,8 +112,10 @@ def from_server(column: ServerColumn, answer: Any) -> Any:
     if kind in _BYTES or kind in _BYTES_BY_TYPE:
         return bytes.fromhex(said)
     if kind in _SHAPES:
-        srid, _, wkb = said.partition(":")
-        return {"srid": int(srid), "wkb": bytes.fromhex(wkb)}
+        kept = bytes.fromhex(said)
+        return {"srid": int.from_bytes(kept[:4], "little"), "wkb": kept[4:]}
+    if kind == "json":
+        return told_document(said)
     if kind == "set":
         return said.split(",") if said else []
     if kind == "timestamp" and not said.startswith("0000"):
@@ -123,6 +131,8 @@ def comparable(column: ServerColumn, value: Any) -> Any:
     kind = column.type
     if value is None:
         return None
+    if kind == "json":
+        return same_document(value)
     if isinstance(value, Decimal128):
         return value.to_decimal()
     if isinstance(value, float):
@@ -144,19 +154,42 @@ def comparable(column: ServerColumn, value: Any) -> Any:
     return bytes(value) if isinstance(value, bytes) else value
 
 
-def condition(column: str, value: Any, *, literal_of: str) -> str:
-    """That a column holds exactly this value, whatever its collation thinks is equal (A25)."""
-    name = quoted(column)
+def written(kind: str, value: Any) -> str:
+    """A value as SQL, for a column of a type; an empty `kind` is one of which nothing is known.
+
+    Raises NoLiteralError.
+    """
+    return document(value) if kind == "json" else literal(value)
+
+
+def condition(column: str, kind: str, value: Any) -> str:
+    """That a column holds exactly this value, whatever its collation thinks is equal (A25).
+
+    Raises NoLiteralError.
+    """
+    name, literal_of = quoted(column), written(kind, value)
     if value is None:
         return f"{name} IS NULL"
+    if kind == "json":
+        # Documents whose numbers are of other types are equal to the server, and their texts not.
+        return f"{_json_text(name)} = {_json_text(_as_json(value))}"
+    if kind == "vector":  # which MySQL compares with nothing
+        return f"HEX({name}) = '{bytes(value).hex().upper()}'"
     if isinstance(value, str | list):
         # As it would be written, in bytes: for texts, and for the dates and times that are texts.
         return f"CAST(CONVERT({name} USING utf8mb4) AS BINARY) = CAST({literal_of} AS BINARY)"
     if isinstance(value, Mapping) and "wkb" in value:
-        shape = cast("Mapping[str, Any]", value)
-        wkb = bytes(shape["wkb"]).hex()
-        return f"(ST_SRID({name}) = {int(shape['srid'])} AND ST_AsBinary({name}) = X'{wkb}')"
+        kept = stored_geometry(cast("Mapping[str, Any]", value))
+        return f"HEX({name}) = '{kept.hex().upper()}'"
     return f"{name} = {literal_of}"
+
+
+def _json_text(expression: str) -> str:
+    return f"CAST(CAST({expression} AS CHAR CHARACTER SET utf8mb4) AS BINARY)"
+
+
+def _as_json(value: Any) -> str:
+    return f"CAST({document(value)} AS JSON)"
 
 
 def enum_values(declared: str) -> tuple[str, ...]:

@@ -1,12 +1,15 @@
 """Statements of a trail that change tables, with every table in them named by its database. Pure.
 
-A trail says of a statement's table in which database it was, and not what the session's was; and
-what was done to `shop.orders` then must not be done to it now. So names are put into the databases
-that they are to be in, and a statement in which a name may be left is refused.
+What was done to `shop.orders` then must not be done to it now. So names are put into the databases
+that they are to be in, and a statement in which a name may be left, or be of another database than
+it seems, is refused. A name without its database is of the session's, which is that of the
+statement's table where that has none either, and else what the trail says it was; what REFERENCES
+names is of the table's own database.
 """
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from penstock.audit.fold import Name, name_of
@@ -67,7 +70,9 @@ def restated(record: Mapping[str, Any], to: Place) -> str | None:
             return f"DROP TABLE IF EXISTS {quoted(*to(name))}"
         return f"RENAME TABLE {quoted(*to(name))} TO {quoted(*to(other))}"
     if operation in {"create", "modify"}:
-        return _renamed(str(said.get("statement", "")), name[0], to)
+        return _renamed(
+            str(said.get("statement", "")), name[0], to, session=said.get("sessionDatabase")
+        )
     raise UnclearStatementError(f"a statement that is a {operation}")
 
 
@@ -85,7 +90,32 @@ def recreated(statement: str, made_as: Name, name: Name, to: Place) -> str:
     return re.sub(r"^(\s*CREATE)\s+OR\s+REPLACE\b", r"\1", text, flags=re.IGNORECASE)
 
 
-def _renamed(statement: str, database: str, to: Place) -> str:
+class _Resolver:
+    """Which databases the names of a statement are of."""
+
+    def __init__(self, database: str, session: str | None) -> None:
+        """`database` is that of the statement's own table, the first that it names."""
+        self._database = database
+        self._session = session
+        self._is_first = True
+
+    def name(self, qualifier: str | None, name: str, *, is_reference: bool) -> Name:
+        """The next name. Raises UnclearStatementError."""
+        is_first, self._is_first = self._is_first, False
+        if is_first and qualifier is None:
+            self._session = self._database
+        if qualifier is not None:
+            return qualifier, name
+        if is_reference or is_first:
+            return self._database, name
+        if self._session is None:
+            raise UnclearStatementError(
+                "a statement with a table's name in the session's database, which is not known"
+            )
+        return self._session, name
+
+
+def _renamed(statement: str, database: str, to: Place, *, session: str | None = None) -> str:
     words = [
         _Word(match)
         for match in _TOKEN.finditer(statement)
@@ -97,7 +127,11 @@ def _renamed(statement: str, database: str, to: Place) -> str:
         raise UnclearStatementError(f"a statement that begins with {verb or 'nothing'}")
     if any(one.word == "?" for one in words):
         raise UnclearStatementError("a statement that was captured without its values")
+    if verb == "CREATE" and [one.word for one in words[-2:]] == ["START", "TRANSACTION"]:
+        # As MySQL logs CREATE TABLE ... SELECT: the rows, which follow, are of its transaction.
+        statement, words = statement[: words[-2].start].rstrip(), words[:-2]
     places: list[tuple[int, int, str]] = []
+    resolver = _Resolver(database, session)
     depth, at, first = 0, 1, True
     while at < len(words):
         word = words[at].word
@@ -110,7 +144,8 @@ def _renamed(statement: str, database: str, to: Place) -> str:
             at += 1
         if word == "RENAME" and at < len(words) and words[at].word in {"TO", "AS", "="}:
             at += 1
-        at = _name_at(words, at, database, to, places)
+        named = partial(resolver.name, is_reference=word == "REFERENCES")
+        at = _name_at(words, at, named, to, places)
     if first:
         raise UnclearStatementError(f"{verb} of something else than a table")
     return _with(statement, words, places)
@@ -136,17 +171,20 @@ def _leads_to_a_table(verb: str, words: list[_Word], at: int, depth: int, *, fir
 
 
 def _name_at(
-    words: list[_Word], at: int, database: str, to: Place, places: list[tuple[int, int, str]]
+    words: list[_Word],
+    at: int,
+    named: Callable[[str | None, str], Name],
+    to: Place,
+    places: list[tuple[int, int, str]],
 ) -> int:
     """Put the name that stands at `at` where it is to be; returns what comes behind it."""
     if at >= len(words) or not words[at].is_name:
         raise UnclearStatementError("a statement without the name of a table in its place")
-    start = words[at].start
-    name = (database, words[at].name)
+    start, qualifier = words[at].start, None
     if at + 2 < len(words) and words[at + 1].word == "." and words[at + 2].is_name:
-        name = (words[at].name, words[at + 2].name)
+        qualifier = words[at].name
         at += 2
-    places.append((start, words[at].end, quoted(*to(name))))
+    places.append((start, words[at].end, quoted(*to(named(qualifier, words[at].name)))))
     return at + 1
 
 

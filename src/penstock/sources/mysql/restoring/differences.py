@@ -11,7 +11,7 @@ from penstock.audit.fold import Document, Name, Table, decoded, whole_rows
 from penstock.audit.undoing import Undone, Was
 from penstock.sources.mysql.restoring import sql
 from penstock.sources.mysql.restoring.columns import ServerTable, comparable
-from penstock.sources.mysql.restoring.literals import literal
+from penstock.sources.mysql.restoring.literals import NoLiteralError, literal
 from penstock.sources.mysql.restoring.sql import Statement, UnfitError
 
 Identity = tuple[Any, ...]
@@ -46,7 +46,7 @@ class Difference(Struct, kw_only=True):
     def show(self, sign: str, row: Document, columns: Iterable[str] = ()) -> None:
         """Add a row to the sample, if there is room."""
         if len(self.sample) < _SAMPLE:
-            values = " AND ".join(f"{name} = {literal(value)[:80]}" for name, value in row.items())
+            values = " AND ".join(f"{name} = {_shown(value)}" for name, value in row.items())
             changed = f": {', '.join(columns)}" if columns else ""
             self.sample.append(f"{sign} {values}{changed}")
 
@@ -102,9 +102,7 @@ def against_state(
             found.changed += 1
             found.show("~", key, _changed(facts, values, row))
             found.keys_out.append(key)
-            # What the trail does not know of it, as of a column that is newer, stays.
-            known = {_name(facts, column): value for column, value in values.items()}
-            found.rows_in.append(bson.encode({**row, **known}))
+            found.rows_in.append(bson.encode(_with_newer(name, facts, row, values)))
     found.missing = len(wanted)
     for key, _ in islice(wanted.values(), _SAMPLE):
         found.show("+", key)
@@ -184,8 +182,7 @@ def _undo(
     found.changed += 1
     found.show("~", key, _changed(facts, was.columns, now))
     found.keys_out.append(key)
-    known = {_name(facts, column): value for column, value in was.columns.items()}
-    found.rows_in.append(bson.encode({**now, **known}))
+    found.rows_in.append(bson.encode(_with_newer(found.name, facts, now, was.columns)))
 
 
 def undone_counts(name: Name, undone: Undone) -> Difference:
@@ -200,6 +197,14 @@ def undone_counts(name: Name, undone: Undone) -> Difference:
             found.rows_in += [data] * count
             found.missing += count
     return found
+
+
+def _shown(value: Any) -> str:
+    """For people, of whatever column it is."""
+    try:
+        return literal(value)[:80]
+    except NoLiteralError:
+        return "..."
 
 
 def _equal(facts: ServerTable, wanted: Document, row: Document) -> bool:
@@ -222,6 +227,19 @@ def _of(row: Document, column: str) -> Any:
         return row[column]
     lower = column.lower()
     return next((value for name, value in row.items() if name.lower() == lower), None)
+
+
+def _with_newer(name: Name, facts: ServerTable, row: Document, values: Document) -> dict[str, Any]:
+    """A row of the trail; what the trail does not know of it, as of a column that is newer, stays
+    as the server told it. Raises UnfitError where that may be another value."""
+    known = {_name(facts, column): value for column, value in values.items()}
+    for column in facts.written:
+        if column.type == "json" and column.name not in known and row[column.name] is not None:
+            raise UnfitError(
+                f"{'.'.join(name)} has documents in the column {column.name!r} now, and had no "
+                f"such column then: their text does not say of which types their values are"
+            )
+    return {**row, **known}
 
 
 def _name(facts: ServerTable, column: str) -> str:

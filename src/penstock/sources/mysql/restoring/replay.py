@@ -13,9 +13,9 @@ from penstock.audit.fold import (
     Name,
     after_of,
     before_of,
+    changes_nothing,
     doubt_of,
     flags_of,
-    is_about_the_trail,
     name_of,
     only_describes,
     said_of,
@@ -95,7 +95,7 @@ class Replay:
                 self.transactions += 1
                 yield BEGIN
             yield from self._changed(record, name)
-        elif not is_about_the_trail(record):
+        elif not changes_nothing(record):
             raise AuditError(
                 f"record {record['at']} of the trail is a {op!r}, which this version does not "
                 f"know. Use the version that wrote it."

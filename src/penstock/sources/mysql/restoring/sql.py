@@ -6,13 +6,14 @@ A statement means what it says in one session that has begun with HEAD, and in n
 # Names are quoted and values are literals: that is what this module is for.
 # ruff: noqa: S608
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
 
 from penstock.audit.fold import Document, Name
-from penstock.sources.mysql.restoring.columns import ServerTable, condition, quoted
+from penstock.sources.mysql.restoring.columns import ServerTable, condition, quoted, written
 from penstock.sources.mysql.restoring.literals import NoLiteralError, literal
 
 SQL_MODE: Final = (
@@ -82,13 +83,13 @@ def inserts(
             unlisted.clear()
 
     for row in rows:
-        written = _written(name, row, facts)
-        columns = tuple(written)
+        values = _written(name, row, facts)
+        columns = tuple(values)
         if columns != last or size > _TOGETHER_BYTES:
             yield from end()
             listed = ", ".join(map(quoted, columns))
             head, last, size = f"INSERT INTO {quoted(*name)} ({listed}) VALUES ", columns, 0
-        begun.append(f"({', '.join(written.values())})")
+        begun.append(f"({', '.join(values.values())})")
         unlisted.update(_unlisted(row, facts))
         size += len(begun[-1])
     yield from end()
@@ -117,17 +118,17 @@ def update(
     A column that the server sets by itself, and that did not change, is told to stay. Raises
     UnfitError.
     """
-    written = _written(name, columns, facts)
+    values = _written(name, columns, facts)
     if gone:
         raise UnfitError(f"{'.'.join(name)}: an update removes columns")
-    if not written:
+    if not values:
         return None
     if facts is not None:
-        names = {one.lower() for one in written}
+        names = {one.lower() for one in values}
         for column in facts.written:
             if column.updates_itself and column.name.lower() not in names:
-                written[column.name] = quoted(column.name)
-    sets = ", ".join(f"{quoted(column)} = {value}" for column, value in written.items())
+                values[column.name] = quoted(column.name)
+    sets = ", ".join(f"{quoted(column)} = {value}" for column, value in values.items())
     return Statement(
         text=f"UPDATE {quoted(*name)} SET {sets} WHERE {where(name, key)}",
         about=about,
@@ -150,7 +151,7 @@ def delete_equal(
         column: value for column, value in row.items() if facts is None or _takes(facts, column)
     }
     tests = " AND ".join(
-        condition(column, value, literal_of=_literal(name, column, value))
+        _fit(name, column, partial(condition, column, _kind(facts, column), value))
         for column, value in known.items()
     )
     return Statement(
@@ -161,7 +162,8 @@ def delete_equal(
 def where(name: Name, key: Document) -> str:
     """The condition that finds a row by its key. Raises UnfitError."""
     return " AND ".join(
-        f"{quoted(column)} = {_literal(name, column, value)}" for column, value in key.items()
+        f"{quoted(column)} = {_fit(name, column, partial(literal, value))}"
+        for column, value in key.items()
     )
 
 
@@ -174,13 +176,19 @@ def _written(name: Name, row: Document, facts: ServerTable | None) -> dict[str, 
                 raise UnfitError(f"{'.'.join(name)} has no column {column!r} now, and had one then")
             if not _takes(facts, column):
                 continue
-        found[column] = _literal(name, column, value)
+        found[column] = _fit(name, column, partial(written, _kind(facts, column), value))
     return found
 
 
-def _literal(name: Name, column: str, value: Any) -> str:
+def _kind(facts: ServerTable | None, column: str) -> str:
+    """The type of a column; empty where nothing is known."""
+    found = None if facts is None else facts.column(column)
+    return "" if found is None else found.type
+
+
+def _fit(name: Name, column: str, act: Callable[[], str]) -> str:
     try:
-        return literal(value)
+        return act()
     except NoLiteralError as error:
         raise UnfitError(
             f"the column {column!r} of {'.'.join(name)} holds {error}, which SQL has no form for"

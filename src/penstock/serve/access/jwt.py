@@ -1,0 +1,192 @@
+"""Tokens that somebody else signed: JWTs, proven by the public keys of a JWKS file.
+
+Taken are RS256 to RS512, ES256 to ES512 and EdDSA, each only with a key of its own kind. `none` and
+the algorithms with a shared secret are refused whatever the token says, and so is a key that is
+for something else. `exp`, `iss`, `aud` and `sub` must be there; `nbf` counts where it is. The claim
+`penstock` has the grants, as {"grants": [{"verbs": ["read"], "collections": ["orders"]}]}.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from penstock.errors import ConfigError
+from penstock.serve.access.book import LOOK_SECONDS
+from penstock.serve.access.grants import grants_of
+from penstock.serve.access.principals import Principal
+from penstock.subscribe.scope import Scope
+
+log = structlog.get_logger(__name__)
+
+CLAIM: Final = "penstock"
+LEEWAY_SECONDS: Final = 10
+"""How far the clock of who signed may be off."""
+_BYTES_MAX: Final = 16 << 10
+_RSA_BITS_MIN: Final = 2048
+_BY_KIND: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
+    ("RSA", ""): ("RS256", "RS384", "RS512"),
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+
+
+_Key = tuple[Any, tuple[str, ...], str]
+"""A key, the algorithms that it is for, and its thumbprint."""
+
+
+class Keys:
+    """The keys of a JWKS file, read again when it changes. Safe for any number of threads.
+
+    A changed file that cannot be read lets nobody in until it can.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises ConfigError if the file has no key that is of use, or PyJWT is not installed."""
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked_at = clock()
+        self._seen = _stamp(path)
+        self._keys = _read(path)
+
+    def by_id(self, kid: str) -> _Key | None:
+        """A key, the algorithms that it is for, and what tells it from another of that id."""
+        self._look()
+        return self._keys.get(kid)
+
+    def _look(self) -> None:
+        now = self._clock()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        with self._lock:
+            self._looked_at = now
+            stamp = _stamp(self._path)
+            if stamp == self._seen:
+                return
+            try:
+                self._keys = _read(self._path)
+            except ConfigError as error:
+                log.error("the file of keys cannot be read; no JWT is taken", reason=str(error))  # noqa: TRY400
+                self._keys = {}
+                return
+            self._seen = stamp
+
+
+class Jwts:
+    """Who a JWT is of."""
+
+    def __init__(
+        self, keys: Keys, *, issuer: str, audience: str, secret: Callable[[], bytes]
+    ) -> None:
+        """`secret` is that of scopes."""
+        self._keys = keys
+        self._issuer = issuer
+        self._audience = audience
+        self._secret = secret
+
+    def principal(self, token: str) -> Principal | None:
+        """Who `token` is of; None for one that is not valid, for whatever reason."""
+        import jwt
+
+        if len(token) > _BYTES_MAX:
+            return None
+        try:
+            header = jwt.get_unverified_header(token)
+            kid = header.get("kid")
+            found = self._keys.by_id(kid) if isinstance(kid, str) else None
+            if found is None:
+                return None
+            key, algorithms, thumbprint = found
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=algorithms,
+                issuer=self._issuer,
+                audience=self._audience,
+                leeway=LEEWAY_SECONDS,
+                options={"require": ["exp", "iss", "aud", "sub"]},
+            )
+            name, grants = claims["sub"], grants_of(claims[CLAIM])
+        # Anything at all may be in a token. What it was is told to nobody.
+        except (
+            *(jwt.PyJWTError, msgspec.MsgspecError, ValueError, TypeError, KeyError),
+            *(OverflowError, RecursionError),
+        ):
+            return None
+        if not name:
+            return None
+        return Principal(
+            name=name,
+            scope=Scope(grants, self._secret()),
+            way="jwt",
+            id=f"{kid}#{thumbprint}",
+            expires_at=float(claims["exp"]),
+        )
+
+    def holds(self, signed_by: str) -> bool:
+        """Whether the key is still there: to take it out, or to put another in its place, revokes
+        what it signed."""
+        kid, _, thumbprint = signed_by.rpartition("#")
+        found = self._keys.by_id(kid)
+        return found is not None and found[2] == thumbprint
+
+
+def _read(path: Path) -> dict[str, _Key]:
+    try:
+        import jwt
+    except ImportError as error:
+        raise ConfigError(
+            f"access.jwks needs a package that is not installed ({error.name}). Nothing was "
+            f"started. Install it: pip install 'penstock[jwt]'"
+        ) from error
+    try:
+        said = msgspec.json.decode(path.read_bytes(), type=dict[str, list[dict[str, Any]]])
+        written = said["keys"]
+    except (OSError, msgspec.MsgspecError, UnicodeError, KeyError):
+        raise ConfigError(
+            f"access.jwks: {path} cannot be read, or is no JSON Web Key Set. Nobody is let in by "
+            f"a JWT."
+        ) from None
+    keys: dict[str, _Key] = {}
+    for one in written:
+        kid = one.get("kid")
+        allowed = _BY_KIND.get((str(one.get("kty")), str(one.get("crv", ""))), ())
+        if one.get("alg") is not None:
+            allowed = tuple(name for name in allowed if name == one["alg"])
+        if not isinstance(kid, str) or not allowed or one.get("use", "sig") != "sig":
+            continue
+        try:
+            key = jwt.PyJWK(one, algorithm=allowed[0]).key
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+            continue
+        if getattr(key, "key_size", _RSA_BITS_MIN) < _RSA_BITS_MIN and one["kty"] == "RSA":
+            continue
+        if kid in keys:
+            raise ConfigError(
+                f"access.jwks: {path} has two keys with the id {kid!r}. Nobody is let in by a JWT."
+            )
+        parts = [one.get(name) for name in ("kty", "crv", "n", "e", "x", "y")]
+        thumbprint = hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:16]
+        keys[kid] = (key, allowed, thumbprint)
+    if not keys:
+        raise ConfigError(
+            f"access.jwks: {path} has no key with an id that is for RS256 to RS512, ES256 to ES512 "
+            f"or EdDSA. Nobody is let in by a JWT."
+        )
+    return keys
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,1 @@
+"""Capture subscriptions over sockets: one core, a module for each protocol (record 0024)."""

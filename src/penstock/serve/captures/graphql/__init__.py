@@ -1,0 +1,1 @@
+"""Capture subscriptions over GraphQL: `graphql-transport-ws`, and queries over POST."""

@@ -1,0 +1,1 @@
+"""Rocicorp Zero's change source protocol: messages, watermarks and tables. Pure."""

@@ -1,0 +1,137 @@
+"""`penstock run` with a door, as its users run it."""
+
+import json
+import signal
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.config import load
+from penstock.errors import ConfigError
+from tests.access.certificates import Authority
+from tests.cli.service import COMMAND, Service, configure, penstock
+
+ACCESS = """
+[access]
+tokens = "access.json"
+log = "access.log"
+
+[serve.tls]
+certificate = "server.crt"
+key = "server.key"
+"""
+
+
+def guarded(folder: Path) -> Path:
+    """A configuration with a door and certificates."""
+    authority = Authority()
+    authority.sign("localhost").write(folder, "server")
+    (folder / "ca.crt").write_bytes(authority.certificate)
+    config = configure(folder)
+    config.write_text(config.read_text() + ACCESS)
+    return config
+
+
+def tail(config: Path, endpoint: str, *options: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [
+            *(*COMMAND, "tail", "--config", str(config), "--endpoint", endpoint, "--json"),
+            *("--tls-ca", str(config.parent / "ca.crt"), *options),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+@pytest.mark.slow
+def test_a_reader_comes_in_with_its_token_and_leaves_when_it_is_revoked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = guarded(tmp_path)
+    with Service(config) as service:
+        # Made while the service runs.
+        made = penstock(capsys, "access", "create", "app", "--config", str(config), "--json")
+        token = json.loads(made.out)["token"]
+        file = tmp_path / "app.token"
+        file.write_text(f"{token}\n")
+        endpoint = service.ready["grpc"].replace("127.0.0.1", "localhost")
+        stranger = tail(config, endpoint)
+        _, said = stranger.communicate()
+        assert json.loads(said.splitlines()[-1])["error"]["code"] == "access.unauthenticated"
+        assert stranger.returncode == 12
+        reader = tail(config, endpoint, "--token-file", str(file))
+        assert reader.stdout is not None
+        assert json.loads(reader.stdout.readline())["kind"] == "data"
+        assert penstock(capsys, "access", "revoke", "app", "--config", str(config)).code == 0
+        _, said = reader.communicate()
+        assert json.loads(said.splitlines()[-1])["error"]["code"] == "access.unauthenticated"
+        assert reader.returncode == 12
+        written = service.errors() + (tmp_path / "access.log").read_text()
+    secret = token.rpartition("_")[2]
+    for text in (written, (tmp_path / "access.json").read_text(), said.decode()):
+        assert token not in text
+        assert secret not in text
+    assert '"who":"token:app"' in written
+
+
+@pytest.mark.slow
+def test_metrics_want_an_operator_and_show_a_new_certificate_after_a_reload(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = guarded(tmp_path)
+    made = penstock(
+        capsys, "access", "create", "ops", "--verb", "admin", "--config", str(config), "--json"
+    )
+    token = json.loads(made.out)["token"]
+    with Service(config) as service:
+
+        def status(authority: bytes, path: str, **headers: str) -> int:
+            context = ssl.create_default_context(cadata=authority.decode())
+            asked = urllib.request.Request(
+                f"https://{service.ready['http']}{path}", headers=headers
+            )
+            try:
+                with urllib.request.urlopen(asked, context=context) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code
+            except ssl.SSLError:
+                return 0
+            except urllib.error.URLError:
+                return 0
+
+        before = (tmp_path / "ca.crt").read_bytes()
+        shown = {"Authorization": f"Bearer {token}"}
+        assert status(before, "/ready") == 200
+        assert status(before, "/metrics") == 401
+        assert status(before, "/metrics", **shown) == 200
+        after = Authority("after")
+        after.sign("localhost").write(tmp_path, "server")
+        service.process.send_signal(signal.SIGHUP)
+        while status(after.certificate, "/ready") != 200:
+            pass
+        assert status(before, "/ready") == 0
+        assert status(after.certificate, "/metrics", **shown) == 200
+
+
+@pytest.mark.parametrize("missing", ["tls", "access", "required"])
+def test_an_address_that_others_reach_needs_both(tmp_path: Path, missing: str) -> None:
+    config = guarded(tmp_path)
+    text = config.read_text().replace('grpc = "127.0.0.1:0"', 'grpc = "0.0.0.0:0"')
+    assert "0.0.0.0" in text
+    config.write_text(text)
+    load(config)
+    if missing == "tls":
+        text = text[: text.index("[serve.tls]")]
+    elif missing == "access":
+        text = text.replace('tokens = "access.json"\n', "")
+    else:
+        text = text.replace("[access]\n", "[access]\nrequired = false\n")
+    config.write_text(text)
+    with pytest.raises(ConfigError, match="both TLS"):
+        load(config)

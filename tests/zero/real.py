@@ -1,0 +1,128 @@
+"""The real zero-cache in tests: started away from the loop, its replica and clients read."""
+
+import asyncio
+import json
+import shutil
+import tempfile
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from penstock.testing.servers import ZERO, PostgresServer, ZeroCache
+
+SCRIPTS = Path(__file__).parent / "node"
+PATIENCE_SECONDS = 120.0
+
+
+@asynccontextmanager
+async def zero_cache(
+    postgres: PostgresServer, upstream: str, *, waits: bool = True, **options: Any
+) -> AsyncGenerator[ZeroCache]:
+    """A zero-cache with a database of its own, started; up, if it `waits`."""
+    database = await asyncio.to_thread(postgres.create, f"zero_{uuid4().hex[:12]}")
+    cache = ZeroCache(upstream=upstream, database=database, **options)
+    try:
+        cache.waits = waits
+        await asyncio.to_thread(cache.start)
+        yield cache
+    finally:
+        await asyncio.to_thread(cache.stop)
+
+
+@asynccontextmanager
+async def scripts() -> AsyncGenerator[Path]:
+    """The scripts beside the packages that they import."""
+    with tempfile.TemporaryDirectory(prefix="penstock-zero-") as folder:
+        for script in SCRIPTS.iterdir():
+            shutil.copy(script, folder)
+        (Path(folder) / "node_modules").symlink_to(ZERO.modules)
+        yield Path(folder)
+
+
+async def replica(cache: ZeroCache, *tables: str) -> dict[str, Any]:
+    """The watermark of its replica, and the rows of its tables (none named: all) by name."""
+    async with scripts() as folder:
+        process = await asyncio.create_subprocess_exec(
+            *(str(ZERO.program()), "replica.mjs", str(cache.replica), *tables),
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 30,
+        )
+        out, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+async def replicated(
+    cache: ZeroCache, until: Callable[[dict[str, Any]], bool], *tables: str
+) -> dict[str, Any]:
+    """Its replica, once `until` holds of it."""
+    found: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not until(found := await replica(cache, *tables)):
+                pass  # a look takes a while by itself
+    except TimeoutError:
+        raise AssertionError(f"the replica is at {found}\n{cache.process.log_tail()}") from None
+    return found
+
+
+async def reached(cache: ZeroCache, watermark: str) -> dict[str, Any]:
+    """The tables of its replica, once it has this watermark."""
+    found = await replicated(cache, lambda found: bool(found["watermark"] >= watermark))
+    assert found["watermark"] == watermark
+    tables: dict[str, Any] = found["tables"]
+    return tables
+
+
+class RealClient:
+    """A Zero client in Node, and what it has said."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    async def words(self) -> AsyncIterator[dict[str, Any]]:
+        """What it says, as it says it."""
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            yield json.loads(line)
+
+    async def rows(
+        self, table: str, until: Callable[[list[dict[str, Any]]], bool]
+    ) -> list[dict[str, Any]]:
+        """The rows of a table, once `until` holds of them."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            async for word in self.words():
+                assert "error" not in word, word
+                if word["table"] == table and until(word["rows"]):
+                    found: list[dict[str, Any]] = word["rows"]
+                    return found
+        raise AssertionError("the client has ended")
+
+
+@asynccontextmanager
+async def real_client(
+    cache: ZeroCache, tables: dict[str, dict[str, Any]]
+) -> AsyncGenerator[RealClient]:
+    """A client that follows whole tables: `{"item": {"columns": {"id": "string"}, "key": ["id"]}}`.
+
+    A column is a string, number, boolean or json.
+    """
+    async with scripts() as folder:
+        process = await asyncio.create_subprocess_exec(
+            *(str(ZERO.program()), "client.mjs", cache.url, json.dumps(tables)),
+            cwd=folder,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=1 << 30,
+        )
+        try:
+            yield RealClient(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()

@@ -1,0 +1,79 @@
+"""The endpoint for zero-cache, told by a plain client that folds what it hears into tables."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.zero.endpoint import (
+    SHIPPED,
+    Replica,
+    ack,
+    connection,
+    fold,
+    message,
+    served,
+)
+
+
+async def test_a_shard_begins_with_every_row_and_gets_each_commit_after_it(tmp_path: Path) -> None:
+    """Z2, Z5, Z6: the snapshot is one transaction, with Zero's own tables and its one permission;
+    what is committed after it comes in the order of the log."""
+    async with served(tmp_path) as endpoint:
+        await endpoint.put(1, name="one")
+        await endpoint.put(2, name="two")
+        await endpoint.applied()
+        replica = Replica()
+        async with connection(endpoint, **SHIPPED) as socket:
+            await fold(socket, replica)
+            assert replica.rows["item"] == {
+                (1,): {"id": 1, "name": "one"},
+                (2,): {"id": 2, "name": "two"},
+            }
+            assert {"zero_0.clients", "zero_0.mutations"} <= replica.tables.keys()
+            assert list(replica.rows["zero.permissions"].values()) == [
+                {"lock": True, "permissions": None, "hash": None}
+            ]
+            assert all("index" in table for table in replica.tables.values())
+        commit = await endpoint.put(3, name="three")
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
+            await fold(socket, replica, commit)
+            assert replica.rows["item"][3,] == {"id": 3, "name": "three"}
+            await ack(socket, replica.watermark)
+
+
+async def test_an_idle_shard_is_told_of_commits_that_do_not_concern_it(tmp_path: Path) -> None:
+    """Z4: a status moves the watermark; who comes back with the commit before it is resumed."""
+    async with served(tmp_path) as endpoint:
+        await endpoint.put(1, name="one")
+        await endpoint.applied()
+        replica = Replica()
+        async with connection(endpoint, **SHIPPED) as socket:
+            await fold(socket, replica)
+            await endpoint.put(1, "others")
+            assert replica.take(await message(socket)) == "status"
+            await ack(socket, replica.statuses[-1], of_rows=False)
+            key = next(iter(endpoint.service.book.records))
+            while endpoint.service.book.records[key].floor.commit <= replica.commit:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            # Ten times the interval: what did not move is not told again.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await message(socket)
+
+
+async def test_whoever_comes_back_is_told_no_watermark_that_it_has(tmp_path: Path) -> None:
+    """Z3: watermarks rise strictly, over connections too; zero-cache drops what does not rise."""
+    async with served(tmp_path) as endpoint:
+        await endpoint.put(1, name="one")
+        await endpoint.applied()
+        replica = Replica()
+        async with connection(endpoint, **SHIPPED) as socket:
+            await fold(socket, replica)
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
+            await fold(socket, replica, await endpoint.put(2, name="not acknowledged"))
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
+            # Ten times the interval at which it is told of what does not concern it.
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await message(socket)
