@@ -80,7 +80,9 @@ async def look(settings: Settings) -> tuple[Checkpoint, list[Entry]]:
         entries = await read_all(log, after=bounds.trimmed)
     require_whole_commits(entries)
     (state,) = copy.sources
-    needed = [entry.sequence for entry in entries if told(entry) <= told_at(state.position)]
+    # What says that capture began stands where the source is, and no position comes from it.
+    of_shop = [entry for entry in entries if kind_of(entry.event) is not Kind.SYSTEM]
+    needed = [entry.sequence for entry in of_shop if told(entry) <= told_at(state.position)]
     assert max(needed, default=0) <= copy.sequence, "the position needs a later entry"
     return copy, entries
 

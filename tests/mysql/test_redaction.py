@@ -6,7 +6,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.redaction import comments, redacted
@@ -100,6 +100,7 @@ def test_no_value_of_a_statement_survives_in_any_mode_of_its_session(statement: 
 
 @settings(max_examples=500)
 @given(st.lists(st.sampled_from([*"'\"`\\/*!-# \n$1a.@", "SECRET", "/*!", "*/"])).map("".join))
+@example("/*!`*/``")
 def test_no_text_keeps_what_stands_in_quotes(text: str) -> None:
     """What is redacted has no quotes left but those of names."""
     left = re.sub(r"`[^`]*(?:``[^`]*)*`", "", redacted(text))

@@ -161,7 +161,7 @@ async def visit(
     while until is not None or taken < plan.messages:
         before = len(replica.transactions)
         try:
-            async with asyncio.timeout(8 if until is not None else 0.05):
+            async with asyncio.timeout(60 if until is not None else 0.05):
                 tag = replica.take(await message(socket))
         except TimeoutError:
             assert until is None

@@ -176,6 +176,15 @@ def test_members_that_a_write_does_not_have_are_passed_over(endpoint: Endpoint) 
         assert status == (200 if "PutRequest" in write else 400)
 
 
+def test_a_member_that_is_null_is_as_good_as_absent_wherever_it_stands(endpoint: Endpoint) -> None:
+    """Not only at the top: a stream without a view is refused in words."""
+    request = copy.deepcopy(named(endpoint, REQUESTS["CreateTable"]))
+    request["StreamSpecification"]["StreamViewType"] = None
+    status, told = ask(endpoint, "CreateTable", request)
+    assert status == 400
+    assert "UpdateViewType is required" in told["message"]
+
+
 @settings(max_examples=150)
 @given(data=st.data())
 def test_no_request_makes_the_endpoint_fail(endpoint: Endpoint, data: st.DataObject) -> None:

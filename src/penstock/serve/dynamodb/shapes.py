@@ -140,7 +140,7 @@ class Mapped(Rule):
 
 
 class Shape(Rule):
-    """A structure. Members that it does not name are passed over; null is as good as absent."""
+    """A structure. Members that it does not name are passed over; one that is null is taken out."""
 
     def __init__(self, required: Mapping[str, Rule], optional: Mapping[str, Rule]) -> None:
         self._required = required
@@ -151,6 +151,9 @@ class Shape(Rule):
         for name, rule in self._rules.items():
             path = f"{at}.{_camel(name)}" if at else _camel(name)
             value = members.get(name)
+            if value is None:
+                # What is asked is asked by name from here on, wherever in the request it stands.
+                members.pop(name, None)
             if value is not None:
                 rule.check(value, path, problems)
             elif name in self._required:

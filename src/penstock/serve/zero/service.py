@@ -13,6 +13,7 @@ from penstock.serve.zero.config import ZeroConfig
 from penstock.serve.zero.record import ShardRecord
 from penstock.serve.zero.shards import ShardBook
 from penstock.serve.zero.status import ShardStatus
+from penstock.serve.zero.turns import Turns
 from penstock.subscribe.captures.past import CurrentRows
 from penstock.subscribe.current import CurrentState
 from penstock.zero.lexi import lexi_version
@@ -50,10 +51,9 @@ class ZeroService:
         self.permissions: dict[str, Any] | None = config.permission_values()
         self.stopped = asyncio.Event()
         self._connections = 0
-        self._live: dict[bytes, Session] = {}
+        self.turns: Turns[Session] = Turns()
         self._troubles: dict[bytes, tuple[str, str]] = {}
         """Why a shard is not served, as code and sentence, until it is."""
-        self._left = asyncio.Condition()
         self._gone = asyncio.Event()
 
     @classmethod
@@ -99,29 +99,13 @@ class ZeroService:
             self._connections -= 1
             self._gone.set()
 
-    @contextlib.asynccontextmanager
-    async def alone(self, session: "Session") -> AsyncGenerator[None]:
-        """Inside, `session` is the only one of its shard: an older one is ended first."""
-        key = session.key
-        async with self._left:
-            while (older := self._live.get(key)) is not None:
-                older.replaced.set()
-                await self._left.wait()
-            self._live[key] = session
-        try:
-            yield
-        finally:
-            async with self._left:
-                del self._live[key]
-                self._left.notify_all()
-
     async def make_room(self, key: bytes) -> None:
         """Have room for the record of a shard. Raises ServiceBusyError where there is none."""
         records = self.book.records
         if key in records or len(records) < self.config.shards_max:
             return
         over = now_ms() - int(self.config.hold * 1000)
-        idle = [one for name, one in records.items() if name not in self._live]
+        idle = [one for name, one in records.items() if name not in self.turns.live]
         oldest = min(idle, key=lambda one: one.seen_at, default=None)
         if oldest is None or oldest.seen_at > over:
             raise ServiceBusyError(
@@ -142,7 +126,7 @@ class ZeroService:
     def shards(self) -> tuple[ShardStatus, ...]:
         """How every shard is that is remembered, or connected for the first time; by name."""
         found = [self._status(key, record) for key, record in self.book.records.items()]
-        new = (one for key, one in self._live.items() if key not in self.book.records)
+        new = (one for key, one in self.turns.live.items() if key not in self.book.records)
         found += [self._begins(one) for one in new]
         return tuple(sorted(found, key=lambda one: (one.shard, one.who)))
 
@@ -160,7 +144,7 @@ class ZeroService:
         )
 
     def _status(self, key: bytes, record: ShardRecord) -> ShardStatus:
-        live = self._live.get(key)
+        live = self.turns.live.get(key)
         code, message = self._troubles.get(key, ("", ""))
         state = live.state if live is not None else "stopped" if code else "away"
         return ShardStatus(

@@ -53,7 +53,9 @@ from penstock.serve.zero.socket import (
     ClosingError,
     DisconnectedError,
     ZeroSocket,
+    superseded,
 )
+from penstock.serve.zero.turns import arrived
 from penstock.serve.zero.view import View
 from penstock.subscribe.commits import commit_of
 from penstock.subscribe.current import Reading
@@ -89,6 +91,7 @@ class Session:
         self.request = request
         self.who = who
         self.key = key_of(who, request.shard.name)
+        self.number = arrived()
         self.replaced = asyncio.Event()
         """A newer connection of the shard waits for this one to end."""
         self.state = "waiting"
@@ -113,8 +116,11 @@ class Session:
         READERS.labels(PROTOCOL).inc()
         try:
             await self._socket.accept(liveness_seconds=self._service.config.liveness_timeout)
-            async with self._service.alone(self):
-                await self._ended()
+            try:
+                async with self._service.turns.alone(self):
+                    await self._ended()
+            except ClosingError as error:
+                await self._goodbye(error.code, str(error))
         except DisconnectedError:
             return
         finally:
@@ -196,7 +202,7 @@ class Session:
                 one.cancel()
         if stopped.is_set():
             raise ClosingError(GOING_AWAY, "the service is stopping; connect again")
-        raise ClosingError(NORMAL, "another connection of this shard took its place")
+        raise superseded()
 
     # --- hearing --------------------------------------------------------------------------------
 

@@ -24,6 +24,11 @@ class ClosingError(Exception):
         super().__init__(reason)
 
 
+def superseded() -> ClosingError:
+    """What a connection is told that is not the newest of its shard."""
+    return ClosingError(NORMAL, "another connection of this shard took its place")
+
+
 class ZeroSocket:
     """One connection, over ASGI of our own server (serve/connections.py)."""
 

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 _HIDDEN: Final = "?"
+_KEPT: Final = "name"
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 """In place of bytes that are not of the statement's character set."""
 
@@ -84,32 +85,35 @@ def _ways(statement: str) -> list[_Way]:
 
 def _spans(statement: str) -> Iterator[tuple[int, int, str]]:
     """What is left out, in order: from, to, and what stands for it."""
-    ways = [_left_out(statement, way) for way in _ways(statement)]
-    if len(ways) == 1:
-        yield from ways[0]
-        return
-    every = sorted(span for way in ways for span in way)
-    start, stop, sign = 0, 0, ""
-    for one in every:
-        if one[0] >= stop:
-            if stop:
-                yield start, stop, sign
-            start, stop, sign = one
-        else:
-            stop = max(stop, one[1])
-            # What is a comment to one may be a value to another.
-            sign = _HIDDEN if _HIDDEN in {sign, one[2]} else sign
-    if stop:
-        yield start, stop, sign
+    ways = [list(_taken_apart(statement, way)) for way in _ways(statement)]
+    stop = 0
+    together: set[tuple[int, int, str]] = set()
+    for span in sorted(span for way in ways for span in way):
+        if span[0] >= stop:
+            yield from _left_out(together)
+            together.clear()
+        together.add(span)
+        stop = max(stop, span[1])
+    yield from _left_out(together)
 
 
-def _left_out(statement: str, way: _Way) -> Iterator[tuple[int, int, str]]:
+def _left_out(together: set[tuple[int, int, str]]) -> Iterator[tuple[int, int, str]]:
+    """What overlaps, as one: a comment to one way may be a value to another, or half a name.
+
+    A name that all ways agree about stays.
+    """
+    signs = {sign for _, _, sign in together}
+    if together and (len(together) > 1 or signs != {_KEPT}):
+        start, stop = min(span[0] for span in together), max(span[1] for span in together)
+        yield start, stop, " " if signs == {" "} else _HIDDEN
+
+
+def _taken_apart(statement: str, way: _Way) -> Iterator[tuple[int, int, str]]:
+    """Where each part that is not read as it stands is: from, to, and what stands for it."""
     for match in _pattern(way).finditer(statement):
         kind = match.lastgroup
-        if kind in _HIDES:
-            yield match.start(), match.end(), _HIDDEN
-        elif kind in _SPACES:
-            yield match.start(), match.end(), " "
+        sign = _HIDDEN if kind in _HIDES else " " if kind in _SPACES else _KEPT
+        yield match.start(), match.end(), sign
 
 
 def _shown(statement: str, spans: Iterator[tuple[int, int, str]]) -> Iterator[str]:
