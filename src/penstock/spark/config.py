@@ -75,12 +75,9 @@ class ReadingConfig(Config):
         return names
 
 
-class TablePipelineConfig(ReadingConfig):
-    """Keep tables equal to collections, with Spark."""
+class DeltaPipelineConfig(ReadingConfig):
+    """What is kept in Delta tables, whatever it is."""
 
-    to: Literal["table"] = Field(
-        "table", description="What is made of the changes: `table` keeps current rows in Delta."
-    )
     path: str = Field(
         description="Where the Delta table is, a folder or a URL. With one collection the table "
         "itself; otherwise each collection is a table in the folder of its name below.",
@@ -90,9 +87,6 @@ class TablePipelineConfig(ReadingConfig):
         None,
         description="The Delta table of the changes that fit no column. Default: the path with "
         "`_rejects` at its end.",
-    )
-    nested: Literal["json"] = Field(
-        "json", description="How objects and arrays are kept: as Extended JSON text."
     )
     max_bytes_per_batch: Bytes = Field(
         2 << 30,
@@ -132,6 +126,17 @@ class TablePipelineConfig(ReadingConfig):
         if len(self.collections) == 1:
             return self.path.rstrip("/")
         return f"{self.path.rstrip('/')}/{folder_of(collection)}"
+
+
+class TablePipelineConfig(DeltaPipelineConfig):
+    """Keep tables equal to collections, with Spark."""
+
+    to: Literal["table"] = Field(
+        "table", description="What is made of the changes: `table` keeps current rows in Delta."
+    )
+    nested: Literal["json"] = Field(
+        "json", description="How objects and arrays are kept: as Extended JSON text."
+    )
 
 
 class AuditPipelineConfig(ReadingConfig, TrailConfig):

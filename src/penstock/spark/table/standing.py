@@ -22,7 +22,7 @@ from msgspec import Struct, structs
 from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import DeltaPipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, Table, secrets
 
@@ -65,7 +65,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 def decide_start(
-    config: TablePipelineConfig,
+    config: DeltaPipelineConfig,
     pipeline: str,
     *,
     standing: Standing | None,
@@ -122,7 +122,7 @@ def decide_start(
     )
 
 
-def _refuse_others(config: TablePipelineConfig, pipeline: str, standing: Standing) -> None:
+def _refuse_others(config: DeltaPipelineConfig, pipeline: str, standing: Standing) -> None:
     """Refuse what no place in the log can make right: other rows in the same tables."""
     remedy = "or change it back"
     if standing.pipeline != pipeline:
@@ -139,7 +139,7 @@ def _refuse_others(config: TablePipelineConfig, pipeline: str, standing: Standin
     raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy)
 
 
-def _added(config: TablePipelineConfig, standing: Standing) -> list[str]:
+def _added(config: DeltaPipelineConfig, standing: Standing) -> list[str]:
     if not standing.collections:
         return []
     if not config.collections:
@@ -154,7 +154,7 @@ def _names(collections: tuple[str, ...] | list[str]) -> str:
 class StandingTable:
     """The row, in a Delta table of its own beside the tables; so it is wherever they can be."""
 
-    def __init__(self, config: TablePipelineConfig, pipeline: str) -> None:
+    def __init__(self, config: DeltaPipelineConfig, pipeline: str) -> None:
         self._config = config
         self._pipeline = pipeline
         self._storage = secrets(config.storage_options)
