@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import output
+from penstock.cli import output, pipeline_export
 from penstock.errors import ConfigError
 
 app = typer.Typer(help="Spark pipelines.", no_args_is_help=True)
@@ -82,6 +82,9 @@ def run(
             stop=stop,
             credentials=Credentials.from_environment(),
         )
+
+
+app.command("export")(pipeline_export.command)
 
 
 @contextmanager
