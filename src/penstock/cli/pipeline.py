@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import output, pipeline_export
+from penstock.cli import output, pipeline_export, pipeline_verify
 from penstock.errors import ConfigError
 
 app = typer.Typer(help="Spark pipelines.", no_args_is_help=True)
@@ -85,6 +85,7 @@ def run(
 
 
 app.command("export")(pipeline_export.command)
+app.command("verify")(pipeline_verify.command)
 
 
 @contextmanager

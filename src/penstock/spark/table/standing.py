@@ -167,7 +167,7 @@ class StandingTable:
         """Where to go on, as `decide_start` says and raises."""
         self._table.reload()
         self._unsaved = None
-        standing = self._load()
+        standing = self.read()
 
         def applied(collection: str) -> int:
             table = Table(self._config.table_path(collection), storage_options=self._storage)
@@ -234,7 +234,8 @@ class StandingTable:
         if self._table.version % _TIDY_COMMITS == 0:
             self._table.tidy(history_seconds=self._config.history)
 
-    def _load(self) -> Standing | None:
+    def read(self) -> Standing | None:
+        """What the row says; None before the first run."""
         rows: list[dict[str, Any]] = [
             row for batch in self._table.scan() for row in batch.to_pylist()
         ]

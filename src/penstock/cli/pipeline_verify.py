@@ -1,0 +1,107 @@
+"""`penstock pipeline verify`: whether tables are what the log says they are."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from msgspec import to_builtins
+from rich.table import Table as Grid
+
+from penstock.cli import output
+from penstock.errors import ConfigError, PipelineError
+
+if TYPE_CHECKING:
+    from penstock.spark.verifying import Verified
+
+_SHOWN = 20
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Make rows that differ as they should be.")
+    ] = False,
+    ranges: Annotated[
+        int, typer.Option(min=1, max=1 << 16, help="Into how many ranges keys are divided.")
+    ] = 256,
+    listed: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="How many differences to list at most.")
+    ] = 1000,
+    scratch: Annotated[
+        str | None,
+        typer.Option(help="A path that Spark's workers can read and write, on a cluster."),
+    ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="The service's Flight address, instead of the configured one."),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master; without it this machine, or what spark-submit says."),
+    ] = None,
+) -> None:
+    """Apply the log anew beside a pipeline's tables, and compare; the pipeline may run meanwhile.
+
+    Keys and the names of columns are told, no values. Exit code 7 if a row differs that was not
+    repaired. Repairing needs a pipeline that does not run.
+    """
+    from penstock.cli import logs
+    from penstock.cli.config import load, missing_extra, near
+    from penstock.client.credentials import Credentials
+
+    logs.configure(as_json=as_json, process="pipeline")
+    settings = load(config)
+    pipeline = settings.pipelines.get(name)
+    if pipeline is None:
+        raise ConfigError(
+            f"{config}: there is no [pipelines.{name}]{near(name, settings.pipelines)}. "
+            f"Nothing was compared."
+        )
+    try:
+        from penstock.spark.config import TablePipelineConfig
+        from penstock.spark.session import local_session
+        from penstock.spark.verifying import verify_tables
+    except ImportError as error:
+        raise missing_extra("a pipeline", "spark,java", error) from error
+    if not isinstance(pipeline, TablePipelineConfig):
+        raise ConfigError(
+            f"pipeline {name} goes to {pipeline.to!r}, and what is compared are tables of current "
+            f"rows. Nothing was compared. A trail is proved by penstock audit verify."
+        )
+    spark = local_session(app_name=f"penstock verify {name}", master=master or "local[*]")
+    try:
+        found = verify_tables(
+            name,
+            pipeline,
+            endpoint or settings.serve.flight,
+            spark=spark,
+            scratch=scratch,
+            ranges=ranges,
+            listed_max=listed,
+            repair=repair,
+            credentials=Credentials.from_environment(),
+        )
+    finally:
+        spark.stop()
+    if as_json:
+        output.emit({**to_builtins(found), "sound": found.sound})
+    else:
+        _print(found)
+    if any(one.differences > one.repaired for one in found.tables):
+        raise typer.Exit(PipelineError.exit_code)
+
+
+def _print(found: "Verified") -> None:
+    grid = Grid("table", "rows by the log", "rows found", "differences", "repaired")
+    for one in found.tables:
+        numbers = (one.rows, one.found, one.differences, one.repaired)
+        grid.add_row(one.collection, *(f"{number:,}" for number in numbers))
+    out = output.stdout()
+    out.print(grid)
+    for one in found.tables:
+        for row in one.listed[:_SHOWN]:
+            columns = f" in {', '.join(row.columns)}" if row.columns else ""
+            out.print(f"{one.collection} {row.key}: {row.what}{columns}", markup=False)
+        if len(one.listed) > _SHOWN:
+            out.print(f"… {one.differences - _SHOWN:,} more; --json lists them", markup=False)

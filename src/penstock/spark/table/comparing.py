@@ -1,0 +1,296 @@
+"""Two tables compared by ranges of the keys' hash, in Spark's tasks, at a version of each."""
+
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Iterable, Iterator
+from functools import partial, reduce
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from msgspec import Struct, structs
+
+from penstock.errors import PipelineError
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.delta import Stamp, Table
+from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SEQUENCE, SOURCE
+from penstock.spark.table.reduce import DELETE, PUT
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_IDENTITY: Final = (KEY, SOURCE, DATABASE)
+_PARTS_PER_CORE: Final = 4
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """A row that is not what it should be."""
+
+    key: str
+    source: str
+    database: str
+    what: str
+    """`missing`, `extra`, `different`, or `repeated`: there more than once."""
+    columns: tuple[str, ...] = ()
+    """Those that differ."""
+    sequence: int | None = None
+    """Of the row's last change, by the log; None for an extra one."""
+
+
+class Compared(Struct, frozen=True, kw_only=True):
+    """What was found in one table."""
+
+    collection: str
+    rows: int
+    """By the log."""
+    found: int
+    """In the table."""
+    ranges: int
+    ranges_differing: int
+    differences: int
+    listed: tuple[Difference, ...] = ()
+    """The first of them."""
+    repaired: int = 0
+    """How many of them are made right."""
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """A table as of one version; one that is not there has no rows."""
+
+    path: str
+    version: int
+    storage: dict[str, str]
+
+    @classmethod
+    def at(cls, path: str, storage: dict[str, str]) -> "Side":
+        """The table as it is now."""
+        table = Table(path, storage_options=storage)
+        return cls(path=path, version=table.version, storage=storage)
+
+    def opened(self) -> DeltaTable | None:
+        """The table; None where there is none."""
+        if self.version < 0:
+            return None
+        try:
+            return DeltaTable(self.path, version=self.version, storage_options=self.storage or None)
+        except TableNotFoundError:
+            return None
+
+    def schema(self) -> pa.Schema:
+        """All of its columns."""
+        table = self.opened()
+        return OWN_COLUMNS if table is None else arrow.schema(table.schema().to_arrow())
+
+    def rows(self, spark: "SparkSession") -> "DataFrame":
+        """Its rows, read by tasks."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        schema = self.schema()
+        parts = spark.sparkContext.defaultParallelism * _PARTS_PER_CORE
+        work = partial(_read, side=self, parts=parts, schema=schema)
+        return spark.range(0, parts, 1, parts).mapInArrow(work, from_arrow_schema(schema))
+
+
+def _read(
+    batches: Iterable[pa.RecordBatch], *, side: Side, parts: int, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows of every `parts`th file, for each number that is given."""
+    table = side.opened()
+    if table is None:
+        return
+    dataset: Any = table.to_pyarrow_dataset()
+    files: list[Any] = sorted(dataset.get_fragments(), key=attrgetter("path"))
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for file in files[number::parts]:
+                for rows in file.to_batches(schema=dataset.schema):
+                    columns = [rows[field.name].cast(field.type) for field in schema]
+                    yield arrow.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def compare(
+    spark: "SparkSession",
+    collection: str,
+    expected: Side,
+    actual: Side,
+    *,
+    ranges: int,
+    listed_max: int,
+) -> Compared:
+    """What of `actual` is not as `expected`."""
+    wanted, there = _alike(expected, actual, spark)
+    sums, found = _sums(wanted, ranges), _sums(there, ranges)
+    differing = sorted(
+        number for number in {*sums, *found} if sums.get(number) != found.get(number)
+    )
+    compared = Compared(
+        collection=collection,
+        rows=sum(count for count, _ in sums.values()),
+        found=sum(count for count, _ in found.values()),
+        ranges=ranges,
+        ranges_differing=len(differing),
+        differences=0,
+    )
+    if not differing:
+        return compared
+    rows = _differing(wanted, there, ranges, differing).cache()
+    try:
+        first = rows.orderBy(*_IDENTITY).limit(listed_max).collect()
+        return structs.replace(
+            compared, differences=rows.count(), listed=tuple(_difference(row) for row in first)
+        )
+    finally:
+        rows.unpersist()
+
+
+def repaired(
+    spark: "SparkSession",
+    pipeline: str,
+    compared: Compared,
+    expected: Side,
+    actual: Side,
+    *,
+    ranges: int,
+) -> Compared:
+    """Make the rows of `actual` that differ as they should be, in one commit.
+
+    What is there more than once is left. Raises PipelineError where the table has moved on.
+    """
+    from pyspark.sql import functions as sql
+
+    wanted, there = _alike(expected, actual, spark)
+    sums, found = _sums(wanted, ranges), _sums(there, ranges)
+    rows = _differing(wanted, there, ranges, _unequal(sums, found)).where("what <> 'repeated'")
+    right = wanted.join(rows.where("what <> 'extra'").select(*_IDENTITY), [*_IDENTITY], "left_semi")
+    extra = rows.where("what = 'extra'").select(*_IDENTITY, sql.lit(0).alias(SEQUENCE))
+    changes = (
+        right.withColumn(OPERATION, sql.lit(PUT).cast("tinyint"))
+        .unionByName(extra.withColumn(OPERATION, sql.lit(DELETE).cast("tinyint")), True)
+        .toArrow()
+    )
+    table = Table(actual.path, storage_options=actual.storage)
+    if table.version != actual.version:
+        raise PipelineError(
+            f"the table of {compared.collection} has moved on while it was looked at. Nothing of "
+            f"it was changed. Stop pipeline {pipeline}, and repair it then."
+        )
+    at = table.applied(pipeline, log_id=None)
+    stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=at, batch=0)
+    types = {field.name: field.type for field in (*expected.schema(), *actual.schema())}
+    columns = [
+        changes[name].cast(types[name]) if name in types else changes[name]
+        for name in changes.column_names
+    ]
+    table.merge(arrow.Table.from_arrays(columns, names=changes.column_names), stamp)
+    return structs.replace(compared, repaired=changes.num_rows)
+
+
+def _alike(expected: Side, actual: Side, spark: "SparkSession") -> tuple["DataFrame", "DataFrame"]:
+    """Both with the same columns of the same types: null where one has none."""
+    from pyspark.sql import functions as sql
+
+    frames = expected.rows(spark), actual.rows(spark)
+    types = [dict(one.dtypes) for one in frames]
+    names = list(dict.fromkeys([*frames[0].columns, *frames[1].columns]))
+
+    def column(name: str, own: dict[str, str], other: dict[str, str]) -> "Column":
+        quoted = sql.col(f"`{name}`")
+        if name not in own:
+            return sql.lit(None).cast(other[name]).alias(name)
+        same = other.get(name, own[name]) == own[name]
+        return quoted if same else quoted.cast("string").alias(name)
+
+    wanted, there = (
+        one.select(*(column(name, types[side], types[1 - side]) for name in names))
+        for side, one in enumerate(frames)
+    )
+    return wanted, there
+
+
+def _range(ranges: int) -> "Column":
+    from pyspark.sql import functions as sql
+
+    return sql.pmod(sql.xxhash64(*_IDENTITY), sql.lit(ranges))
+
+
+def _sums(frame: "DataFrame", ranges: int) -> dict[int, tuple[int, Any]]:
+    """Rows and the sum of their hashes, by range."""
+    from pyspark.sql import functions as sql
+
+    # The hash passes over nulls: whether there is one is hashed, too.
+    parts = [part for name in sorted(frame.columns) for part in _parts(name)]
+    hashed = frame.select(
+        _range(ranges).alias("range"), sql.xxhash64(*parts).cast("decimal(38,0)").alias("hash")
+    )
+    rows = hashed.groupBy("range").agg(sql.count("*").alias("rows"), sql.sum("hash").alias("sum"))
+    return {row["range"]: (row["rows"], row["sum"]) for row in rows.collect()}
+
+
+def _unequal(sums: dict[int, Any], found: dict[int, Any]) -> list[int]:
+    return sorted(one for one in {*sums, *found} if sums.get(one) != found.get(one))
+
+
+def _parts(name: str) -> tuple["Column", "Column"]:
+    from pyspark.sql import functions as sql
+
+    column = sql.col(f"`{name}`")
+    return column, column.isNull()
+
+
+def _differing(
+    wanted: "DataFrame", there: "DataFrame", ranges: int, numbers: list[int]
+) -> "DataFrame":
+    """The rows that differ: identity, `what`, `columns`, `sequence`."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sql
+
+    inside = _range(ranges).isin(numbers)
+    times = Window.partitionBy(*_IDENTITY)
+    left = wanted.where(inside).alias("w")
+    right = there.where(inside).withColumn("_times", sql.count("*").over(times)).alias("t")
+    same = reduce(
+        lambda one, other: one & other,
+        [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in _IDENTITY],
+    )
+    others = [name for name in wanted.columns if name not in _IDENTITY]
+    differ = [
+        sql.when(~sql.col(f"w.`{name}`").eqNullSafe(sql.col(f"t.`{name}`")), sql.lit(name))
+        for name in others
+    ]
+    columns = sql.array_compact(sql.array(*differ))
+    here, gone = sql.col(f"t.`{KEY}`").isNull(), sql.col(f"w.`{KEY}`").isNull()
+    what = (
+        sql.when(here, sql.lit("missing"))
+        .when(gone, sql.lit("extra"))
+        .when(sql.col("t._times") > 1, sql.lit("repeated"))
+        .when(sql.size(columns) > 0, sql.lit("different"))
+    )
+    identity = [
+        sql.coalesce(sql.col(f"w.`{name}`"), sql.col(f"t.`{name}`")).alias(name)
+        for name in _IDENTITY
+    ]
+    found = left.join(right, same, "full_outer").select(
+        *identity,
+        what.alias("what"),
+        sql.when(here | gone, sql.array().cast("array<string>"))
+        .otherwise(columns)
+        .alias("columns"),
+        sql.col(f"w.`{SEQUENCE}`").alias("sequence"),
+    )
+    return found.where("what IS NOT NULL").dropDuplicates([*_IDENTITY])
+
+
+def _difference(row: Any) -> Difference:
+    return Difference(
+        key=row[KEY],
+        source=row[SOURCE],
+        database=row[DATABASE],
+        what=row["what"],
+        columns=tuple(row["columns"] or ()),
+        sequence=row["sequence"],
+    )

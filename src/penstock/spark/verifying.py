@@ -1,0 +1,185 @@
+"""Whether a pipeline's tables are what the log says they are, and how to make them so.
+
+The log is applied anew, up to where the tables say they have come, to tables beside them; commits
+are verified by their counts and digests on the way, as for any pipeline. Then both are compared by
+ranges of the keys' hash: rows are counted and summed in Spark's tasks, and only ranges that differ
+are compared row by row. Values are never told, only keys and the names of columns.
+
+It may run beside the pipeline: tables are compared at the versions that belong together.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.flight import LogClient
+from penstock.errors import PartialViewError, PipelineError
+from penstock.progress import Progress
+from penstock.spark import register
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.options import credential_options
+from penstock.spark.scratch import scratch_folder
+from penstock.spark.table.comparing import Compared, Side, compare, repaired
+from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.standing import StandingTable
+from penstock.spark.tables import TableTarget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TRIES: Final = 20
+_PAUSE_SECONDS: Final = 0.5
+
+
+class Verified(Struct, frozen=True, kw_only=True):
+    """What was found."""
+
+    pipeline: str
+    progress: str
+    """Up to where the log was applied: the tables' own place."""
+    tables: tuple[Compared, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether every table is what the log says."""
+        return not any(one.differences for one in self.tables)
+
+
+def verify_tables(
+    name: str,
+    config: TablePipelineConfig,
+    endpoint: str,
+    *,
+    spark: "SparkSession",
+    scratch: str | None = None,
+    ranges: int = 256,
+    listed_max: int = 1000,
+    repair: bool = False,
+    credentials: Credentials = NOBODY,
+) -> Verified:
+    """Compare the tables of a pipeline with its log; with `repair`, make them equal.
+
+    `scratch` is a path that workers can read, for the tables beside; without it a folder on this
+    machine, for a session on it. Repairing needs a pipeline that does not run.
+
+    Raises PipelineError where the pipeline never ran, moves on too fast to be looked at, or moved
+    while it was repaired, then nothing of that table was changed; HistoryTrimmedError where the
+    log's beginning is gone; as `merge_into_delta` else.
+    """
+    register(spark)
+    until, sides = _pinned(name, config)
+    with scratch_folder() as folder:
+        anew = config.model_copy(
+            update={"path": scratch or folder, "rejects": None, "standing": None}
+        )
+        if scratch:
+            anew = anew.model_copy(update={"path": f"{scratch.rstrip('/')}/{time.time_ns()}"})
+        _apply_anew(name, anew, endpoint, until, spark, credentials)
+        found = tuple(
+            _compared(spark, name, one, side, anew, ranges, listed_max, repair=repair)
+            for one, side in sides.items()
+        )
+    return Verified(pipeline=name, progress=str(until), tables=found)
+
+
+def _compared(
+    spark: "SparkSession",
+    name: str,
+    collection: str,
+    side: Side,
+    anew: TablePipelineConfig,
+    ranges: int,
+    listed_max: int,
+    *,
+    repair: bool,
+) -> Compared:
+    expected = Side.at(anew.table_path(collection), secrets(anew.storage_options))
+    comparison = compare(spark, collection, expected, side, ranges=ranges, listed_max=listed_max)
+    if not repair or not comparison.differences:
+        return comparison
+    return repaired(spark, name, comparison, expected, side, ranges=ranges)
+
+
+def _pinned(name: str, config: TablePipelineConfig) -> tuple[Progress, dict[str, Side]]:
+    """Up to where the tables have come, and their versions there."""
+    storage = secrets(config.storage_options)
+    for _ in range(_TRIES):
+        standing = StandingTable(config, name).read()
+        if standing is None:
+            raise PipelineError(
+                f"pipeline {name} has never run: there is nothing at {config.standing_path}. "
+                f"Nothing was compared. Run it first: penstock pipeline run {name}."
+            )
+        sides = {one: Side.at(config.table_path(one), storage) for one in standing.tables}
+        tables = {one: Table(side.path, storage_options=storage) for one, side in sides.items()}
+        log_id = standing.progress.log_id
+        ahead = any(
+            table.applied(name, log_id=log_id) > standing.progress.sequence
+            for table in tables.values()
+        )
+        again = StandingTable(config, name).read()
+        if again == standing and not ahead:
+            return standing.progress, sides
+        time.sleep(_PAUSE_SECONDS)
+    raise PipelineError(
+        f"the tables of pipeline {name} move on faster than they can be looked at. Nothing was "
+        f"compared. Try again, or stop the pipeline first."
+    )
+
+
+def _apply_anew(
+    name: str,
+    config: TablePipelineConfig,
+    endpoint: str,
+    until: Progress,
+    spark: "SparkSession",
+    credentials: Credentials,
+) -> None:
+    """Apply the log from its beginning up to `until`, batch by batch."""
+    target = TableTarget(name, config)
+    with LogClient(endpoint, credentials=credentials) as client:
+        if credentials.are_shown and not client.seen().shows_all_of(config.source):
+            raise PartialViewError(source=config.source)
+        after = target.start(client.bounds())
+        for number, end in enumerate(_ends(client, after, until, config.max_events_per_batch)):
+            batch = _batch(spark, config, endpoint, after, end, target.columns, credentials)
+            target.apply(batch, number, until=end)
+            after = end
+
+
+def _ends(
+    client: LogClient, after: Progress, until: Progress, events_max: int
+) -> Iterator[Progress]:
+    while after.sequence < until.sequence:
+        after = client.plan(after=after, until=until, events_max=events_max).to
+        yield after
+
+
+def _batch(
+    spark: "SparkSession",
+    config: TablePipelineConfig,
+    endpoint: str,
+    after: Progress,
+    until: Progress,
+    columns: tuple[str, ...],
+    credentials: Credentials,
+) -> "DataFrame":
+    from penstock.spark.rows import ENTRY_SCHEMA
+
+    options = {
+        "endpoint": endpoint,
+        "source": config.source,
+        "collections": ",".join(config.names),
+        "startingOffsets": str(after),
+        "endingOffsets": str(until),
+        **credential_options(credentials),
+    }
+    schema = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[column] for column in columns])
+    return spark.read.format("penstock").schema(schema).options(**options).load()

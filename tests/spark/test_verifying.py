@@ -1,0 +1,123 @@
+"""Tables that are not what the log says are found, told, and made right."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.errors import HistoryTrimmedError, PipelineError
+from penstock.serve.flight import FlightServer
+from penstock.spark.run import run_pipeline
+from penstock.spark.table.plan import KEY
+from penstock.spark.verifying import Verified, verify_tables
+from tests.flight.blocks import BlockLog
+from tests.spark.tables import change, pipeline, put, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.config import TablePipelineConfig
+
+
+@pytest.fixture
+def log() -> BlockLog:
+    log = BlockLog()
+    log.append(
+        [put(number % 50, n=number, x=number / 2 if number % 3 else None)] for number in range(300)
+    )
+    log.append([[change(7, "delete"), put(8, n=800, name="eight")]])
+    return log
+
+
+@pytest.fixture
+def endpoint(log: BlockLog) -> Iterator[str]:
+    server = FlightServer(log)
+    server.start()
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture
+def config(spark: "SparkSession", endpoint: str, tmp_path: Path) -> "TablePipelineConfig":
+    """A pipeline that has applied everything."""
+    config = pipeline(tmp_path / "t", max_events_per_batch=120)
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    return config
+
+
+def verified(
+    config: "TablePipelineConfig", endpoint: str, spark: "SparkSession", **more: Any
+) -> Verified:
+    return verify_tables("p", config, endpoint, spark=spark, ranges=16, **more)
+
+
+def meddled(path: str) -> None:
+    """A row more, one fewer, one with another value, and one whose null is moved a column on."""
+    table = DeltaTable(path)
+    table.delete(f"`{KEY}` = '{{\"_id\":3}}'")
+    table.update({"n": "n + 1"}, predicate=f"`{KEY}` = '{{\"_id\":4}}'")
+    table.update({"x": "NULL"}, predicate=f"`{KEY}` = '{{\"_id\":6}}'")
+    rows = table.to_pyarrow_table()
+    (row,) = (one for one in rows.to_pylist() if one[KEY] == '{"_id":10}')
+    extra = pa.Table.from_pylist([{**row, KEY: '{"_id":999}'}], schema=rows.schema)
+    write_deltalake(table, extra, mode="append")
+
+
+def test_what_somebody_altered_is_found_and_made_right(
+    spark: "SparkSession", endpoint: str, config: "TablePipelineConfig"
+) -> None:
+    sound = verified(config, endpoint, spark)
+    (table,) = sound.tables
+    assert sound.sound
+    assert (table.rows, table.found, table.ranges_differing) == (49, 49, 0)
+    before = rows_of(config.path)
+    meddled(config.path)
+    (table,) = verified(config, endpoint, spark).tables
+    assert (table.rows, table.found, table.differences) == (49, 49, 4)
+    assert [(one.key, one.what, one.columns) for one in table.listed] == [
+        ('{"_id":3}', "missing", ()),
+        ('{"_id":4}', "different", ("n",)),
+        ('{"_id":6}', "different", ("x",)),
+        ('{"_id":999}', "extra", ()),
+    ]
+    (table,) = verified(config, endpoint, spark, listed_max=1, repair=True).tables
+    assert (table.differences, table.repaired, len(table.listed)) == (4, 4, 1)
+    assert rows_of(config.path) == before
+    assert verified(config, endpoint, spark).sound
+
+
+def test_a_repaired_table_is_still_that_of_its_pipeline(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: "TablePipelineConfig"
+) -> None:
+    """Invariant 7: it goes on where it stood, and ignores what it has."""
+    meddled(config.path)
+    verified(config, endpoint, spark, repair=True)
+    log.append([[put(3, n=-3)]])
+    seen: list[Any] = []
+    run_pipeline("p", config, endpoint, spark=spark, once=True, on_progress=seen.append)
+    assert [(one.entries, one.rows) for one in seen] == [(1, 1)]
+    assert verified(config, endpoint, spark).sound
+
+
+def test_the_table_is_compared_as_of_its_own_place_and_not_the_logs_end(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: "TablePipelineConfig"
+) -> None:
+    log.append([[put(1, n=-1)], [change(2, "delete")]])
+    assert verified(config, endpoint, spark).sound
+
+
+def test_what_cannot_be_compared_is_refused(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    config: "TablePipelineConfig",
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(PipelineError, match="never run"):
+        verified(pipeline(tmp_path / "other"), endpoint, spark)
+    log.trim(10)
+    with pytest.raises(HistoryTrimmedError):
+        verified(config, endpoint, spark)
