@@ -23,7 +23,7 @@ from penstock.extjson import encode
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
-from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
+from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import (
     INPUT_COLUMNS,
     Collected,
@@ -32,6 +32,7 @@ from penstock.spark.table.chunk import (
     to_chunks,
 )
 from penstock.spark.table.reduce import verify_commits
+from penstock.spark.table.writing import BatchResult, cuts_of
 from penstock.wire import Block, build_block, encode_commit, places_of, summaries_of
 
 LOG_ID = 0xFEDC_BA98_7654_3210

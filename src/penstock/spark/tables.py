@@ -20,11 +20,12 @@ from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
+from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
 from penstock.spark.table.reduce import IDENTITY, verify_commits
 from penstock.spark.table.rejects import ENTRY_COLUMNS
 from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.writing import BatchResult, cuts_of
 from penstock.spark.target import Applied
 
 if TYPE_CHECKING:

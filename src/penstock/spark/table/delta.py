@@ -13,7 +13,7 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-id
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -81,6 +81,10 @@ def _signed(log_id: int) -> int:
 class Table:
     """One Delta table of a pipeline, as it is now. Not shared between threads."""
 
+    own: ClassVar[pa.Schema] = OWN_COLUMNS
+    """Its columns beside those of the documents."""
+    partitions: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, path: str, *, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._storage = dict(storage_options or {})
@@ -117,27 +121,31 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The documents' columns, without OWN_COLUMNS; empty before the first commit."""
+        """The documents' columns, without `own`; empty before the first commit."""
         if self._delta is None:
             return arrow.schema([])
         return arrow.schema(
-            [column for column in self._arrow_schema if column.name not in OWN_COLUMNS.names]
+            [column for column in self._arrow_schema if column.name not in self.own.names]
         )
 
-    def rows(self, keys: Sequence[str]) -> pa.Table:
-        """The rows with one of these `_key`s, of whatever database."""
+    def rows(self, keys: Sequence[str], *, where: str | None = None) -> pa.Table:
+        """The rows with one of these `_key`s, of whatever database; `where` is SQL."""
         if self._delta is None or not keys:
-            return OWN_COLUMNS.empty_table()
-        few = len(keys) <= _LITERALS_MAX
-        literals = f"`{KEY}` IN ({', '.join(text(key) for key in keys)})" if few else None
+            return self.own.empty_table()
+        conditions = [] if where is None else [where]
+        if len(keys) <= _LITERALS_MAX:
+            conditions.append(f"`{KEY}` IN ({', '.join(text(key) for key in keys)})")
         wanted = arrow.array(keys, pa.string())
-        found = [batch.filter(compute.is_in(batch[KEY], wanted)) for batch in self.scan(literals)]
+        found = [
+            batch.filter(compute.is_in(batch[KEY], wanted))
+            for batch in self.scan(" AND ".join(conditions) or None)
+        ]
         return arrow.Table.from_batches(found, self._arrow_schema)
 
     def stream(self, source: str, database: str) -> pa.Table:
         """All rows of one database of a source."""
         if self._delta is None:
-            return OWN_COLUMNS.empty_table()
+            return self.own.empty_table()
         return arrow.Table.from_batches(
             self.scan(of_stream(source, database)), schema=self._arrow_schema
         )
@@ -274,6 +282,7 @@ class Table:
             self.path,
             schema=arrow.schema(columns),
             mode="ignore",
+            partition_by=list(self.partitions) or None,
             storage_options=self._storage or None,
         )
         self.reload()
@@ -302,7 +311,7 @@ def _rewritten(
                 columns.append(arrow.array(marked, pa.int64()))
             elif field.name in batch.schema.names:
                 column = batch[field.name]
-                columns.append(_wider(column, field.type))
+                columns.append(as_wide(column, field.type))
             else:
                 columns.append(arrow.nulls(batch.num_rows, field.type))
         whole = arrow.RecordBatch.from_arrays(columns, schema=schema)
@@ -315,7 +324,8 @@ def _fresh(changes: pa.Table) -> pa.Table:
     return changes.filter(compute.equal(changes[OPERATION], PUT)).drop_columns(OPERATION)
 
 
-def _wider(column: Column, target: pa.DataType) -> Column:
+def as_wide(column: Column, target: pa.DataType) -> Column:
+    """The same values in a type that holds them all, as `kinds.wider` allows."""
     if column.type == target:
         return column
     if arrow.types.is_decimal(target):
