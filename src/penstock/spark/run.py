@@ -30,7 +30,7 @@ from penstock.client.flight import LogClient, from_wire
 from penstock.errors import PartialViewError, PenstockError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
 from penstock.spark.options import NOTE, place_of
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session
@@ -121,7 +121,7 @@ def _target_of(
     stopping: threading.Event,
     credentials: Credentials,
 ) -> Target:
-    if config.to == "table":
+    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         from penstock.spark.tables import TableTarget
 
         return TableTarget(name, config)

@@ -116,6 +116,12 @@ class Chunk(Struct, frozen=True, kw_only=True):
         return roles
 
     @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        cells = sum(one.nbytes for columns in self.cells.values() for one in columns.values())
+        return cells + int(self.rows.nbytes)
+
+    @property
     def last_sequence(self) -> int:
         """0 for a chunk without rows."""
         sequences = self.sequences

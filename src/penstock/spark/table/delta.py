@@ -34,7 +34,7 @@ from penstock.spark.table.plan import (
 )
 from penstock.spark.table.reduce import DELETE, PUT
 
-_WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
+WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _SIGN: Final = 1 << 64
 _LITERALS_MAX: Final = 500
 """Beyond so many keys, reading all and choosing is faster than a condition that names them."""
@@ -144,11 +144,13 @@ class Table:
 
     def stream(self, source: str, database: str) -> pa.Table:
         """All rows of one database of a source."""
+        return self.found(of_stream(source, database))
+
+    def found(self, predicate: str) -> pa.Table:
+        """The rows for which a condition of SQL holds."""
         if self._delta is None:
             return self.own.empty_table()
-        return arrow.Table.from_batches(
-            self.scan(of_stream(source, database)), schema=self._arrow_schema
-        )
+        return arrow.Table.from_batches(self.scan(predicate), schema=self._arrow_schema)
 
     def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
         """The table's rows, all columns, in no order."""
@@ -189,7 +191,7 @@ class Table:
                 source_alias="s",
                 target_alias="t",
                 merge_schema=not known.issuperset(columns),
-                writer_properties=_WRITER,
+                writer_properties=WRITER,
                 commit_properties=stamp.properties(),
             )
             .when_matched_delete(f"s.{OPERATION} = {DELETE}")
@@ -212,7 +214,7 @@ class Table:
                 arrow.RecordBatchReader.from_batches(schema, batches),
                 mode="overwrite",
                 schema_mode="overwrite",
-                writer_properties=_WRITER,
+                writer_properties=WRITER,
                 commit_properties=stamp.properties(),
             )
 
@@ -225,7 +227,7 @@ class Table:
             self._delta,
             rows,
             mode="overwrite",
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=stamp.properties(),
         )
 
@@ -239,7 +241,7 @@ class Table:
             rows,
             mode="append",
             schema_mode="merge",
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=stamp.properties(),
         )
 
@@ -249,7 +251,7 @@ class Table:
             return
         self._delta.delete(
             predicate,
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=None if stamp is None else stamp.properties(),
         )
 
@@ -260,7 +262,7 @@ class Table:
         self._delta.update(
             dict(values),
             predicate=predicate,
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=stamp.properties(),
         )
 
