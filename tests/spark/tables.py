@@ -20,10 +20,9 @@ from penstock.event import (
     event_id,
 )
 from penstock.extjson import encode
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
-from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
 from penstock.spark.table.chunk import (
     INPUT_COLUMNS,
     Collected,
@@ -32,6 +31,8 @@ from penstock.spark.table.chunk import (
     to_chunks,
 )
 from penstock.spark.table.reduce import verify_commits
+from penstock.spark.table.writing import BatchResult, cuts_of
+from penstock.spark.tables import writer_of
 from penstock.wire import Block, build_block, encode_commit, places_of, summaries_of
 
 LOG_ID = 0xFEDC_BA98_7654_3210
@@ -147,7 +148,7 @@ def pipeline(path: Path, *collections: str, **more: Any) -> TablePipelineConfig:
 
 def apply(
     entries: pa.Table,
-    config: TablePipelineConfig,
+    config: TablePipelineConfig | HistoryPipelineConfig,
     *,
     batch_id: int = 0,
     name: str = "p",
@@ -160,6 +161,7 @@ def apply(
     rows = entries.num_rows
     edges = [rows * part // parts for part in range(parts + 1)]
     ranges = [entries.slice(a, b - a) for a, b in itertools.pairwise(edges)]
+    every = config.to == "history"
 
     def collect(cuts: Sequence[int]) -> Collected:
         table = pa.Table.from_batches(
@@ -167,29 +169,30 @@ def apply(
             for part in ranges
             if part.num_rows
             for chunk in to_chunks(
-                part.select(INPUT_COLUMNS).to_batches(), cuts=cuts, scratch=scratch
+                part.select(INPUT_COLUMNS).to_batches(), cuts=cuts, scratch=scratch, every=every
             )
         )
         opened = from_chunks(table)
         first: int = compute.min(table["first"]).as_py()
         verify_commits(pa.concat_tables([sums for _, sums in opened]), whole=True)
         return Collected(
-            chunk=join([chunk for chunk, _ in opened], cuts=cuts),
+            chunk=join([chunk for chunk, _ in opened], cuts=cuts, every=every),
             after=first - 1,
             entries=rows,
         )
 
     collected = collect(())
-    if cuts := cuts_of(collected.controls):
+    if not every and (cuts := cuts_of(collected.controls)):
         collected = collect(cuts)
-    writer = BatchWriter(
+
+    def entries_at(wanted: Sequence[int]) -> pa.Table:
+        return entries.filter(compute.is_in(entries["sequence"], pa.array(wanted)))
+
+    writer = writer_of(config)(
         pipeline=name,
-        config=config,
         log_id=log_id,
         batch_id=batch_id,
-        entries_at=lambda wanted: entries.filter(
-            compute.is_in(entries["sequence"], pa.array(wanted))
-        ),
+        entries_at=entries_at,
         tables=tables,
     )
     return writer.apply(collected)

@@ -13,8 +13,8 @@ from penstock.errors import ConfigError
 from penstock.spark.config import AuditPipelineConfig, TablePipelineConfig
 from penstock.spark.exporting import columns_of, project
 from penstock.spark.java import java_environment
-from penstock.spark.table.batch import HARMLESS
 from penstock.spark.table.kinds import Kind, column_field
+from penstock.spark.table.writing import HARMLESS
 from tests.cli.service import configure, penstock
 
 PIPELINE = r"""

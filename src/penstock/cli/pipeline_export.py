@@ -41,8 +41,8 @@ def command(
     try:
         from penstock.spark.config import DeltaPipelineConfig
         from penstock.spark.exporting import SPEC, columns_of, project
-        from penstock.spark.table.batch import HARMLESS
         from penstock.spark.table.delta import Table, secrets
+        from penstock.spark.table.writing import HARMLESS
     except ImportError as error:
         raise missing_extra("an export", "spark", error) from error
 

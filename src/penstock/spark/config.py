@@ -1,9 +1,9 @@
 """What a pipeline is: one source, some of its collections, and where they go."""
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from penstock.audit.config import TrailConfig
 from penstock.config import Bytes, Config, Seconds
@@ -155,15 +155,49 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
     )
 
 
-PipelineConfig = TablePipelineConfig | AuditPipelineConfig
-TARGETS: Final[dict[str, type[TablePipelineConfig] | type[AuditPipelineConfig]]] = {
+class HistoryPipelineConfig(DeltaPipelineConfig):
+    """Keep every version of every row in tables, with Spark."""
+
+    to: Literal["history"] = Field(
+        description="What is made of the changes: `history` keeps all versions of rows in Delta."
+    )
+    max_bytes_per_batch: Bytes = Field(
+        2 << 30,
+        gt=0,
+        description="The driver holds a batch's changes and the open versions of their rows. More "
+        "bytes than this stop the pipeline, by name, instead of exhausting memory.",
+    )
+    nested: Literal["json"] = Field(
+        "json", description="How objects and arrays are kept: as Extended JSON text."
+    )
+    track_history_column_list: tuple[str, ...] = Field(
+        (),
+        description="Only a change of these fields makes a new version; one of others sets them in "
+        "the open version. Empty for all fields.",
+    )
+    track_history_except_column_list: tuple[str, ...] = Field(
+        (), description="A change of these fields alone makes no new version."
+    )
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Self:
+        if self.track_history_column_list and self.track_history_except_column_list:
+            raise ValueError(
+                "set track_history_column_list or track_history_except_column_list, not both"
+            )
+        return self
+
+
+PipelineConfig = TablePipelineConfig | AuditPipelineConfig | HistoryPipelineConfig
+TARGETS: Final[dict[str, type[PipelineConfig]]] = {
     "table": TablePipelineConfig,
     "audit": AuditPipelineConfig,
+    "history": HistoryPipelineConfig,
 }
 """By what a pipeline's `to` says: how it is configured."""
 
 
-def config_class(to: object) -> type[TablePipelineConfig] | type[AuditPipelineConfig]:
+def config_class(to: object) -> type[PipelineConfig]:
     """How a pipeline with that `to` is configured. Raises ValueError for what does not exist."""
     if not isinstance(to, str) or to not in TARGETS:
         raise ValueError(

@@ -35,7 +35,7 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
 from penstock.spark.options import NOTE, credential_options, place_of
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session
@@ -127,7 +127,7 @@ def _target_of(
     stopping: threading.Event,
     credentials: Credentials,
 ) -> Target:
-    if config.to == "table":
+    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         from penstock.spark.tables import TableTarget
 
         return TableTarget(name, config)

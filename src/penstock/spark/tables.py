@@ -1,14 +1,15 @@
-"""`to = "table"`: keep Delta tables equal to collections (SCD type 1), from Spark.
+"""`to = "table"` and `to = "history"`: Delta tables of collections, from Spark.
 
-Workers reduce and decode (`penstock.spark.table.chunk`), this process joins and writes
-(`penstock.spark.table.batch`); what a batch does to a table is described there.
+Current rows (SCD type 1) and all versions of rows (SCD type 2) differ in what a batch does to a
+table, which `penstock.spark.table.batch` and `penstock.spark.history.batch` describe. Workers
+reduce and decode (`penstock.spark.table.chunk`), this process joins and writes.
 """
 
 # The stubs of pyarrow leave element types open.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +18,16 @@ import pyarrow as pa
 from penstock.errors import BatchTooLargeError
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
+from penstock.spark.history.batch import HistoryWriter
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.batch import BatchResult, BatchWriter, cuts_of
+from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
 from penstock.spark.table.reduce import IDENTITY, verify_commits
 from penstock.spark.table.rejects import ENTRY_COLUMNS
 from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.writing import BatchResult, Writer, cuts_of
 from penstock.spark.target import Applied
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ class TableTarget:
 
     columns = INPUT_COLUMNS
 
-    def __init__(self, pipeline: str, config: TablePipelineConfig) -> None:
+    def __init__(self, pipeline: str, config: TablePipelineConfig | HistoryPipelineConfig) -> None:
         self._pipeline = pipeline
         self._config = config
         self._standing = StandingTable(config, pipeline)
@@ -81,7 +84,7 @@ def merge_into_delta(
     batch_id: int,
     *,
     pipeline: str,
-    config: TablePipelineConfig,
+    config: TablePipelineConfig | HistoryPipelineConfig,
     log_id: int | None = None,
     tables: Mapping[str, int] | None = None,
 ) -> BatchResult:
@@ -94,9 +97,9 @@ def merge_into_delta(
     what sequence its table must have already. A path belongs to one pipeline: rows are told apart
     by key, source and database, not by collection.
 
-    Memory: workers pass on the last change of each row, and this process holds and joins those of
-    the whole batch at once, some four times `max_bytes_per_batch` at worst. A batch holds at least
-    one commit, however large.
+    Memory: workers pass on the last change of each row, or all for a history, and this process
+    holds and joins those of the whole batch at once, with the open versions of its rows, some four
+    times `max_bytes_per_batch` at worst. A batch holds at least one commit, however large.
 
     Raises IncompleteCommitError, ChangesLostError, StreamChangedError, PipelineChangedError,
     BatchTooLargeError, and PipelineError for an event that is not understood; nothing of what
@@ -105,7 +108,7 @@ def merge_into_delta(
     whole = not config.collections
     collect = partial(_collect, batch, whole=whole, pipeline=pipeline, config=config)
     collected = collect()
-    if cuts := cuts_of(collected.controls):
+    if config.to == "table" and (cuts := cuts_of(collected.controls)):
         collected = collect(cuts=cuts)
 
     def entries_at(sequences: Sequence[int]) -> pa.Table:
@@ -114,15 +117,23 @@ def merge_into_delta(
         work = partial(_chosen, wanted=arrow.array(sequences, pa.int64()))
         return entries.mapInArrow(work, entries.schema).toArrow()
 
-    writer = BatchWriter(
+    writer = writer_of(config)(
         pipeline=pipeline,
-        config=config,
         log_id=log_id,
         batch_id=batch_id,
         entries_at=entries_at,
         tables=tables,
     )
     return writer.apply(collected)
+
+
+def writer_of(
+    config: TablePipelineConfig | HistoryPipelineConfig,
+) -> Callable[..., Writer[Any]]:
+    """Who applies a batch, told what else `Writer` must know."""
+    if config.to == "history":
+        return partial(HistoryWriter, config=config)
+    return partial(BatchWriter, config=config)
 
 
 def _chosen(
@@ -138,17 +149,18 @@ def _collect(
     *,
     whole: bool,
     pipeline: str,
-    config: TablePipelineConfig,
+    config: TablePipelineConfig | HistoryPipelineConfig,
     cuts: Sequence[int] = (),
 ) -> Collected:
     """The batch, reduced and decoded by the workers, joined and verified here."""
+    every = config.to == "history"
     entries = frame.select(*INPUT_COLUMNS)
-    if entries.rdd.getNumPartitions() > 1:
+    if not every and entries.rdd.getNumPartitions() > 1:
         # A large batch: with a key's changes in one place, only its last ones are decoded.
         cores = frame.sparkSession.sparkContext.defaultParallelism
         entries = entries.repartition(cores, *IDENTITY)
     with shared_scratch(frame.sparkSession) as scratch:
-        work = partial(to_chunks, cuts=tuple(cuts), scratch=scratch)
+        work = partial(to_chunks, cuts=tuple(cuts), scratch=scratch, every=every)
         table = entries.mapInArrow(work, _CHUNK_DDL).toArrow()
         sizes: list[Any] = table["size"].to_pylist()
         entries_read: list[Any] = table["entries"].to_pylist()
@@ -164,7 +176,7 @@ def _collect(
         verify_commits(arrow.concat_tables([commits for _, commits in parts]), whole=whole)
     firsts: list[Any] = table["first"].to_pylist()
     return Collected(
-        chunk=join([one for one, _ in parts], cuts=cuts),
+        chunk=join([one for one, _ in parts], cuts=cuts, every=every),
         after=min(firsts, default=1) - 1,
         entries=sum(entries_read),
     )

@@ -167,26 +167,40 @@ def _outcome(own: Identity, before: State, after: State) -> _Folded:
     )
 
 
-def table_cells(table: pa.Table) -> Cells:
+def table_cells(table: pa.Table, *, own: pa.Schema = OWN_COLUMNS) -> Cells:
     """A table's documents' columns as cells, of which documents can be made again."""
     cells: Cells = {}
     for column in table.schema:
         kind = kind_of_column(column)
-        if column.name not in OWN_COLUMNS.names and kind is not None:
+        if column.name not in own.names and kind is not None:
             cells[document_field(column)] = {Kind(kind): table[column.name].combine_chunks()}
     return cells
 
 
-def table_states(base: pa.Table) -> dict[Identity, State]:
+def table_states(base: pa.Table, *, own: pa.Schema = OWN_COLUMNS) -> dict[Identity, State]:
     """The rows of a table as states to fold onto."""
     owns = zip(*(base[name].to_pylist() for name in (KEY, SOURCE, DATABASE)), strict=True)
-    documents = documents_of(table_cells(base), range(base.num_rows))
+    documents = documents_of(table_cells(base, own=own), range(base.num_rows))
     sequences: list[Any] = base[SEQUENCE].to_pylist()
     marks: list[Any] = base[REJECTED].to_pylist()
     return {
-        own: State(document=document, sequence=sequence, rejected_sequence=mark)
-        for own, document, sequence, mark in zip(owns, documents, sequences, marks, strict=True)
+        identity: State(document=document, sequence=sequence, rejected_sequence=mark)
+        for identity, document, sequence, mark in zip(
+            owns, documents, sequences, marks, strict=True
+        )
     }
+
+
+def entries_of(rows: pa.Table, **said: Any) -> pa.Table:
+    """A table's rows as those of a chunk (ROW_SCHEMA), each of which says `said`."""
+    count = rows.num_rows
+    columns = {
+        name: arrow.array([value] * count, ROW_SCHEMA.field(name).type)
+        for name, value in said.items()
+    }
+    known = {"source": rows[SOURCE], "database": rows[DATABASE], "key": rows[KEY], **columns}
+    arrays = [known.get(field.name, arrow.nulls(count, field.type)) for field in ROW_SCHEMA]
+    return arrow.table(arrays, schema=ROW_SCHEMA)
 
 
 def prepare_move(
@@ -196,17 +210,8 @@ def prepare_move(
 
     Rows that were stale stay so. A row that does not fit is in the rejects with all it had.
     """
-    count = rows.num_rows
-    columns: dict[str, Any] = {
-        "sequence": arrow.array([sequence] * count, pa.int64()),
-        "role": arrow.array([PUT] * count, pa.int8()),
-        "source": rows[SOURCE],
-        "database": arrow.array([database] * count, pa.string()),
-        "collection": arrow.array([collection] * count, pa.string()),
-        "key": rows[KEY],
-    }
-    arrays = [columns.get(field.name, arrow.nulls(count, field.type)) for field in ROW_SCHEMA]
-    chunk = Chunk(rows=arrow.table(arrays, schema=ROW_SCHEMA), cells=table_cells(rows))
+    moved = entries_of(rows, sequence=sequence, role=PUT, database=database, collection=collection)
+    chunk = Chunk(rows=moved, cells=table_cells(rows))
     write = prepare(chunk, schema=schema, base=OWN_COLUMNS.empty_table())
     misfits = np.flatnonzero(write.changes[OPERATION].to_numpy() == STALE).tolist()
     documents = documents_of(chunk.cells, misfits)

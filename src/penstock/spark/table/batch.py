@@ -1,15 +1,10 @@
-"""Apply a batch to the tables of a pipeline.
+"""Apply a batch to tables of current rows (see `penstock.spark.table.writing`).
 
 A table holds one row for each key, as of the last change in the log, and no row for a deleted one.
-Applying a batch twice equals once (invariant 7), whoever applies it: the tables themselves say how
-far they have come.
 
 Order inside a batch: first the rejects, then the tables, each in one Delta commit with the app
 transaction that guards it. A crash in between leaves a reject whose table write follows when the
 batch is applied again; a row is never missing from a table without being in the rejects.
-
-An event about a whole collection cuts the batch: what is before it is applied first, in a commit of
-its own.
 
 | event | the table |
 |---|---|
@@ -22,202 +17,50 @@ its own.
 | any other | is not guessed at: the pipeline stops before it |
 """
 
-# The stubs of pyarrow leave element types open.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
-from msgspec import Struct
-
-from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
-from penstock.event import Kind
-from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
-from penstock.spark.table.arrow import compute
-from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.delta import Stamp, Table, of_stream, secrets, text
+from penstock.spark.table.chunk import Chunk, Control
+from penstock.spark.table.delta import Stamp, Table, of_stream, text
 from penstock.spark.table.plan import DATABASE, SEQUENCE
-from penstock.spark.table.reduce import CONTROL
-from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
+from penstock.spark.table.writing import Writer
 
-HARMLESS: Final = frozenset(
-    {
-        "create",
-        "modify",
-        "createIndexes",
-        "dropIndexes",
-        "shardCollection",
-        "reshardCollection",
-        "refineCollectionShardKey",
-        "invalidate",
-    }
-)
-"""Schema events that change no row. Any other may: it is never passed over."""
-
-_TIDY_COMMITS = 100
+TIDY_COMMITS: Final = 100
 """How often a table's small files are joined and its old ones deleted."""
 
 
-class BatchResult(Struct, frozen=True, kw_only=True):
-    """What a batch came to."""
-
-    batch_id: int
-    entries: int
-    """Entries read."""
-    rows: int
-    """Rows written or deleted in tables; 0 when the batch was applied before."""
-    rejected: int
-    sequence: int
-    """The last one applied; 0 for an empty batch."""
-    tables: dict[str, int] = {}
-    """By collection: the sequence that its table says it has, of the tables it concerned."""
-
-
-class BatchWriter:
+class BatchWriter(Writer[Table]):
     """Applies one batch; made anew for each."""
 
-    def __init__(
-        self,
-        *,
-        pipeline: str,
-        config: TablePipelineConfig,
-        log_id: int | None,
-        batch_id: int,
-        entries_at: Callable[[Sequence[int]], pa.Table],
-        tables: Mapping[str, int] | None = None,
-    ) -> None:
-        """`entries_at` gives entries as captured (ENTRY_COLUMNS), for the rejects.
+    def _open(self, path: str) -> Table:
+        return Table(path, storage_options=self._storage)
 
-        `tables` are sequences that the tables of collections must have: one that has less is not
-        the table that it was.
-        """
-        self._pipeline = pipeline
-        self._config = config
-        self._log_id = log_id
-        self._batch_id = batch_id
-        self._entries_at = entries_at
-        self._storage = secrets(config.storage_options)
-        self._least = tables or {}
-        self._tables: dict[str, Table] = {}
-        self._touched: dict[str, Table] = {}
-        self._rows = 0
-        self._rejected = 0
-
-    def apply(self, batch: Collected) -> BatchResult:
-        """Write everything that is not written yet. Raises as `merge_into_delta` says."""
-        after, last = batch.after, batch.chunk.last_sequence
-        for control in batch.controls:
-            if _changes_no_row(control):
-                continue
-            self._changes(batch.chunk, after, control.sequence - 1)
-            self._control(control)
-            after = control.sequence
-        self._changes(batch.chunk, after, last)
-        return BatchResult(
-            batch_id=self._batch_id,
-            entries=batch.entries,
-            rows=self._rows,
-            rejected=self._rejected,
-            sequence=last,
-            tables={
-                collection: self._applied(table)
-                for collection, table in self._touched.items()
-                if table.version >= 0
-            },
-        )
-
-    # --- rows -----------------------------------------------------------------------------------
-
-    def _changes(self, chunk: Chunk, after: int, until: int) -> None:
-        """Apply the changes of rows in (after, until]: rejects first, then each table."""
-        here = (chunk.sequences > after) & (chunk.sequences <= until) & (chunk.roles != CONTROL)
-        if not here.any():
-            return
-        chunk = chunk.take(np.flatnonzero(here))
+    def _write(self, parts: Sequence[tuple[Table, Chunk]], stamp: Stamp) -> None:
         writes: list[tuple[Table, TableWrite]] = []
-        for collection in compute.unique(chunk.rows["collection"]).to_pylist():
-            table = self._table(collection)
-            own = compute.equal(chunk.rows["collection"], collection).to_numpy()
-            part = chunk.take(np.flatnonzero(own & (chunk.sequences > self._applied(table))))
-            if part.rows.num_rows:
-                base = table.rows(relative_keys(part))
-                writes.append((table, prepare(part, schema=table.schema, base=base)))
-        self._write(writes, self._stamp(after, until))
+        for table, part in parts:
+            base = table.rows(relative_keys(part))
+            writes.append((table, prepare(part, schema=table.schema, base=base)))
+        self._commit(writes, stamp)
 
-    def _write(self, writes: Sequence[tuple[Table, TableWrite]], stamp: Stamp) -> None:
+    def _commit(self, writes: Sequence[tuple[Table, TableWrite]], stamp: Stamp) -> None:
         self._reject([reject for _, write in writes for reject in write.rejects], stamp)
         for table, write in writes:
             if write.widened:
                 table.rewrite(write.changes, stamp)
             else:
                 table.merge(write.changes, stamp)
-            if table.version % _TIDY_COMMITS == 0:
+            if table.version % TIDY_COMMITS == 0:
                 table.tidy(history_seconds=self._config.history)
             self._rows += write.changes.num_rows - len(write.rejects)
 
-    def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:
-        if not rejects:
-            return
-        table = self._open(self._config.rejects_path)
-        self._applied(table)  # refuses those of another log
-        # Which changes are rejected depends on where batches end, and that may be another place
-        # when a batch comes again: so each is looked for, and none is told by its sequence alone.
-        sequences = [reject.sequence for reject in rejects]
-        known = known_rejects(
-            table.scan(between(self._pipeline, min(sequences), max(sequences))), rejects
-        )
-        fresh = [reject for reject in rejects if reject.identity not in known]
-        if fresh:
-            entries = self._entries_at([reject.sequence for reject in fresh])
-            table.append(rejects_table(self._pipeline, fresh, entries), stamp)
-            self._rejected += len(fresh)
+    def _empty(self, table: Table, control: Control, database: str, stamp: Stamp) -> None:
+        table.empty(of_stream(control.source, database), stamp)
 
-    # --- events about whole collections ---------------------------------------------------------
-
-    def _control(self, control: Control) -> None:
-        stamp = self._stamp(control.sequence - 1, control.sequence)
-        if control.kind is Kind.GAP:
-            self._lost(control, str(control.description or "gap"), stamp)
-        elif control.operation == "drop":
-            self._empty(control.collection, control.source, control.database, stamp)
-        elif control.operation == "dropDatabase":
-            # A source that keeps more than the configured collections drops each by itself first.
-            for collection in self._config.collections:
-                self._empty(collection, control.source, control.database, stamp)
-        elif control.operation == "rename":
-            self._rename(control, stamp)
-        else:
-            raise PipelineError(
-                f"pipeline {self._pipeline}: at sequence {control.sequence} the source says "
-                f"{control.operation!r} of {control.database}.{control.collection}, and what that "
-                f"does to its rows is not known here. Everything before is applied, and nothing "
-                f"was skipped. Use a Penstock that knows it, or copy the collection again into a "
-                f"pipeline with a new path, whose log begins after it."
-            )
-
-    def _rename(self, control: Control, stamp: Stamp) -> None:
-        to = control.description.get("to") or {}
-        database, collection = str(to.get("db", "")), str(to.get("coll", ""))
-        captured = control.description.get("targetCaptured") is not False
-        if not captured or not self._follows(collection):
-            self._empty(control.collection, control.source, control.database, stamp)
-        elif self._follows(control.collection):
-            self._move(control, database, collection, stamp)
-        else:
-            what = (
-                f"{control.database}.{control.collection}, which this pipeline does not follow, "
-                f"was renamed to {database}.{collection}"
-            )
-            self._lost(control, what, stamp)
-            self._empty(collection, control.source, database, stamp)
-
-    def _move(self, control: Control, database: str, collection: str, stamp: Stamp) -> None:
-        """Hand the rows over: the new name first, so that a crash in between repeats it whole."""
-        old, new = self._table(control.collection), self._table(collection)
+    def _move(
+        self, old: Table, new: Table, control: Control, to: tuple[str, str], stamp: Stamp
+    ) -> None:
+        database, collection = to
         here, there = (
             of_stream(control.source, control.database),
             of_stream(control.source, database),
@@ -238,66 +81,6 @@ class BatchWriter:
                 collection=collection,
                 sequence=stamp.until,
             )
-            self._write([(new, write)], stamp)
+            self._commit([(new, write)], stamp)
         if self._applied(old) < stamp.until:
             old.empty(here, stamp)
-
-    def _empty(self, collection: str, source: str, database: str, stamp: Stamp) -> None:
-        if self._follows(collection):
-            table = self._table(collection)
-            if self._applied(table) < stamp.until:
-                table.empty(of_stream(source, database), stamp)
-
-    def _lost(self, control: Control, description: str, stamp: Stamp) -> None:
-        if self._config.on_gap == "halt":
-            raise ChangesLostError(
-                pipeline=self._pipeline, sequence=control.sequence, description=description
-            )
-        self._reject([Reject(sequence=control.sequence, reason=f"gap: {description}")], stamp)
-
-    # --- helpers --------------------------------------------------------------------------------
-
-    def _follows(self, collection: str) -> bool:
-        return bool(collection) and (
-            not self._config.collections or collection in self._config.collections
-        )
-
-    def _table(self, collection: str) -> Table:
-        if collection not in self._touched:
-            table = self._open(self._config.table_path(collection))
-            if self._applied(table) < self._least.get(collection, 0):
-                raise PipelineChangedError(
-                    pipeline=self._pipeline,
-                    change=f"the table of {collection} is gone or older than it was",
-                    remedy="or put the table back",
-                )
-            self._touched[collection] = table
-        return self._touched[collection]
-
-    def _open(self, path: str) -> Table:
-        if path not in self._tables:
-            self._tables[path] = Table(path, storage_options=self._storage)
-        return self._tables[path]
-
-    def _applied(self, table: Table) -> int:
-        return table.applied(self._pipeline, log_id=self._log_id)
-
-    def _stamp(self, after: int, until: int) -> Stamp:
-        return Stamp(
-            pipeline=self._pipeline,
-            log_id=self._log_id,
-            after=after,
-            until=until,
-            batch=self._batch_id,
-        )
-
-
-def cuts_of(controls: Sequence[Control]) -> list[int]:
-    """Where a batch is cut: the sequences of events that concern a whole collection's rows."""
-    return [control.sequence for control in controls if not _changes_no_row(control)]
-
-
-def _changes_no_row(control: Control) -> bool:
-    if control.kind is Kind.SCHEMA:
-        return control.operation in HARMLESS
-    return control.kind is not Kind.GAP

@@ -2,6 +2,7 @@
 
 Workers turn entries into chunks: the entries that still matter, their documents as columns per
 field and kind. The driver joins chunks and reduces again; nothing is lost or decided on the way.
+To current rows a key's last entries matter; to their history (`every`) all of them do.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -32,6 +33,7 @@ from penstock.spark.table.reduce import (
     PUT,
     RELATIVE,
     codes_of,
+    each_once,
     roles_of,
     sum_commits,
     surviving,
@@ -52,6 +54,8 @@ INPUT_COLUMNS: Final = (
     "full_document",
     "update_description",
     "unchanged",
+    "timestamp",
+    "snapshot",
 )
 """What a table needs of an entry; readers need not fetch more."""
 
@@ -68,6 +72,8 @@ ROW_SCHEMA: Final = arrow.schema(
         ("full_document", pa.string()),
         ("update_description", pa.string()),
         ("unchanged", pa.list_(pa.string())),
+        ("timestamp", pa.int64()),
+        ("snapshot", pa.bool_()),
     ]
 )
 """Rows of a chunk. The texts are there for RELATIVE and CONTROL only: a PUT's are its cells."""
@@ -110,6 +116,12 @@ class Chunk(Struct, frozen=True, kw_only=True):
         return roles
 
     @property
+    def nbytes(self) -> int:
+        """What it takes in memory."""
+        cells = sum(one.nbytes for columns in self.cells.values() for one in columns.values())
+        return cells + int(self.rows.nbytes)
+
+    @property
     def last_sequence(self) -> int:
         """0 for a chunk without rows."""
         sequences = self.sequences
@@ -138,6 +150,8 @@ class Control(Struct, frozen=True, kw_only=True):
     source: str
     database: str
     collection: str
+    timestamp: int
+    """Unix milliseconds; 0 where the event does not say."""
     description: dict[str, Any]
 
 
@@ -166,15 +180,18 @@ def _control(row: Mapping[str, Any]) -> Control:
         source=row["source"] or "",
         database=row["database"] or "",
         collection=row["collection"] or "",
+        timestamp=row["timestamp"] or 0,
         description=msgspec.json.decode(said) if said else {},
     )
 
 
-def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = ()) -> Chunk:
+def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = (), every: bool = False) -> Chunk:
     """The entries (INPUT_COLUMNS, any order) that still matter, with their documents decoded."""
     roles = roles_of(entries)
     sequences = entries["sequence"].to_numpy()
-    kept = surviving(codes_of(entries), sequences, roles, cuts=cuts)
+    kept = (
+        each_once(sequences) if every else surviving(codes_of(entries), sequences, roles, cuts=cuts)
+    )
     roles = roles[kept]
     told = (roles == RELATIVE) | (roles == CONTROL)
     indices, told_only = arrow.array(kept), arrow.array(kept, mask=~told)
@@ -197,7 +214,7 @@ def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = ()) -> Chunk:
     )
 
 
-def join(chunks: Sequence[Chunk], *, cuts: Sequence[int] = ()) -> Chunk:
+def join(chunks: Sequence[Chunk], *, cuts: Sequence[int] = (), every: bool = False) -> Chunk:
     """Many chunks as one, reduced again."""
     if not chunks:
         return Chunk(rows=ROW_SCHEMA.empty_table(), cells={})
@@ -205,7 +222,7 @@ def join(chunks: Sequence[Chunk], *, cuts: Sequence[int] = ()) -> Chunk:
         return chunks[0]
     rows = arrow.concat_tables([chunk.rows for chunk in chunks])
     sequences, roles = rows["sequence"].to_numpy(), rows["role"].to_numpy()
-    kept = surviving(codes_of(rows), sequences, roles, cuts=cuts)
+    kept = each_once(sequences) if every else surviving(codes_of(rows), sequences, roles, cuts=cuts)
     edges = np.cumsum([0, *(chunk.rows.num_rows for chunk in chunks)])
     lasting = np.sort(kept)
     # Each chunk lets go of its own rows first: copying all only to choose would be the larger part.
@@ -230,7 +247,11 @@ def concat_cells(*parts: tuple[Cells, int]) -> Cells:
 
 
 def to_chunks(
-    batches: Iterable[pa.RecordBatch], *, cuts: Sequence[int], scratch: str | None
+    batches: Iterable[pa.RecordBatch],
+    *,
+    cuts: Sequence[int],
+    scratch: str | None,
+    every: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """CHUNK_SCHEMA batches of one row each from a partition's entries; bounded in memory.
 
@@ -243,18 +264,18 @@ def to_chunks(
         piece.append(batch)
         held += batch.nbytes
         if held >= PIECE_BYTES:
-            yield _to_chunk(piece, cuts, scratch)
+            yield _to_chunk(piece, cuts, scratch, every)
             piece, held = [], 0
     if held:
-        yield _to_chunk(piece, cuts, scratch)
+        yield _to_chunk(piece, cuts, scratch, every)
 
 
 def _to_chunk(
-    piece: list[pa.RecordBatch], cuts: Sequence[int], scratch: str | None
+    piece: list[pa.RecordBatch], cuts: Sequence[int], scratch: str | None, every: bool
 ) -> pa.RecordBatch:
     entries = arrow.Table.from_batches(piece)
     with _no_collector():
-        chunk = reduce_entries(entries, cuts=cuts)
+        chunk = reduce_entries(entries, cuts=cuts, every=every)
     rows, cells = chunk.rows, _flat(chunk.cells, chunk.rows.num_rows)
     file = None
     if scratch is not None:

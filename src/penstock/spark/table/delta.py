@@ -13,7 +13,7 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-id
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
@@ -34,7 +34,7 @@ from penstock.spark.table.plan import (
 )
 from penstock.spark.table.reduce import DELETE, PUT
 
-_WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
+WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _SIGN: Final = 1 << 64
 _LITERALS_MAX: Final = 500
 """Beyond so many keys, reading all and choosing is faster than a condition that names them."""
@@ -81,6 +81,10 @@ def _signed(log_id: int) -> int:
 class Table:
     """One Delta table of a pipeline, as it is now. Not shared between threads."""
 
+    own: ClassVar[pa.Schema] = OWN_COLUMNS
+    """Its columns beside those of the documents."""
+    partitions: ClassVar[tuple[str, ...]] = ()
+
     def __init__(self, path: str, *, storage_options: Mapping[str, str] | None = None) -> None:
         self.path = path
         self._storage = dict(storage_options or {})
@@ -117,30 +121,36 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """The documents' columns, without OWN_COLUMNS; empty before the first commit."""
+        """The documents' columns, without `own`; empty before the first commit."""
         if self._delta is None:
             return arrow.schema([])
         return arrow.schema(
-            [column for column in self._arrow_schema if column.name not in OWN_COLUMNS.names]
+            [column for column in self._arrow_schema if column.name not in self.own.names]
         )
 
-    def rows(self, keys: Sequence[str]) -> pa.Table:
-        """The rows with one of these `_key`s, of whatever database."""
+    def rows(self, keys: Sequence[str], *, where: str | None = None) -> pa.Table:
+        """The rows with one of these `_key`s, of whatever database; `where` is SQL."""
         if self._delta is None or not keys:
-            return OWN_COLUMNS.empty_table()
-        few = len(keys) <= _LITERALS_MAX
-        literals = f"`{KEY}` IN ({', '.join(text(key) for key in keys)})" if few else None
+            return self.own.empty_table()
+        conditions = [] if where is None else [where]
+        if len(keys) <= _LITERALS_MAX:
+            conditions.append(f"`{KEY}` IN ({', '.join(text(key) for key in keys)})")
         wanted = arrow.array(keys, pa.string())
-        found = [batch.filter(compute.is_in(batch[KEY], wanted)) for batch in self.scan(literals)]
+        found = [
+            batch.filter(compute.is_in(batch[KEY], wanted))
+            for batch in self.scan(" AND ".join(conditions) or None)
+        ]
         return arrow.Table.from_batches(found, self._arrow_schema)
 
     def stream(self, source: str, database: str) -> pa.Table:
         """All rows of one database of a source."""
+        return self.found(of_stream(source, database))
+
+    def found(self, predicate: str) -> pa.Table:
+        """The rows for which a condition of SQL holds."""
         if self._delta is None:
-            return OWN_COLUMNS.empty_table()
-        return arrow.Table.from_batches(
-            self.scan(of_stream(source, database)), schema=self._arrow_schema
-        )
+            return self.own.empty_table()
+        return arrow.Table.from_batches(self.scan(predicate), schema=self._arrow_schema)
 
     def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
         """The table's rows, all columns, in no order."""
@@ -181,7 +191,7 @@ class Table:
                 source_alias="s",
                 target_alias="t",
                 merge_schema=not known.issuperset(columns),
-                writer_properties=_WRITER,
+                writer_properties=WRITER,
                 commit_properties=stamp.properties(),
             )
             .when_matched_delete(f"s.{OPERATION} = {DELETE}")
@@ -204,7 +214,7 @@ class Table:
                 arrow.RecordBatchReader.from_batches(schema, batches),
                 mode="overwrite",
                 schema_mode="overwrite",
-                writer_properties=_WRITER,
+                writer_properties=WRITER,
                 commit_properties=stamp.properties(),
             )
 
@@ -217,7 +227,7 @@ class Table:
             self._delta,
             rows,
             mode="overwrite",
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=stamp.properties(),
         )
 
@@ -231,7 +241,7 @@ class Table:
             rows,
             mode="append",
             schema_mode="merge",
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=stamp.properties(),
         )
 
@@ -241,7 +251,7 @@ class Table:
             return
         self._delta.delete(
             predicate,
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=None if stamp is None else stamp.properties(),
         )
 
@@ -252,7 +262,7 @@ class Table:
         self._delta.update(
             dict(values),
             predicate=predicate,
-            writer_properties=_WRITER,
+            writer_properties=WRITER,
             commit_properties=stamp.properties(),
         )
 
@@ -274,6 +284,7 @@ class Table:
             self.path,
             schema=arrow.schema(columns),
             mode="ignore",
+            partition_by=list(self.partitions) or None,
             storage_options=self._storage or None,
         )
         self.reload()
@@ -302,7 +313,7 @@ def _rewritten(
                 columns.append(arrow.array(marked, pa.int64()))
             elif field.name in batch.schema.names:
                 column = batch[field.name]
-                columns.append(_wider(column, field.type))
+                columns.append(as_wide(column, field.type))
             else:
                 columns.append(arrow.nulls(batch.num_rows, field.type))
         whole = arrow.RecordBatch.from_arrays(columns, schema=schema)
@@ -315,7 +326,8 @@ def _fresh(changes: pa.Table) -> pa.Table:
     return changes.filter(compute.equal(changes[OPERATION], PUT)).drop_columns(OPERATION)
 
 
-def _wider(column: Column, target: pa.DataType) -> Column:
+def as_wide(column: Column, target: pa.DataType) -> Column:
+    """The same values in a type that holds them all, as `kinds.wider` allows."""
     if column.type == target:
         return column
     if arrow.types.is_decimal(target):

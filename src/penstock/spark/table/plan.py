@@ -82,16 +82,22 @@ class Placement(Struct, frozen=True, kw_only=True):
     """Rows that cannot be stored, by their place in the batch."""
 
 
-def place(existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64]) -> Placement:
+def place(
+    existing: pa.Schema,
+    cells: Cells,
+    sequences: NDArray[np.int64],
+    *,
+    own: pa.Schema = OWN_COLUMNS,
+) -> Placement:
     """Find each field its column.
 
-    `existing` are the documents' columns of the table now (without OWN_COLUMNS). The first value
-    of a field, by sequence, decides the kind of its new column.
+    `existing` are the documents' columns of the table now (without its `own`). The first value of
+    a field, by sequence, decides the kind of its new column.
     """
     columns: dict[str, tuple[Field, Column]] = {}
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
-    taken = {name.lower() for name in (*OWN_COLUMNS.names, *existing.names)}
+    taken = {name.lower() for name in (*own.names, *existing.names)}
     widened = False
     nothing = len(sequences)
     for field, values in cells.items():

@@ -62,6 +62,14 @@ def roles_of(entries: pa.Table) -> NDArray[np.int8]:
     return roles
 
 
+def each_once(sequences: NDArray[np.int64]) -> NDArray[np.intp]:
+    """All rows by ascending sequence, each entry once."""
+    order = np.argsort(sequences, kind="stable")
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = np.diff(sequences[order]) != 0
+    return order[fresh]
+
+
 def surviving(
     codes: NDArray[np.int64],
     sequences: NDArray[np.int64],
@@ -74,10 +82,7 @@ def surviving(
     Of every key: the last PUT or DELETE and the RELATIVE entries after it. `cuts` are sequences of
     events that end a stretch (a rename): a key keeps what decides its row at the end of each.
     """
-    order = np.argsort(sequences, kind="stable")
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = np.diff(sequences[order]) != 0
-    order = order[fresh]
+    order = each_once(sequences)
     if cuts:
         stretch = np.searchsorted(np.asarray(sorted(cuts), np.int64), sequences[order])
         codes = codes.copy()

@@ -1,0 +1,142 @@
+"""Apply a batch to tables of versions (see `penstock.spark.table.writing`): SCD type 2.
+
+A table holds one row for each version of each row of its collection, in the order of the log: what
+it was, from which change to which. Nothing is ever taken out of a table.
+
+Order inside a batch: first the rejects, then the tables, each in one Delta commit with the app
+transaction that guards it. A change that is rejected makes no version: the one before stays open
+and names it (`_rejected_sequence`), until a change that fits, or a delete, ends it.
+
+| event | the table |
+|---|---|
+| insert, update, replace | opens a version and ends the one before, unless what is tracked stays |
+| the same once more, or a copy that tells what is known | is as it was |
+| delete, also one that a copy proved | ends the open version |
+| a change of the key | is a delete of the old key and an insert of the new one |
+| drop, dropDatabase | all open versions end |
+| rename to a collection of this pipeline | all open versions of both end; each row of the old name begins a version under the new one |
+| rename to any other, or to one that the source does not capture | all open versions end |
+| rename from a collection that this pipeline does not follow | cannot be known: a gap |
+| gap | `on_gap`: stop, or note it in the rejects; versions stay open |
+| create, modify, indexes, sharding, invalidate, system events | is as it was |
+| any other | is not guessed at: the pipeline stops before it |
+"""  # noqa: E501 - a table
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pyarrow as pa
+
+from penstock.errors import BatchTooLargeError
+from penstock.spark.config import HistoryPipelineConfig
+from penstock.spark.history.apply import HistoryWrite, Tracking, prepare, prepare_move
+from penstock.spark.history.delta import VersionTable
+from penstock.spark.history.resolve import TooLargeError
+from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.batch import TIDY_COMMITS
+from penstock.spark.table.chunk import Chunk, Control
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.writing import Writer
+
+
+class HistoryWriter(Writer[VersionTable]):
+    """Applies one batch; made anew for each."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        config: HistoryPipelineConfig,
+        log_id: int | None,
+        batch_id: int,
+        entries_at: Callable[[Sequence[int]], pa.Table],
+        tables: Mapping[str, int] | None = None,
+    ) -> None:
+        """As `Writer`."""
+        super().__init__(
+            pipeline=pipeline,
+            config=config,
+            log_id=log_id,
+            batch_id=batch_id,
+            entries_at=entries_at,
+            tables=tables,
+        )
+        self._bytes_max = config.max_bytes_per_batch
+        self._tracking = Tracking(
+            columns=frozenset(config.track_history_column_list),
+            except_columns=frozenset(config.track_history_except_column_list),
+        )
+
+    def _open(self, path: str) -> VersionTable:
+        return VersionTable(path, storage_options=self._storage)
+
+    def _write(self, parts: Sequence[tuple[VersionTable, Chunk]], stamp: Stamp) -> None:
+        left = self._bytes_max
+        writes: list[tuple[VersionTable, HistoryWrite]] = []
+        for table, part in parts:
+            base = table.open_versions(compute.unique(part.rows["key"]).to_pylist())
+            left -= base.nbytes + part.nbytes
+            try:
+                write = prepare(
+                    part,
+                    schema=table.schema,
+                    base=base,
+                    tracking=self._tracking,
+                    bytes_max=left,
+                )
+            except TooLargeError as error:
+                raise BatchTooLargeError(
+                    pipeline=self._pipeline,
+                    entries=sum(one.rows.num_rows for _, one in parts),
+                    size=self._bytes_max - left + error.size,
+                    size_max=self._bytes_max,
+                ) from None
+            writes.append((table, write))
+        self._commit(writes, stamp)
+
+    def _commit(self, writes: Sequence[tuple[VersionTable, HistoryWrite]], stamp: Stamp) -> None:
+        self._reject([reject for _, write in writes for reject in write.rejects], stamp)
+        for table, write in writes:
+            if write.widened:
+                table.put_wider(write.versions, stamp)
+            elif write.fresh:
+                table.append(write.versions, stamp)
+            else:
+                table.put(write.versions, stamp)
+            if table.version % TIDY_COMMITS == 0:
+                table.tidy(history_seconds=self._config.history)
+            self._rows += write.versions.num_rows
+
+    def _empty(self, table: VersionTable, control: Control, database: str, stamp: Stamp) -> None:
+        table.close(
+            control.source,
+            database,
+            sequence=control.sequence,
+            timestamp=control.timestamp,
+            stamp=stamp,
+        )
+
+    def _move(
+        self,
+        old: VersionTable,
+        new: VersionTable,
+        control: Control,
+        to: tuple[str, str],
+        stamp: Stamp,
+    ) -> None:
+        database, _ = to
+        if self._applied(new) < stamp.until:
+            moved = old.open_stream(control.source, control.database)
+            replaced = new.open_stream(control.source, database)
+            if old is new:
+                replaced = arrow.concat_tables([replaced, moved])
+            write = prepare_move(
+                moved,
+                replaced,
+                schema=new.schema,
+                database=database,
+                sequence=control.sequence,
+                timestamp=control.timestamp,
+            )
+            self._commit([(new, write)], stamp)
+        if self._applied(old) < stamp.until:
+            self._empty(old, control, control.database, stamp)

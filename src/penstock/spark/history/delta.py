@@ -1,0 +1,120 @@
+"""Delta tables of versions: the open ones by key, and one commit per batch.
+
+Tables are partitioned by `_current`: what is closed stays in files that no later batch reads, and
+a batch costs what is open, not what was.
+"""
+
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from penstock.spark.ahead import Ahead
+from penstock.spark.history.columns import (
+    CURRENT,
+    FROM_SEQUENCE,
+    IDENTITY,
+    TO_SEQUENCE,
+    VALID_TO,
+    VERSION_COLUMNS,
+)
+from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.delta import WRITER, Stamp, Table, as_wide, of_stream
+
+_OPEN: Final = f"`{CURRENT}` = true"
+
+
+class VersionTable(Table):
+    """One Delta table of versions, as it is now. Not shared between threads."""
+
+    own = VERSION_COLUMNS
+    partitions = (CURRENT,)
+
+    def open_versions(self, keys: Sequence[str]) -> pa.Table:
+        """The open versions with one of these `_key`s, of whatever database."""
+        return self.rows(keys, where=_OPEN)
+
+    def open_stream(self, source: str, database: str) -> pa.Table:
+        """All open versions of one database of a source."""
+        return self.found(f"{_OPEN} AND {of_stream(source, database)}")
+
+    def put(self, versions: pa.Table, stamp: Stamp) -> None:
+        """Have these versions in place of those that are the same by IDENTITY, in one commit.
+
+        VERSION_COLUMNS and the documents' columns, all that the table has and maybe new ones. Of
+        what the table has, only open versions may be among them.
+        """
+        if self._delta is None or not self._delta.file_uris():
+            self.append(versions, stamp)
+            return
+        same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in IDENTITY)
+        values = {f"`{name}`": f"s.`{name}`" for name in versions.column_names}
+        known = {*self.own.names, *self.schema.names}
+        (
+            self._delta.merge(
+                versions,
+                f"t.{_OPEN} AND {same}",
+                source_alias="s",
+                target_alias="t",
+                merge_schema=not known.issuperset(versions.column_names),
+                writer_properties=WRITER,
+                commit_properties=stamp.properties(),
+            )
+            .when_matched_update(values)
+            .when_not_matched_insert(values)
+            .execute()
+        )
+
+    def put_wider(self, versions: pa.Table, stamp: Stamp) -> None:
+        """As `put`, but columns may have become wider: every file is written anew."""
+        assert self._delta is not None
+        # The writer pulls batches on a thread of its runtime, where the table cannot be read.
+        with Ahead(_rewritten(self.scan(), versions)) as batches:
+            write_deltalake(
+                self._delta,
+                arrow.RecordBatchReader.from_batches(versions.schema, batches),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=list(self.partitions),
+                writer_properties=WRITER,
+                commit_properties=stamp.properties(),
+            )
+
+    def close(
+        self, source: str, database: str, *, sequence: int, timestamp: int, stamp: Stamp
+    ) -> None:
+        """End all open versions of one database of a source, in one commit."""
+        ended = {
+            CURRENT: "false",
+            TO_SEQUENCE: str(sequence),
+            VALID_TO: f"to_timestamp_micros({timestamp * 1000})",
+        }
+        self.relabel(f"{_OPEN} AND {of_stream(source, database)}", ended, stamp)
+
+
+def _rewritten(batches: Iterable[pa.RecordBatch], versions: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The table's versions but those that are given, in the columns of these; then these."""
+    schema = versions.schema
+    columns = [versions[name].to_pylist() for name in IDENTITY]
+    given = set(zip(*columns, strict=True))
+    sequences = compute.unique(versions[FROM_SEQUENCE])
+    for batch in batches:
+        maybe = compute.is_in(batch[FROM_SEQUENCE], sequences).to_numpy(zero_copy_only=False)
+        kept = ~maybe
+        for at in maybe.nonzero()[0].tolist():
+            kept[at] = tuple(batch[name][at].as_py() for name in IDENTITY) not in given
+        arrays = [
+            as_wide(batch[field.name], field.type)
+            if field.name in batch.schema.names
+            else arrow.nulls(batch.num_rows, field.type)
+            for field in schema
+        ]
+        whole = arrow.RecordBatch.from_arrays(arrays, schema=schema)
+        yield whole.filter(arrow.array(kept, pa.bool_()))
+    yield from versions.to_batches()

@@ -1,0 +1,142 @@
+"""The whole rows after changes that build on the row before, each of them. Pure.
+
+What such a change says is in `penstock.spark.table.patch`. Of current rows only the last is wanted;
+here every one is a version, so they are made in pieces and kept as cells.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct, structs
+from numpy.typing import NDArray
+
+from penstock.spark.history.columns import VERSION_COLUMNS
+from penstock.spark.table.apply import relative_keys, table_states
+from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.chunk import PIECE_BYTES, Chunk, concat_cells
+from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
+from penstock.spark.table.patch import State, decode_change, fold
+from penstock.spark.table.plan import KEY
+from penstock.spark.table.reduce import PUT, RELATIVE, codes_of
+from penstock.spark.table.rejects import Reject
+
+
+class TooLargeError(Exception):
+    """More bytes than may be held."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """The whole rows of a chunk's changes."""
+
+    cells: Cells
+    """Of the chunk's own rows, and then of those that were made."""
+    count: int
+    """How many rows that is."""
+    documents: NDArray[np.int64]
+    """By row of the chunk: where in `cells` its whole row is; -1 where it has none."""
+    rejects: list[Reject]
+
+
+def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
+    """Make the rows after RELATIVE changes of `chunk`, in order; `base` are open versions.
+
+    Raises TooLargeError once they come to more than `bytes_max`.
+    """
+    count = chunk.rows.num_rows
+    documents = np.where(chunk.roles == PUT, np.arange(count), -1)
+    if not (chunk.roles == RELATIVE).any():
+        return Resolved(cells=chunk.cells, count=count, documents=documents, rejects=[])
+    before = _states(chunk, base)
+    made = _Made(count, bytes_max)
+    rejects: list[Reject] = []
+    states: dict[int, State] = {}
+    codes, told = codes_of(chunk.rows), _told(chunk)
+    texts = ("operation_type", "full_document", "update_description", "unchanged")
+    concerned = np.flatnonzero(np.isin(codes, np.unique(codes[chunk.roles == RELATIVE])))
+    rows = chunk.rows.select(["sequence", "key", "source", "database", *texts])
+    for row, entry in zip(
+        concerned.tolist(), rows.take(arrow.array(concerned)).to_pylist(), strict=True
+    ):
+        code = int(codes[row])
+        own = (entry["key"], entry["source"], entry["database"])
+        state = states.get(code) or before.get(own) or State(document=None)
+        if chunk.roles[row] != RELATIVE:
+            states[code] = State(document=told.get(row), sequence=entry["sequence"])
+            continue
+        change = decode_change(
+            sequence=entry["sequence"],
+            document=None,
+            operation=entry["operation_type"],
+            full_document=entry["full_document"],
+            update_description=entry["update_description"],
+            unchanged=entry["unchanged"],
+        )
+        after = fold(state, [change])
+        if after.rejected:
+            rejects += [Reject(sequence=at, reason=reason) for at, reason in after.rejected]
+        elif after.document is not None:
+            documents[row] = made.add(after.document)
+        states[code] = structs.replace(after, rejected=())
+    cells = concat_cells((chunk.cells, count), *made.pieces())
+    return Resolved(cells=cells, count=made.count, documents=documents, rejects=rejects)
+
+
+def _states(chunk: Chunk, base: pa.Table) -> Mapping[tuple[str, str, str], State]:
+    """The open versions that changes of `chunk` build on."""
+    keys = arrow.array(relative_keys(chunk), pa.string())
+    return table_states(base.filter(compute.is_in(base[KEY], keys)), own=VERSION_COLUMNS)
+
+
+def _told(chunk: Chunk) -> dict[int, Document]:
+    """The documents of PUTs that a RELATIVE change follows, by row."""
+    codes, roles = codes_of(chunk.rows), chunk.roles
+    order = np.argsort(codes, kind="stable")
+    follows = np.zeros(len(order), bool)
+    follows[:-1] = (codes[order][1:] == codes[order][:-1]) & (roles[order][1:] == RELATIVE)
+    wanted = order[follows & (roles[order] == PUT)].tolist()
+    return dict(zip(wanted, documents_of(chunk.cells, wanted), strict=True))
+
+
+class _Made:
+    """Rows that were made, as cells: as objects they would take several times as much."""
+
+    def __init__(self, first: int, bytes_max: int) -> None:
+        self.count = first
+        self._bytes_max = bytes_max
+        self._pieces: list[tuple[Cells, int]] = []
+        self._waiting: list[Document] = []
+        self._held = 0
+        self._size = 0
+
+    def add(self, document: Document) -> int:
+        """Keep a row; its number."""
+        self._waiting.append(document)
+        size = len(msgspec.json.encode(document))
+        self._held += size
+        self._size += size
+        if self._size > self._bytes_max:
+            raise TooLargeError(self._size)
+        if self._held >= PIECE_BYTES:
+            self._flush()
+        self.count += 1
+        return self.count - 1
+
+    def pieces(self) -> list[tuple[Cells, int]]:
+        """All rows, by number."""
+        if self._waiting:
+            self._flush()
+        return self._pieces
+
+    def _flush(self) -> None:
+        self._pieces.append((decode_documents(self._waiting), len(self._waiting)))
+        self._waiting, self._held = [], 0

@@ -1,0 +1,268 @@
+"""Apply a batch to the Delta tables of a pipeline, one for each collection, exactly once.
+
+Applying a batch twice equals once (invariant 7), whoever applies it: the tables themselves say how
+far they have come. An event about a whole collection cuts the batch: what is before it is applied
+first, in a commit of its own. What the tables keep of their collections is for the writers to say:
+`penstock.spark.table.batch` keeps current rows, `penstock.spark.history.batch` all versions.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
+from penstock.event import Kind
+from penstock.spark.config import DeltaPipelineConfig
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.chunk import Chunk, Collected, Control
+from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.reduce import CONTROL
+from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
+
+HARMLESS: Final = frozenset(
+    {
+        "create",
+        "modify",
+        "createIndexes",
+        "dropIndexes",
+        "shardCollection",
+        "reshardCollection",
+        "refineCollectionShardKey",
+        "invalidate",
+    }
+)
+"""Schema events that change no row. Any other may: it is never passed over."""
+
+_Own = TypeVar("_Own", bound=Table)
+
+
+class BatchResult(Struct, frozen=True, kw_only=True):
+    """What a batch came to."""
+
+    batch_id: int
+    entries: int
+    """Entries read."""
+    rows: int
+    """Rows written or deleted in tables; 0 when the batch was applied before."""
+    rejected: int
+    sequence: int
+    """The last one applied; 0 for an empty batch."""
+    tables: dict[str, int] = {}
+    """By collection: the sequence that its table says it has, of the tables it concerned."""
+
+
+class Writer(ABC, Generic[_Own]):
+    """Applies one batch; made anew for each."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        config: DeltaPipelineConfig,
+        log_id: int | None,
+        batch_id: int,
+        entries_at: Callable[[Sequence[int]], pa.Table],
+        tables: Mapping[str, int] | None = None,
+    ) -> None:
+        """`entries_at` gives entries as captured (ENTRY_COLUMNS), for the rejects.
+
+        `tables` are sequences that the tables of collections must have: one that has less is not
+        the table that it was.
+        """
+        self._pipeline = pipeline
+        self._config = config
+        self._log_id = log_id
+        self._batch_id = batch_id
+        self._entries_at = entries_at
+        self._storage = secrets(config.storage_options)
+        self._least = tables or {}
+        self._touched: dict[str, _Own] = {}
+        self._rejects: Table | None = None
+        self._rows = 0
+        self._rejected = 0
+
+    def apply(self, batch: Collected) -> BatchResult:
+        """Write everything that is not written yet. Raises as `merge_into_delta` says."""
+        after, last = batch.after, batch.chunk.last_sequence
+        for control in batch.controls:
+            if _changes_no_row(control):
+                continue
+            self._changes(batch.chunk, after, control.sequence - 1)
+            self._control(control)
+            after = control.sequence
+        self._changes(batch.chunk, after, last)
+        return BatchResult(
+            batch_id=self._batch_id,
+            entries=batch.entries,
+            rows=self._rows,
+            rejected=self._rejected,
+            sequence=last,
+            tables={
+                collection: self._applied(table)
+                for collection, table in self._touched.items()
+                if table.version >= 0
+            },
+        )
+
+    # --- what the tables keep -------------------------------------------------------------------
+
+    @abstractmethod
+    def _open(self, path: str) -> _Own:
+        """The table of a collection, as it is now."""
+
+    @abstractmethod
+    def _write(self, parts: Sequence[tuple[_Own, Chunk]], stamp: Stamp) -> None:
+        """Apply changes of rows: the rejects of all first, then each table in one commit."""
+
+    @abstractmethod
+    def _empty(self, table: _Own, control: Control, database: str, stamp: Stamp) -> None:
+        """The event takes all rows of a database (of its source) out of the collection."""
+
+    @abstractmethod
+    def _move(
+        self, old: _Own, new: _Own, control: Control, to: tuple[str, str], stamp: Stamp
+    ) -> None:
+        """The event renames: hand rows over to (database, collection) `to`, in place of its own.
+
+        The new name first, so that a crash in between repeats it whole. A table that has the event
+        already is left as it is.
+        """
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def _changes(self, chunk: Chunk, after: int, until: int) -> None:
+        """Apply the changes of rows in (after, until]."""
+        here = (chunk.sequences > after) & (chunk.sequences <= until) & (chunk.roles != CONTROL)
+        if not here.any():
+            return
+        chunk = chunk.take(np.flatnonzero(here))
+        parts: list[tuple[_Own, Chunk]] = []
+        for collection in compute.unique(chunk.rows["collection"]).to_pylist():
+            table = self._table(collection)
+            own = compute.equal(chunk.rows["collection"], collection).to_numpy()
+            part = chunk.take(np.flatnonzero(own & (chunk.sequences > self._applied(table))))
+            if part.rows.num_rows:
+                parts.append((table, part))
+        self._write(parts, self._stamp(after, until))
+
+    def _reject(self, rejects: list[Reject], stamp: Stamp) -> None:
+        if not rejects:
+            return
+        if self._rejects is None:
+            self._rejects = Table(self._config.rejects_path, storage_options=self._storage)
+        table = self._rejects
+        self._applied(table)  # refuses those of another log
+        # Which changes are rejected depends on where batches end, and that may be another place
+        # when a batch comes again: so each is looked for, and none is told by its sequence alone.
+        sequences = [reject.sequence for reject in rejects]
+        known = known_rejects(
+            table.scan(between(self._pipeline, min(sequences), max(sequences))), rejects
+        )
+        fresh = [reject for reject in rejects if reject.identity not in known]
+        if fresh:
+            entries = self._entries_at([reject.sequence for reject in fresh])
+            table.append(rejects_table(self._pipeline, fresh, entries), stamp)
+            self._rejected += len(fresh)
+
+    # --- events about whole collections ---------------------------------------------------------
+
+    def _control(self, control: Control) -> None:
+        stamp = self._stamp(control.sequence - 1, control.sequence)
+        if control.kind is Kind.GAP:
+            self._lost(control, str(control.description or "gap"), stamp)
+        elif control.operation == "drop":
+            self._drop(control.collection, control, control.database, stamp)
+        elif control.operation == "dropDatabase":
+            # A source that keeps more than the configured collections drops each by itself first.
+            for collection in self._config.collections:
+                self._drop(collection, control, control.database, stamp)
+        elif control.operation == "rename":
+            self._rename(control, stamp)
+        else:
+            raise PipelineError(
+                f"pipeline {self._pipeline}: at sequence {control.sequence} the source says "
+                f"{control.operation!r} of {control.database}.{control.collection}, and what that "
+                f"does to its rows is not known here. Everything before is applied, and nothing "
+                f"was skipped. Use a Penstock that knows it, or copy the collection again into a "
+                f"pipeline with a new path, whose log begins after it."
+            )
+
+    def _rename(self, control: Control, stamp: Stamp) -> None:
+        to = control.description.get("to") or {}
+        database, collection = str(to.get("db", "")), str(to.get("coll", ""))
+        captured = control.description.get("targetCaptured") is not False
+        if not captured or not self._follows(collection):
+            self._drop(control.collection, control, control.database, stamp)
+        elif self._follows(control.collection):
+            old, new = self._table(control.collection), self._table(collection)
+            self._move(old, new, control, (database, collection), stamp)
+        else:
+            what = (
+                f"{control.database}.{control.collection}, which this pipeline does not follow, "
+                f"was renamed to {database}.{collection}"
+            )
+            self._lost(control, what, stamp)
+            self._drop(collection, control, database, stamp)
+
+    def _drop(self, collection: str, control: Control, database: str, stamp: Stamp) -> None:
+        if self._follows(collection):
+            table = self._table(collection)
+            if self._applied(table) < stamp.until:
+                self._empty(table, control, database, stamp)
+
+    def _lost(self, control: Control, description: str, stamp: Stamp) -> None:
+        if self._config.on_gap == "halt":
+            raise ChangesLostError(
+                pipeline=self._pipeline, sequence=control.sequence, description=description
+            )
+        self._reject([Reject(sequence=control.sequence, reason=f"gap: {description}")], stamp)
+
+    # --- helpers --------------------------------------------------------------------------------
+
+    def _follows(self, collection: str) -> bool:
+        return bool(collection) and (
+            not self._config.collections or collection in self._config.collections
+        )
+
+    def _table(self, collection: str) -> _Own:
+        if collection not in self._touched:
+            table = self._open(self._config.table_path(collection))
+            if self._applied(table) < self._least.get(collection, 0):
+                raise PipelineChangedError(
+                    pipeline=self._pipeline,
+                    change=f"the table of {collection} is gone or older than it was",
+                    remedy="or put the table back",
+                )
+            self._touched[collection] = table
+        return self._touched[collection]
+
+    def _applied(self, table: Table) -> int:
+        return table.applied(self._pipeline, log_id=self._log_id)
+
+    def _stamp(self, after: int, until: int) -> Stamp:
+        return Stamp(
+            pipeline=self._pipeline,
+            log_id=self._log_id,
+            after=after,
+            until=until,
+            batch=self._batch_id,
+        )
+
+
+def cuts_of(controls: Sequence[Control]) -> list[int]:
+    """Where a batch is cut: the sequences of events that concern a whole collection's rows."""
+    return [control.sequence for control in controls if not _changes_no_row(control)]
+
+
+def _changes_no_row(control: Control) -> bool:
+    if control.kind is Kind.SCHEMA:
+        return control.operation in HARMLESS
+    return control.kind is not Kind.GAP
