@@ -12,7 +12,7 @@ first, in a commit of its own. What the tables keep of their collections is for 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
