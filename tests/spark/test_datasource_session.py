@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.spark import java
 from penstock.spark.java import find_java, java_version
-from penstock.spark.session import SETTINGS, local_session
+from penstock.spark.session import LOCAL_SETTINGS, SETTINGS, local_session, on_this_machine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,10 +66,31 @@ def test_without_any_the_error_says_what_was_found_and_what_to_install(
 def test_the_session_has_our_settings_but_for_the_users(spark: "SparkSession") -> None:
     again = local_session()
     assert again is spark
-    for name in ("spark.sql.session.timeZone", "spark.driver.host"):
-        assert spark.conf.get(name) == SETTINGS[name]
-    assert spark.conf.get("spark.driver.memory") == "1g" != SETTINGS["spark.driver.memory"]
+    assert spark.conf.get("spark.sql.session.timeZone") == SETTINGS["spark.sql.session.timeZone"]
+    assert spark.conf.get("spark.driver.host") == LOCAL_SETTINGS["spark.driver.host"]
+    assert spark.conf.get("spark.driver.memory") == "1g" != LOCAL_SETTINGS["spark.driver.memory"]
     assert "JAVA_HOME" in os.environ
+
+
+@pytest.mark.parametrize(
+    ("master", "here"),
+    [
+        ("local[*]", True),
+        ("local-cluster[2,1,512]", True),
+        ("spark://master:7077", False),
+        ("k8s://https://kubernetes.default.svc", False),
+        ("yarn", False),
+    ],
+)
+def test_only_workers_on_this_machine_are_given_its_folders(master: str, here: bool) -> None:
+    assert on_this_machine(master) is here
+    # Its address on loopback would be no address to the others.
+    assert not any(name.startswith("spark.driver") for name in SETTINGS)
+
+
+def test_a_session_of_spark_connect_is_refused_before_anything_is_asked_for() -> None:
+    with pytest.raises(ConfigError, match=r"sc://.*spark-submit"):
+        local_session(master="sc://127.0.0.1:15002")
 
 
 def test_state_is_kept_in_rocksdb_and_the_checkpoint_class_exists(

@@ -38,7 +38,7 @@ from penstock.spark import register
 from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
 from penstock.spark.options import NOTE, credential_options, place_of
 from penstock.spark.scratch import scratch_folder, sweep_scratch
-from penstock.spark.session import local_session
+from penstock.spark.session import local_session, require_driver
 from penstock.spark.target import Applied, Target, TargetStoppedError
 
 if TYPE_CHECKING:
@@ -101,10 +101,13 @@ def run_pipeline(
     at the end. A batch that is being written is finished first. `credentials` go to the service,
     and must show everything of the source: PartialViewError else.
 
-    Raises PenstockError: what cannot heal by itself, and with `once` a service that stays away.
+    Raises PenstockError: what cannot heal by itself, and with `once` a service that stays away;
+    ConfigError for a session of Spark Connect, whose driver is elsewhere.
     HistoryTrimmedError and PipelineChangedError, before anything is written, where going on would
     leave out changes.
     """
+    if spark is not None:
+        require_driver(spark)
     with _told_to_stop(stop) as stopping:
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.spark.session import on_this_machine
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -17,7 +19,7 @@ _SCRATCH: Final = "penstock-batch-"
 @contextmanager
 def shared_scratch(spark: "SparkSession") -> Generator[str | None]:
     """A folder that workers and driver share; None where they are not on one machine."""
-    if not str(spark.sparkContext.master).startswith("local"):
+    if not on_this_machine(str(spark.sparkContext.master)):
         yield None
         return
     with scratch_folder() as folder:

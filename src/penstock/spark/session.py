@@ -1,15 +1,18 @@
-"""A Spark session on this machine, set up for change streams."""
+"""The Spark session of a driver, set up for change streams: on this machine or on a cluster."""
 
 import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from penstock.errors import ConfigError
 from penstock.spark.java import java_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""The variable with which spark-submit tells a program where its JVM is."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -25,6 +28,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.authenticate.socketTimeout": "120s",
     # An instant means the same on every machine.
     "spark.sql.session.timeZone": "UTC",
+}
+"""What `local_session` sets unless told otherwise, wherever the pipeline runs."""
+
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
@@ -32,33 +39,88 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "2g",
     "spark.log.level": "WARN",
 }
-"""What `local_session` sets unless told otherwise; all but the last six suit a cluster too."""
+"""What it sets besides on this machine alone: on a cluster, executors must reach the driver."""
 
 
 def local_session(
     *,
     app_name: str = "penstock",
-    master: str = "local[*]",
+    master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """The running session, or a new one on this machine with SETTINGS; `settings` win over them.
+    """The session of this process, which is the driver: the running one, or a new one.
 
-    A running session keeps what it was started with, but for `settings`. A new one sets what
-    `java_environment` says, and PYSPARK_PYTHON where it is not set, for this process and its
-    children. Raises ConfigError if there is no Java.
+    `master` is where the work is done, as Spark writes it; without it that is what spark-submit
+    was told, else this machine. A new session has SETTINGS, and LOCAL_SETTINGS on this machine;
+    what spark-submit was told wins over them, and `settings` over all. A running one keeps what it
+    was started with, but for `settings`.
+
+    Where no spark-submit has done so, it sets what `java_environment` says and, if not set,
+    PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, for this process and its children.
+    Raises ConfigError if there is no Java, for another master than spark-submit was told, and for
+    a Spark Connect server.
     """
+    if master is not None and master.startswith("sc://"):
+        raise _no_driver(master)
     from pyspark.sql import SparkSession
 
     if (running := SparkSession.getActiveSession()) is not None:
         for name, value in (settings or {}).items():
             running.conf.set(name, value)
         return running
+    if _SUBMITTED in os.environ:
+        return _submitted(master, settings or {})
+    master = master or "local[*]"
     os.environ.update(java_environment())
-    # Workers find what this process finds.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    cores = os.cpu_count() or 1
-    chosen = {**SETTINGS, "spark.sql.shuffle.partitions": str(cores), **(settings or {})}
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    chosen = dict(SETTINGS)
+    if on_this_machine(master):
+        # Workers find what this process finds.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        cores = os.cpu_count() or 1
+        chosen |= {**LOCAL_SETTINGS, "spark.sql.shuffle.partitions": str(cores)}
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in chosen.items():
+    for name, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def require_driver(spark: "SparkSession") -> None:
+    """Raise ConfigError for the session of a Spark Connect client: its driver is elsewhere."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise _no_driver("this session")
+
+
+def _no_driver(what: str) -> ConfigError:
+    return ConfigError(
+        f"{what} is of Spark Connect, and a pipeline runs in the driver itself: there it writes, "
+        f"and keeps its place. Nothing was read or written. Run it with spark-submit, or with "
+        f"another --master; Spark Connect reads and streams with format('penstock')."
+    )
+
+
+def on_this_machine(master: str) -> bool:
+    """Whether the work is done where the driver is, with its files in reach."""
+    return master.startswith("local")
+
+
+def _submitted(master: str | None, settings: Mapping[str, str]) -> "SparkSession":
+    """The session that spark-submit, which started this process, has asked for."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.builder.getOrCreate()
+    told = session.sparkContext.getConf()
+    if master is not None and master != session.sparkContext.master:
+        asked = session.sparkContext.master
+        session.stop()
+        raise ConfigError(
+            f"spark-submit was told the master {asked}, and this program {master}. Nothing was "
+            f"read or written. Say it to spark-submit alone."
+        )
+    for name, value in SETTINGS.items():
+        # What concerns the whole application was decided before this process began.
+        if not told.contains(name) and session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    return session

