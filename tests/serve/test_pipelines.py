@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.cli.page import count_pipelines
 from penstock.client.credentials import Credentials
@@ -88,9 +89,8 @@ def book(tmp_path: Path, log: BlockLog, wall: Wall) -> Iterator[PipelineBook]:
 
 
 def told(place: Progress, name: str = "orders", **more: Any) -> PipelineTold:
-    return PipelineTold(
-        **{"pipeline": name, "run": "1", "source": "shop", "to": "table", "place": place, **more}
-    )
+    said = PipelineTold(pipeline=name, run="1", source="shop", to="table", place=place)
+    return structs.replace(said, **more)
 
 
 def held(path: Path, wall: Wall) -> Hold | None:
@@ -105,9 +105,9 @@ def test_what_a_pipeline_says_is_listed_and_counted(
     book: PipelineBook, log: BlockLog, wall: Wall
 ) -> None:
     wall.passes(5)
-    more = {"batches": 2, "entries": 8, "rows": 7, "rejected": 1}
-    rates = {"batch_seconds": 0.5, "entries_per_second": 8.0}
-    book.tell(told(log.marker(8), **more, **rates), EVERYTHING)
+    counts: dict[str, Any] = {"batches": 2, "entries": 8, "rows": 7, "rejected": 1}
+    rates: dict[str, Any] = {"batch_seconds": 0.5, "entries_per_second": 8.0}
+    book.tell(told(log.marker(8), **counts, **rates), EVERYTHING)
     (one,) = book.status(EVERYTHING)
     assert (one.state, one.sequence, one.progress) == ("running", 8, str(log.marker(8)))
     assert (one.lag_entries, one.trimmed, one.held_bytes) == (12, False, 1200)

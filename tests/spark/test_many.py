@@ -98,15 +98,18 @@ def test_the_service_stops_one_pipeline_and_the_others_go_on(
     applied = {"a": threading.Semaphore(0), "b": threading.Semaphore(0)}
     ended = {"a": threading.Event(), "b": threading.Event()}
     stop = threading.Event()
+
+    def apply(progress: PipelineProgress) -> None:
+        applied[progress.pipeline].release()
+
+    def end(name: str, _: PenstockError | None) -> None:
+        ended[name].set()
+
+    pipelines = {name: pipeline(tmp_path / name, trigger=0.05) for name in applied}
     running = threading.Thread(
         target=run_pipelines,
-        args=({name: pipeline(tmp_path / name, trigger=0.05) for name in applied}, endpoint),
-        kwargs={
-            "spark": spark,
-            "stop": stop,
-            "on_progress": lambda progress: applied[progress.pipeline].release(),
-            "on_end": lambda name, _: ended[name].set(),
-        },
+        args=(pipelines, endpoint),
+        kwargs={"spark": spark, "stop": stop, "on_progress": apply, "on_end": end},
     )
     running.start()
     try:

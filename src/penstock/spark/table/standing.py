@@ -165,14 +165,14 @@ def decide_reset(
             "missing from a table that does not have it already.",
         )
     followed = {
-        name: min(sequence, applied(name))
+        name: sequence
         for name, sequence in standing.tables.items()
         if not config.collections or name in config.collections
     }
-    added = _added(config, standing)
+    behind = {name: at for name in followed if (at := applied(name)) < followed[name]}
     # Of an added collection, and of a table that is gone, nothing is there: only all that is left
     # will do, and `oldest` says so knowingly.
-    there = [standing.progress.sequence, *followed.values(), *(0 for _ in added)]
+    there = [standing.progress.sequence, *behind.values(), *(0 for _ in _added(config, standing))]
     least = max(min(there), bounds.trimmed)
     if place.sequence > least:
         raise ResetRefusedError(
@@ -181,7 +181,10 @@ def decide_reset(
             remedy="Name a place that is not ahead, or --to oldest.",
         )
     return structs.replace(
-        standing, progress=place, collections=config.collections, tables=followed
+        standing,
+        progress=place,
+        collections=config.collections,
+        tables={**followed, **behind},
     )
 
 
