@@ -1,6 +1,7 @@
 """Pipelines as their users see them: the service knows how each is, whatever dies."""
 
 import json
+import signal
 import subprocess
 import urllib.request
 from collections.abc import Callable
@@ -99,7 +100,7 @@ def test_a_driver_that_was_killed_finds_all_that_it_needs(
 ) -> None:
     """Retention would have passed it long ago; the service is killed meanwhile, too. A pipeline
     that is new by then cannot begin, and stops neither of the others."""
-    text = SHOP.format(rate=300).replace("[log]", "[log]\nretention_events = 50") + PIPELINES
+    text = SHOP.format(rate=300) + PIPELINES
     config = configure(tmp_path, text)
     with Service(config) as service:
         at = ("--config", str(config), "--json", "--endpoint", service.ready["flight"])
@@ -117,11 +118,15 @@ def test_a_driver_that_was_killed_finds_all_that_it_needs(
             driver.kill()
         places = {name: one["sequence"] for name, one in listed().items()}
         service.kill("serve", service.ready["pids"]["serve"])
+        text = text.replace("[log]", "[log]\nretention_events = 50")
+        config.write_text(text + '[pipelines.new]\nsource = "shop"\npath = "lake/new"\n')
+        service.process.send_signal(signal.SIGHUP)
         with LogClient(service.ready["flight"]) as client:
             while client.bounds().head < max(places.values()) + 1000:
                 pass
-            assert 0 < client.bounds().trimmed <= min(places.values())
-        config.write_text(text + '[pipelines.new]\nsource = "shop"\npath = "lake/new"\n')
+            while not client.bounds().trimmed:
+                pass
+            assert client.bounds().trimmed <= min(places.values())
         driver_done = subprocess.run(
             [*COMMAND, "pipeline", "run", "--once", *at],
             capture_output=True,

@@ -136,7 +136,7 @@ class PipelineBook:
                 told=told,
                 told_at=now,
                 began_at=before.began_at if before is not None and same else now,
-                stop_run=before.stop_run if before is not None and same else "",
+                stop_run="" if before is None else before.stop_run,
             )
             records = {**self._records, told.pipeline: record}
             if (
