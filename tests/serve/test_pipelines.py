@@ -182,6 +182,30 @@ def test_what_was_said_is_there_after_a_crash_of_the_service(
     crashed._env.close()  # pyright: ignore[reportPrivateUsage]
 
 
+def test_a_place_that_moves_back_is_held_at_once_and_one_that_moves_on_soon(
+    tmp_path: Path, log: BlockLog, wall: Wall
+) -> None:
+    """A pipeline that was reset needs what it had passed; one that moved on needs less."""
+    path, now = tmp_path / "consumers", [0.0]
+    book = PipelineBook(
+        path,
+        log,
+        hold_seconds=HOLD_SECONDS,
+        hold_bytes=GIB,
+        wall_ms=wall,
+        steady_seconds=lambda: now[0],
+    )
+    seen: list[int] = []
+    for sequence, steady in ((9, 0.0), (4, 0.1), (12, 0.2), (13, 1.2)):
+        now[0] = steady
+        book.tell(told(log.marker(sequence)), EVERYTHING)
+        found = held(path, wall)
+        assert found is not None
+        seen.append(found.sequence)
+    book.close()
+    assert seen == [9, 4, 4, 13]
+
+
 def test_only_the_run_that_was_asked_to_stop_stops(book: PipelineBook, log: BlockLog) -> None:
     with pytest.raises(RequestError, match="knows no pipeline"):
         book.order(PipelineOrder(pipeline="orders", order="stop"), EVERYTHING)
