@@ -37,6 +37,7 @@
     ├── CapturesIncompleteError      a transaction came without some of what its header counts
     ├── ProgramError                 the program that consumes did not process a change
     ├── PipelineError                a pipeline cannot go on; its target stands at its last batch
+    │   ├── WorkersUnavailableError  transient: Spark's Python processes do not answer
     │   ├── IncompleteCommitError    a batch does not hold what was captured
     │   ├── ChangesLostError         changes that the target needs were lost upstream
     │   ├── HistoryTrimmedError      the log no longer has what a new pipeline must begin with
@@ -489,6 +490,19 @@ class PipelineError(PenstockError):
 
     code = "pipeline"
     exit_code = 7
+
+
+class WorkersUnavailableError(PipelineError):
+    """Spark could not start a Python process, or reach one, in its own time: a busy machine."""
+
+    code = "pipeline.workers"
+    transient = True
+
+    def __init__(self, *, pipeline: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: Spark's Python workers did not answer in time, as on a machine "
+            f"that does much else. Nothing of the batch was written. The batch is tried again."
+        )
 
 
 class IncompleteCommitError(PipelineError):

@@ -141,6 +141,14 @@ def test_any_rows_of_any_tables_go_back_to_mysql_as_they_came(
     any_rows_go_back(mysql, made)
 
 
+@pytest.mark.slow
+def test_a_document_that_is_null_goes_back_into_a_column_that_takes_no_null(
+    mysql: MySqlServer,
+) -> None:
+    (document,) = (kind for kind in MYSQL_KINDS if kind.ddl == "JSON")
+    any_rows_go_back(mysql, [AnyTable([(document, False)], [["null"], ["{}"], ["null"]], [])])
+
+
 def any_rows_go_back(server: SqlServer, made: list[AnyTable]) -> None:
     name = f"back_{random.getrandbits(48):x}"
     with server.connect() as db:

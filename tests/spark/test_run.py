@@ -16,6 +16,7 @@ from penstock.errors import (
     PipelineError,
     StreamChangedError,
     TrimmedError,
+    WorkersUnavailableError,
 )
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
@@ -284,6 +285,19 @@ def test_a_strange_error_is_named_and_its_text_which_may_quote_a_document_is_not
     said = own_error(RuntimeError(text), pipeline="p")
     assert "RuntimeError (KeyError)" in str(said)
     assert "secret" not in str(said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[STREAM_FAILED] ... terminated with exception: Python worker failed to connect back.",
+        "[CANNOT_OPEN_SOCKET] Can not open socket: [\"tried to connect to ('127.0.0.1', 1)\"]",
+    ],
+)
+def test_a_worker_that_a_busy_machine_could_not_start_in_time_is_tried_again(text: str) -> None:
+    said = own_error(RuntimeError(text), pipeline="p")
+    assert isinstance(said, WorkersUnavailableError)
+    assert said.transient
 
 
 def test_a_service_that_is_away_for_a_while_is_waited_for(

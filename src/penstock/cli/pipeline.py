@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from penstock.cli import output, pipeline_ask, pipeline_plan
+from penstock.cli import output, pipeline_ask, pipeline_export, pipeline_plan
 from penstock.errors import PenstockError, PipelinesStoppedError
 
 app = typer.Typer(help="Spark pipelines.", no_args_is_help=True)
@@ -19,6 +19,7 @@ app.command("plan")(pipeline_plan.plan)
 app.command("stop")(pipeline_ask.stop)
 app.command("forget")(pipeline_ask.forget)
 app.command("reset")(pipeline_plan.reset)
+app.command("export")(pipeline_export.command)
 
 
 @app.command("run")

@@ -108,6 +108,17 @@ def _credentials(values: Mapping[str, str]) -> Credentials:
     )
 
 
+def credential_options(credentials: Credentials) -> dict[str, str]:
+    """The options that make a reader show these credentials."""
+    given = {
+        "token": credentials.token,
+        "tlsCa": credentials.ca.decode(),
+        "tlsCertificate": credentials.certificate.decode(),
+        "tlsSecretKey": credentials.key.decode(),
+    }
+    return {name: value for name, value in given.items() if value}
+
+
 def _positive(values: Mapping[str, str], name: str) -> int | None:
     text = values.get(name)
     if text is None:

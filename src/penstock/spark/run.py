@@ -27,11 +27,16 @@ from msgspec import Struct
 from penstock import errors
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, from_wire
-from penstock.errors import PartialViewError, PenstockError, PipelineError
+from penstock.errors import (
+    PartialViewError,
+    PenstockError,
+    PipelineError,
+    WorkersUnavailableError,
+)
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import PipelineConfig
-from penstock.spark.options import NOTE, place_of
+from penstock.spark.options import NOTE, credential_options, place_of
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session
 from penstock.spark.target import Applied, Target, TargetStoppedError
@@ -50,6 +55,7 @@ _TOLD_MAX: Final = 1000
 _TOLD_SECONDS_MAX: Final = 5.0
 _SETTLE_SECONDS: Final = 10.0
 """How often a target stores how far it has come while nothing is applied."""
+_WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
 _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
@@ -247,14 +253,9 @@ class _Runner:
             "startingOffsets": str(after),
             "maxOffsetsPerTrigger": str(config.max_events_per_batch),
             "failOnDataLoss": "true" if config.on_gap == "halt" else "false",
+            "pipeline": self._name,
+            **credential_options(self._credentials),
         }
-        if self._credentials.token:
-            options["token"] = self._credentials.token
-        if self._credentials.ca:
-            options["tlsCa"] = self._credentials.ca.decode()
-        if self._credentials.certificate:
-            options["tlsCertificate"] = self._credentials.certificate.decode()
-            options["tlsSecretKey"] = self._credentials.key.decode()
         stream = self._spark.readStream.format("penstock").schema(columns).options(**options)
         writer = (
             stream.load()
@@ -391,6 +392,8 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
             f"pipeline {pipeline}: another process committed to the same table at the same time. "
             f"Nothing of the batch was written twice. Run one driver per pipeline."
         )
+    if any(said in str(error) for said in _WORKERS_AWAY):
+        return WorkersUnavailableError(pipeline=pipeline)
     for noted in reversed(_NOTED.findall(str(error))):
         known = from_wire(noted.encode())
         if known is not None:

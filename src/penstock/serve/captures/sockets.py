@@ -1,8 +1,9 @@
 """What the WebSockets of all our protocols share."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import HTTPConnection
@@ -60,9 +61,41 @@ class Pace:
             await asyncio.sleep(self._free_at - now)
 
 
-def leaves(group: BaseExceptionGroup[ClosingError]) -> list[ClosingError]:
+async def serve(
+    socket: WebSocket,
+    subprotocol: str,
+    *,
+    protocol: str,
+    serving: Callable[[asyncio.TaskGroup], Awaitable[None]],
+    ending: Callable[[], Awaitable[None]],
+) -> None:
+    """Do what `serving` does until the client goes, or breaks the protocol, or the service stops,
+    which is when `ending` raises ClosingError. Everything that the connection has is dropped with
+    its tasks. `protocol` is how its errors are counted."""
+    offered = subprotocol in socket.scope["subprotocols"]
+    await socket.accept(subprotocol if offered else None)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_run(ending))
+            if not offered:
+                raise ClosingError(Close.SUBPROTOCOL, f"Subprotocol must be {subprotocol}")
+            await serving(group)
+    except* ClosingError as closing:
+        (why, *_) = _leaves(closing)
+        PUBLISH_ERRORS.labels(protocol, str(int(why.code))).inc()
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await socket.close(int(why.code), why.reason)
+    except* WebSocketDisconnect:
+        pass
+
+
+async def _run(work: Callable[[], Awaitable[None]]) -> None:
+    await work()
+
+
+def _leaves(group: BaseExceptionGroup[ClosingError]) -> list[ClosingError]:
     """The errors in groups of groups."""
     found: list[ClosingError] = []
     for one in group.exceptions:
-        found += leaves(one) if isinstance(one, BaseExceptionGroup) else [one]
+        found += _leaves(one) if isinstance(one, BaseExceptionGroup) else [one]
     return found

@@ -6,7 +6,6 @@ protocol.py.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
@@ -25,7 +24,7 @@ from penstock.serve.captures.said import (
 )
 from penstock.serve.captures.scoping import parse_at
 from penstock.serve.captures.service import CaptureService
-from penstock.serve.captures.sockets import Pace, ScopeOf, leaves, scope_opened, send
+from penstock.serve.captures.sockets import Pace, ScopeOf, scope_opened, send, serve
 from penstock.subscribe.captures import (
     Boundary,
     Captured,
@@ -92,24 +91,18 @@ class CaptureSocket:
 
     async def run(self) -> None:
         """Serve until the client goes, or breaks the protocol, or the service stops."""
-        name = protocol.SUBPROTOCOL
-        offered = name in self._socket.scope["subprotocols"]
-        await self._socket.accept(name if offered else None)
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._end_with_service())
-                if not offered:
-                    raise ClosingError(Close.SUBPROTOCOL, f"Subprotocol must be {name}")
-                scope = await self._opened()
-                while True:
-                    await self._take(group, await self._heard(), scope)
-        except* ClosingError as closing:
-            (why, *_) = leaves(closing)
-            PUBLISH_ERRORS.labels(PROTOCOL, str(int(why.code))).inc()
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                await self._socket.close(int(why.code), why.reason)
-        except* WebSocketDisconnect:
-            pass  # Everything it had is dropped with its tasks.
+        await serve(
+            self._socket,
+            protocol.SUBPROTOCOL,
+            protocol=PROTOCOL,
+            serving=self._converse,
+            ending=self._end_with_service,
+        )
+
+    async def _converse(self, group: asyncio.TaskGroup) -> None:
+        scope = await self._opened()
+        while True:
+            await self._take(group, await self._heard(), scope)
 
     async def _end_with_service(self) -> None:
         await self._service.stopped.wait()

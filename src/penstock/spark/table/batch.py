@@ -27,6 +27,7 @@ its own.
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +44,7 @@ from penstock.spark.table.plan import DATABASE, SEQUENCE
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
 
-_HARMLESS = frozenset(
+HARMLESS: Final = frozenset(
     {
         "create",
         "modify",
@@ -298,5 +299,5 @@ def cuts_of(controls: Sequence[Control]) -> list[int]:
 
 def _changes_no_row(control: Control) -> bool:
     if control.kind is Kind.SCHEMA:
-        return control.operation in _HARMLESS
+        return control.operation in HARMLESS
     return control.kind is not Kind.GAP

@@ -1,6 +1,6 @@
 """The subscriptions: each is one request of one session, told in types of GraphQL."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any
 
@@ -253,6 +253,12 @@ def _catalog(teller: Teller, *, typed: bool) -> Any:
     return follow_catalog
 
 
+def _at(area: str, sites: Sequence[Site | EntitySite] | None, *, transactions: bool) -> list[Any]:
+    """The criteria of an area, at each of some sites; at all, where none is named."""
+    places = [site_json(one) for one in sites or ()] or [{}]
+    return _edged([{"area": area, "site": place} for place in places], transactions=transactions)
+
+
 def _area(teller: Teller, area: str, *, typed: bool) -> Any:
     def follow_area(
         info: Info[Client, None],
@@ -273,9 +279,7 @@ def _area(teller: Teller, area: str, *, typed: bool) -> Any:
             before_images=before_images,
             complete_after=complete_after,
         )
-        places = [site_json(one) for one in sites or ()] or [{}]
-        criteria = [{"area": area, "site": place} for place in places]
-        asked = terms.asking(_edged(criteria, transactions=transactions))
+        asked = terms.asking(_at(area, sites, transactions=transactions))
         return _begun(teller, info, asked, typed=typed, catalog=catalog)
 
     return follow_area
@@ -301,9 +305,7 @@ def _entity(teller: Teller, name: str, area: str) -> Any:
             before_images=before_images,
             complete_after=complete_after,
         )
-        places = [site_json(one) for one in sites or ()] or [{}]
-        criteria = [{"area": area, "site": place} for place in places]
-        asked = terms.asking(_edged(criteria, transactions=transactions))
+        asked = terms.asking(_at(area, sites, transactions=transactions))
         return _begun(teller, info, asked, typed=True, catalog=catalog, collection=name)
 
     return follow_entity

@@ -52,6 +52,8 @@ class ServerColumn(Struct, frozen=True, kw_only=True):
     """Of information_schema, in lower case: int, varchar, uuid, ..."""
     values: tuple[str, ...] = ()
     """Of an ENUM."""
+    required: bool = False
+    """NOT NULL."""
     computed: bool = False
     """The server computes it, and takes no value for it."""
     updates_itself: bool = False
@@ -168,6 +170,8 @@ def condition(column: str, kind: str, value: Any) -> str:
     Raises NoLiteralError.
     """
     name, literal_of = quoted(column), written(kind, value)
+    if value is None and kind == "json":
+        return f"({name} IS NULL OR JSON_TYPE({name}) = 'NULL')"
     if value is None:
         return f"{name} IS NULL"
     if kind == "json":

@@ -3,7 +3,8 @@
 A document of the trail is written as its text, which the server reads; but where it holds a DECIMAL
 or bytes, for which JSON has no text, it is put together by the server's own functions. What capture
 writes as text (a DATE or TIME within a document, a DECIMAL of more than 34 digits) is a string
-again, and a null in place of a whole document is NULL: the trail does not tell them apart.
+again. A null in place of a whole document is NULL, but where the column takes none: the trail does
+not tell them apart.
 Sources: the MySQL documentation, "The JSON Data Type", "Functions That Create JSON Values".
 """
 
@@ -37,6 +38,11 @@ def document(value: Any) -> str:
     if isinstance(value, Mapping | list):
         return _made(value)
     return f"JSON_EXTRACT(JSON_ARRAY({_made(value)}), '$[0]')"
+
+
+def document_null() -> str:
+    """What puts a document into a column that is null itself."""
+    return text("null")
 
 
 def same_document(value: Any) -> str:

@@ -136,7 +136,8 @@ class Server:
         """A table's columns and key; None if there is none. Raises AuditError for a column of a
         type that is not known here."""
         rows = self._ask(
-            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, EXTRA, GENERATION_EXPRESSION "
+            "SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, EXTRA, GENERATION_EXPRESSION, "
+            "IS_NULLABLE "
             "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s "
             "ORDER BY ORDINAL_POSITION",
             *name,
@@ -149,7 +150,7 @@ class Server:
             *name,
         )
         columns: list[ServerColumn] = []
-        for column, data_type, declared, extra, expression in rows:
+        for column, data_type, declared, extra, expression, nullable in rows:
             kind = str(data_type).lower()
             if kind not in KNOWN:
                 raise AuditError(
@@ -163,6 +164,7 @@ class Server:
                     name=str(column),
                     type=kind,
                     values=enum_values(str(declared)) if kind == "enum" else (),
+                    required=str(nullable).upper() == "NO",
                     computed=bool(expression) or "GENERATED" in said,
                     updates_itself="ON UPDATE" in said,
                 )

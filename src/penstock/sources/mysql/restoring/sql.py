@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from penstock.audit.fold import Document, Name
 from penstock.sources.mysql.restoring.columns import ServerTable, condition, quoted, written
+from penstock.sources.mysql.restoring.documents import document_null
 from penstock.sources.mysql.restoring.literals import NoLiteralError, literal
 
 SQL_MODE: Final = (
@@ -176,8 +177,18 @@ def _written(name: Name, row: Document, facts: ServerTable | None) -> dict[str, 
                 raise UnfitError(f"{'.'.join(name)} has no column {column!r} now, and had one then")
             if not _takes(facts, column):
                 continue
-        found[column] = _fit(name, column, partial(written, _kind(facts, column), value))
+        found[column] = (
+            document_null()
+            if value is None and _requires_document(facts, column)
+            else _fit(name, column, partial(written, _kind(facts, column), value))
+        )
     return found
+
+
+def _requires_document(facts: ServerTable | None, column: str) -> bool:
+    """Whether a null there is a document that is null: the column takes no NULL."""
+    found = None if facts is None else facts.column(column)
+    return found is not None and found.type == "json" and found.required
 
 
 def _kind(facts: ServerTable | None, column: str) -> str:

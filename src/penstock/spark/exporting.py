@@ -1,0 +1,197 @@
+"""A pipeline as a project of Spark Declarative Pipelines, for engines that run those. Pure.
+
+The project reads the same service with `format("penstock")` and leaves the rest to the engine's
+AUTO CDC flow: its tables, its checkpoint, its exactly-once. What such a flow has no word for is not
+passed over: rows that a drop, a rename or a gap concerns, and updates that come without their
+document, stop it with an error that names the sequence.
+Source: pyspark.pipelines of Spark 4.2 (`create_auto_cdc_flow`), and its `spark-pipelines` command.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.errors import ConfigError
+from penstock.spark.config import PipelineConfig, TablePipelineConfig
+from penstock.spark.table.kinds import DECIMAL_SCALE, Kind, document_field, kind_of_column
+
+_NAME = re.compile(r"[^0-9A-Za-z_]")
+
+SPEC: Final = "spark-pipeline.yml"
+
+_TYPES: Final = {
+    Kind.BOOL: "BOOLEAN",
+    Kind.INT32: "INT",
+    Kind.INT64: "BIGINT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.DECIMAL: f"DECIMAL(38,{DECIMAL_SCALE})",
+    Kind.STRING: "STRING",
+    Kind.OBJECT_ID: "STRING",
+    Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.BINARY: "BINARY",
+}
+
+_MODULE: Final = '''"""Changes that Penstock captures, applied by the engine's AUTO CDC.
+
+Set PENSTOCK_TOKEN_FILE where the service asks for a token, and PENSTOCK_CA where it has TLS.
+"""
+
+import os
+
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+from penstock.spark import register
+
+spark = SparkSession.active()
+register(spark)
+
+ENDPOINT = os.environ.get("PENSTOCK_ENDPOINT", {endpoint})
+SECRETS = {{
+    option: os.environ[name]
+    for option, name in (("tokenFile", "PENSTOCK_TOKEN_FILE"), ("tlsCa", "PENSTOCK_CA"))
+    if name in os.environ
+}}
+
+# A flow knows upserts and deletes. What is neither is an error, but for what changes no row.
+ROWS = """
+CASE
+  WHEN kind = 0 AND (operation_type = 'delete' OR full_document IS NOT NULL) THEN true
+  WHEN kind IN (1, 4) OR operation_type IN ({harmless}) THEN false
+  ELSE raise_error(concat(
+    'an AUTO CDC flow cannot apply ', operation_type, ' at sequence ', sequence,
+    '; nothing behind it was applied. Use penstock pipeline run, or refresh the table.'))
+END
+"""
+'''
+
+_FLOW: Final = """
+
+@dp.temporary_view(name={view})
+def {view_function}():
+    return (
+        spark.readStream.format("penstock")
+        .options(
+            endpoint=ENDPOINT,
+            source={source},
+            collections={collections},
+            documents="struct",
+            documentSchema={schema},
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger={most},
+            failOnDataLoss="true",
+            **SECRETS,
+        )
+        .load()
+        .where(ROWS)
+        .selectExpr(
+            "key AS _key",
+            "sequence AS _sequence",
+            "operation_type = 'delete' AS _deleted",
+            "full_document.*",
+        )
+    )
+
+
+dp.create_streaming_table({table})
+dp.create_auto_cdc_flow(
+    target={table},
+    source={view},
+    keys=["_key"],
+    sequence_by="_sequence",
+    apply_as_deletes="_deleted",
+    except_column_list=["_deleted"],
+    stored_as_scd_type=1,
+)
+"""
+
+_SPEC_TEXT: Final = """# Run with: spark-pipelines run
+name: {name}
+storage: {storage}
+libraries:
+  - glob:
+      include: transformations/**
+"""
+
+
+def project(
+    name: str,
+    config: PipelineConfig,
+    *,
+    endpoint: str,
+    storage: str,
+    schemas: Mapping[str, str],
+    harmless: frozenset[str],
+) -> dict[str, str]:
+    """The project's files, by their path in its folder.
+
+    `storage` is the URI where the engine keeps what it must remember. `schemas` are the documents'
+    columns (DDL) by collection; `harmless` are the schema events that change no row.
+
+    Raises ConfigError for a pipeline that is no such flow.
+    """
+    if not isinstance(config, TablePipelineConfig):
+        raise ConfigError(
+            f"pipeline {name} goes to {config.to!r}, for which declarative pipelines have no flow. "
+            f"Nothing was written. Pipelines to 'table' can be exported."
+        )
+    if not config.collections:
+        raise ConfigError(
+            f"pipeline {name} follows whatever collections its source has, and a declarative "
+            f"project names its tables. Nothing was written. Name them under `collections`."
+        )
+    lacking = [one for one in config.collections if not schemas.get(one, "").strip()]
+    if lacking:
+        example = f"--schema '{lacking[0]}=_id STRING, total DECIMAL(38,18)'"
+        raise ConfigError(
+            f"a declarative project says its columns beforehand, and those of "
+            f"{', '.join(lacking)} are not known. Nothing was written. Say them, as with {example}."
+        )
+    module = _MODULE.format(
+        endpoint=repr(endpoint),
+        harmless=", ".join(f"'{one}'" for one in sorted(harmless)),
+    )
+    tables = [_identifier(one) for one in config.collections]
+    if len(set(tables)) < len(tables):
+        raise ConfigError(
+            f"the collections of pipeline {name} would have one table's name: {', '.join(tables)}. "
+            f"Nothing was written. Give each a pipeline of its own."
+        )
+    for collection, table in zip(config.collections, tables, strict=True):
+        module += _FLOW.format(
+            view=repr(f"{table}_changes"),
+            view_function=f"{table}_changes",
+            source=repr(config.source),
+            collections=repr(f"{config.source}/{collection}"),
+            schema=repr(schemas[collection].strip()),
+            most=config.max_events_per_batch,
+            table=repr(table),
+        )
+    spec = _SPEC_TEXT.format(name=json.dumps(name), storage=json.dumps(storage))
+    return {SPEC: spec, f"transformations/{_identifier(name)}.py": module}
+
+
+def columns_of(table: pa.Schema) -> str:
+    """The columns of a table that a pipeline keeps, as DDL; empty where one has no such type, as
+    those that hold JSON."""
+    found: list[str] = []
+    for column in table:
+        kind = kind_of_column(column)
+        if kind is None or kind not in _TYPES:
+            return ""
+        name = document_field(column).replace("`", "``")
+        found.append(f"`{name}` {_TYPES[kind]}")
+    return ", ".join(found)
+
+
+def _identifier(name: str) -> str:
+    """A name that Python and SQL take without quotes."""
+    plain = _NAME.sub("_", name)
+    return plain if plain[:1].isalpha() else f"t_{plain}"
