@@ -23,7 +23,7 @@ from penstock.config import Bytes, Seconds
 from penstock.errors import PenstockError
 from penstock.serve.access import TlsConfig
 from penstock.serve.captures.config import CapturesConfig, GraphqlConfig
-from penstock.serve.config import ServeConfig
+from penstock.serve.config import HoldingConfig, ServeConfig
 from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.serve.zero.config import ZeroConfig
 from penstock.spark.config import TARGETS, PipelineConfig
@@ -72,6 +72,7 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
                 yield "serve.captures", CapturesConfig
                 yield "serve.captures.graphql", GraphqlConfig
                 yield "serve.dynamodb", CapturedConfig
+                yield "serve.pipelines", HoldingConfig
                 yield "serve.tls", TlsConfig
                 yield "serve.zero", ZeroConfig
                 yield "serve.zero.tables.NAME", ZeroTableConfig

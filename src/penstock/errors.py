@@ -43,7 +43,9 @@
     │   ├── HistoryTrimmedError      the log no longer has what a new pipeline must begin with
     │   ├── PipelineChangedError     its target is not the one that its configuration describes
     │   ├── PartialViewError         its token does not show everything of its source
-    │   └── BatchTooLargeError       a batch is more than the driver may hold
+    │   ├── BatchTooLargeError       a batch is more than the driver may hold
+    │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
+    │   └── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
     │   ├── TrailHeadError           the head of a trail is not what Penstock writes
@@ -586,6 +588,28 @@ class BatchTooLargeError(PipelineError):
             f"max_events_per_batch; if it is one commit, which is never cut, raise "
             f"max_bytes_per_batch on a machine with some four times as much memory."
         )
+
+
+class PipelinesStoppedError(PipelineError):
+    """Some of the pipelines that a driver ran cannot go on; the others ended as they should."""
+
+    code = "pipeline.some_stopped"
+
+    def __init__(self, *, failed: int, of: int, said: str) -> None:
+        """`said`: each by its name, with its error's code and sentence."""
+        super().__init__(
+            f"{failed} of {of} pipelines stopped for good, and held none of the others up: {said} "
+            f"Do what each says, then run it again."
+        )
+
+
+class ResetRefusedError(PipelineError):
+    """A pipeline cannot begin elsewhere without a loss or a repeat, or not now."""
+
+    code = "pipeline.reset_refused"
+
+    def __init__(self, *, pipeline: str, why: str, remedy: str) -> None:
+        super().__init__(f"pipeline {pipeline} was not reset: {why}. Nothing was changed. {remedy}")
 
 
 class AuditError(PenstockError):

@@ -226,6 +226,61 @@ ZERO_RESETS = Counter(
     registry=SERVE_REGISTRY,
 )
 
+QUERY_RUNNING = Gauge(
+    "penstock_query_running",
+    "1 while a pipeline's driver runs and says so, else 0.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_LAG_ENTRIES = Gauge(
+    "penstock_query_lag_entries",
+    "Entries of the log that follow a pipeline's place.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_LAG_SECONDS = Gauge(
+    "penstock_query_lag_seconds",
+    "Since when the first entry that follows a pipeline's place is in the log; 0 if there is none.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_HELD_BYTES = Gauge(
+    "penstock_query_held_bytes",
+    "About what of the log follows a pipeline's place.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_ENTRIES = Gauge(
+    "penstock_query_entries",
+    "Entries that a pipeline's run has applied, as its driver says.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_ROWS = Gauge(
+    "penstock_query_rows",
+    "Rows or records that a pipeline's run has written, as its driver says.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_REJECTED = Gauge(
+    "penstock_query_rejected",
+    "Changes that a pipeline's run has rejected, as its driver says.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_BATCH_SECONDS = Gauge(
+    "penstock_query_batch_seconds",
+    "What the last batch of a pipeline took, as its driver says.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_ENTRIES_PER_SECOND = Gauge(
+    "penstock_query_entries_per_second",
+    "Of the last batch of a pipeline, as its driver says.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+
 PIPELINE_ENTRIES = Counter(
     "penstock_pipeline_entries_total",
     "Entries of the log that a pipeline has applied.",

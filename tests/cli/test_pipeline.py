@@ -2,18 +2,16 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from penstock.cli.telling import Teller
 from penstock.spark.run import PipelineProgress
-from tests.cli.service import COMMAND, SHOP, Service, configure, penstock
+from tests.cli.service import COMMAND, SHOP, Service, configure
 
 
 def progress(sequence: int) -> PipelineProgress:
@@ -22,38 +20,12 @@ def progress(sequence: int) -> PipelineProgress:
     )
 
 
-@pytest.mark.slow
-def test_a_batch_is_told_to_the_service_and_to_who_reads_the_output(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config = configure(tmp_path)
-    with Service(config, "--one-process") as service:
-        tell = Teller("p", service.ready["flight"], as_json=True, stop=threading.Event())
-        tell(progress(1))
-        tell(progress(2))
+def test_a_batch_is_told_to_who_reads_the_output(capsys: pytest.CaptureFixture[str]) -> None:
+    tell = Teller(as_json=True, stop=threading.Event())
+    tell(progress(1))
+    tell(progress(2))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["sequence"] for line in lines] == [1, 2]
-    said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
-    assert [one["sequence"] for one in said["pipelines"]] == [2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("answers", ["refuses", "is silent"])
-def test_a_service_that_cannot_be_told_does_not_stop_the_driver_and_is_logged_once(
-    answers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        if answers == "refuses":
-            listening.close()
-        tell = Teller("p", f"127.0.0.1:{port}", as_json=True, stop=threading.Event())
-        with capture_logs() as logged:
-            for sequence in (1, 2, 3):
-                tell(progress(sequence))
-    assert len(capsys.readouterr().out.splitlines()) == 3
-    assert [(one["log_level"], one["code"]) for one in logged] == [
-        ("warning", "service.unavailable")
-    ]
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -65,7 +37,7 @@ def test_the_pipeline_is_stopped_quietly_when_nobody_reads_its_output(
     stop = threading.Event()
     with os.fdopen(write, "w") as unread:
         monkeypatch.setattr(sys, "stdout", unread)
-        tell = Teller("p", "127.0.0.1:1", as_json=as_json, stop=stop)
+        tell = Teller(as_json=as_json, stop=stop)
         tell(progress(1))
         assert stop.is_set()
         tell(progress(2))

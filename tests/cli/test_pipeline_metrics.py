@@ -31,9 +31,9 @@ def test_lag_is_shown_while_a_pipeline_is_behind_and_only_then(
 ) -> None:
     """A22: how far the trail is behind the log, and for how long nothing was added to it."""
     log.append([[insert(number)] for number in range(10)])
-    meter = Meter("trail", endpoint)
+    meter = Meter(["trail"], endpoint)
     (port,) = free_ports(1)
-    with shown(f"127.0.0.1:{port}", meter):
+    with shown([f"127.0.0.1:{port}"], meter):
         meter.count(batch(sequence=4))
         found = scraped(port)
         assert found["penstock_pipeline_behind_entries"] == 6
@@ -50,8 +50,8 @@ def test_lag_is_shown_while_a_pipeline_is_behind_and_only_then(
 
 def test_a_service_that_is_away_takes_no_metric_of_its_own_away() -> None:
     (port, nobody) = free_ports(2)
-    meter = Meter("trail", f"127.0.0.1:{nobody}")
-    with shown(f"127.0.0.1:{port}", meter):
+    meter = Meter(["trail"], f"127.0.0.1:{nobody}")
+    with shown([f"127.0.0.1:{port}"], meter):
         meter.count(batch(sequence=4))
         found = scraped(port)
     assert "penstock_pipeline_behind_entries" not in found

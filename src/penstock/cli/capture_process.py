@@ -30,6 +30,8 @@ from penstock.cli.remembered import AlertMemory
 from penstock.cli.snapshot import SnapshotRequests
 from penstock.log.config import LogConfig
 from penstock.ports import ChangeLog, Hold
+from penstock.serve.consumers import consumers_path
+from penstock.serve.pipelines import PipelineHolds
 from penstock.serve.zero.holding import ShardHolds
 from penstock.state.holding import Holds
 from penstock.state.reconcile import Reconciler
@@ -114,12 +116,14 @@ class Capturing:
         self._paused = PausedSources(settings.log.path)
         self._holds = Holds(settings.log.path)
         self._shards = ShardHolds(settings.log.path)
+        self._pipelines = PipelineHolds(consumers_path(settings.log.path))
         self._reconciler: Reconciler | None = None
         if settings.state.enabled:
             self._reconciler = Reconciler(log, settings.log.path)
             log.held_by(self._holds)
         if settings.serve.zero is not None:
             log.held_by(self._shards)
+        log.held_by(self._pipelines)
         self._supervisor = Supervisor(
             log,
             [supervised(settings, name, clock=self._clock) for name in settings.sources],
@@ -206,6 +210,7 @@ class Capturing:
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
             await asyncio.to_thread(self._holds.close)
             await asyncio.to_thread(self._shards.close)
+            await asyncio.to_thread(self._pipelines.close)
             if self._reconciler is not None:
                 await self._reconciler.close()
         if self._publisher is not None and self._publishes_at_end:

@@ -32,6 +32,7 @@ from penstock.cli.alerts import AlertsConfig
 from penstock.cli.logs import LoggingConfig
 from penstock.cli.parent import ProcessesConfig
 from penstock.cli.places import beside, clash
+from penstock.cli.spark_settings import spark_settings
 from penstock.config import Config
 from penstock.errors import ConfigError
 from penstock.log.config import LogConfig
@@ -58,6 +59,7 @@ _SECTIONS = (
     "access",
     "pipelines",
     "processes",
+    "spark",
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
@@ -107,6 +109,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     serve: ServeConfig
     access: AccessConfig
     pipelines: "dict[str, PipelineConfig]"
+    spark: dict[str, str]
+    """Settings of Spark by their own names, for the sessions of pipelines."""
 
     @property
     def table_pipelines(self) -> "dict[str, TablePipelineConfig]":
@@ -221,6 +225,7 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         serve=serve,
         access=access.beside(folder),
         pipelines=_pipelines(path, written, sources),
+        spark=spark_settings(written.get("spark", {}), where=f"{path}: spark"),
     )
 
 

@@ -4,11 +4,13 @@ import asyncio
 import base64
 import time
 import zlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock import __version__
 from penstock.cli.config import Settings
 from penstock.cli.control import request
+from penstock.client.pipelines import PipelineStatus
 from penstock.errors import PenstockError
 from penstock.ports import LogReader
 from penstock.serve.access import Access
@@ -21,6 +23,15 @@ from penstock.serve.zero.service import ZeroService
 from penstock.state.standing import incomplete_sources
 from penstock.subscribe.current import CurrentState
 from penstock.telemetry import (
+    QUERY_BATCH_SECONDS,
+    QUERY_ENTRIES,
+    QUERY_ENTRIES_PER_SECOND,
+    QUERY_HELD_BYTES,
+    QUERY_LAG_ENTRIES,
+    QUERY_LAG_SECONDS,
+    QUERY_REJECTED,
+    QUERY_ROWS,
+    QUERY_RUNNING,
     REGISTRY,
     SERVE_REGISTRY,
     STATE_FAILED,
@@ -31,11 +42,39 @@ from penstock.telemetry import (
 )
 
 _ASK_SECONDS = 3.0
+_QUERY_METRICS = (
+    QUERY_BATCH_SECONDS,
+    QUERY_ENTRIES,
+    QUERY_ENTRIES_PER_SECOND,
+    QUERY_HELD_BYTES,
+    QUERY_LAG_ENTRIES,
+    QUERY_LAG_SECONDS,
+    QUERY_REJECTED,
+    QUERY_ROWS,
+    QUERY_RUNNING,
+)
 
 
 async def metrics(_: dict[str, Any]) -> dict[str, Any]:
     """The answer of capture to the request `metrics`: compressed, for an answer has a limit."""
     return {"exposition": base64.b64encode(zlib.compress(exposition(REGISTRY))).decode()}
+
+
+def count_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
+    """Have the metrics say how these pipelines are, and nothing of any other."""
+    for metric in _QUERY_METRICS:
+        metric.clear()
+    for one in pipelines:
+        name = one.pipeline
+        QUERY_RUNNING.labels(name).set(one.state == "running")
+        QUERY_LAG_ENTRIES.labels(name).set(one.lag_entries)
+        QUERY_LAG_SECONDS.labels(name).set(one.lag_seconds)
+        QUERY_HELD_BYTES.labels(name).set(one.held_bytes)
+        QUERY_ENTRIES.labels(name).set(one.entries)
+        QUERY_ROWS.labels(name).set(one.rows)
+        QUERY_REJECTED.labels(name).set(one.rejected)
+        QUERY_BATCH_SECONDS.labels(name).set(one.batch_seconds)
+        QUERY_ENTRIES_PER_SECOND.labels(name).set(one.entries_per_second)
 
 
 class Page:
@@ -52,6 +91,7 @@ class Page:
         access: Access | None = None,
         captures: CaptureService | None = None,
         zero: ZeroService | None = None,
+        pipelines: Callable[[], Sequence[PipelineStatus]] = tuple,
     ) -> None:
         """`started_at`: Unix milliseconds. `consumers` says how the current rows are kept up."""
         self._settings = settings
@@ -63,6 +103,7 @@ class Page:
         self._access = access
         self._captures = captures
         self._zero = zero
+        self._pipelines = pipelines
 
     def told(self) -> Told:
         """What the endpoints ask."""
@@ -105,6 +146,7 @@ class Page:
             captures=self._captures is not None,
             captures_failure=None if self._captures is None else self._captures.failure,
             shards=status.shards,
+            pipelines=await asyncio.to_thread(self._pipelines),
             incomplete=incomplete,
             buffer_size=(self._settings.log.path / "data.mdb").stat().st_blocks * 512,
         )
@@ -131,6 +173,7 @@ class Page:
         answer = await self._ask("metrics")
         if self._zero is not None:
             await self._count_shards(self._zero)
+        count_pipelines(await asyncio.to_thread(self._pipelines))
         current = self._consumers.status().current
         if current is not None:
             head = (await self._log.bounds()).head

@@ -1,4 +1,4 @@
-"""`penstock pipeline run`: a Spark driver that keeps tables equal to collections."""
+"""`penstock pipeline`: one Spark driver for all pipelines, and what may be asked of each."""
 
 import signal
 import threading
@@ -6,86 +6,129 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated
 
+import msgspec
 import typer
 
-from penstock.cli import output, pipeline_export, pipeline_verify
-from penstock.errors import ConfigError
+from penstock.cli import (
+    output,
+    pipeline_ask,
+    pipeline_export,
+    pipeline_plan,
+    pipeline_verify,
+)
+from penstock.errors import PenstockError, PipelinesStoppedError
 
 app = typer.Typer(help="Spark pipelines.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    pass
+app.command("list")(pipeline_ask.list_all)
+app.command("lag")(pipeline_ask.lag)
+app.command("plan")(pipeline_plan.plan)
+app.command("stop")(pipeline_ask.stop)
+app.command("forget")(pipeline_ask.forget)
+app.command("reset")(pipeline_plan.reset)
+app.command("export")(pipeline_export.command)
+app.command("verify")(pipeline_verify.command)
 
 
 @app.command("run")
 def run(
-    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Those of [pipelines.NAME]; without, all that there are."
+        ),
+    ] = None,
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
     once: Annotated[
         bool, typer.Option("--once", help="Apply what the log holds now, and end.")
     ] = False,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The service's Flight address, instead of the configured one."),
-    ] = None,
+    endpoint: pipeline_ask.EndpointOption = None,
     master: Annotated[
         str | None,
         typer.Option(help="Spark's master; without it this machine, or what spark-submit says."),
     ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; beats [spark]."),
+    ] = None,
 ) -> None:
-    """Apply the log's changes to the pipeline's tables until stopped with Ctrl-C.
+    """Apply the log's changes to the pipelines' destinations until stopped with Ctrl-C.
 
-    The service must run; this waits for it when it is away. A batch that is being written is
-    finished first.
+    All run in one Spark session, each with a fair share of it. The service must run; each pipeline
+    waits for it when it is away. One that cannot go on stops no other; it is named at the end, and
+    the exit code is not 0 then. Batches that are being written are finished first.
     """
     from penstock.cli import logs
-    from penstock.cli.config import load, missing_extra, near
+    from penstock.cli.config import load, missing_extra
     from penstock.cli.pipeline_metrics import Meter, shown
+    from penstock.cli.pipeline_screen import screen
+    from penstock.cli.spark_settings import with_conf
     from penstock.cli.telling import Teller
     from penstock.client.credentials import Credentials
 
     logs.configure(as_json=as_json, process="pipeline")
     settings = load(config)
-    pipeline = settings.pipelines.get(name)
-    if pipeline is None:
-        raise ConfigError(
-            f"{config}: there is no [pipelines.{name}]{near(name, settings.pipelines)}. "
-            f"Nothing was started."
-        )
+    chosen = pipeline_ask.chosen(settings, names or ())
+    spark_settings = with_conf(settings.spark, conf or ())
     try:
-        from penstock.spark.run import PipelineProgress, run_pipeline
+        from penstock.spark.many import run_pipelines
+        from penstock.spark.run import PipelineProgress
         from penstock.spark.session import local_session
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
 
     service = endpoint or settings.serve.flight
-    meter = Meter(name, service)
-    with _signals() as stop, shown(pipeline.metrics, meter):
-        teller = Teller(name, service, as_json=as_json, stop=stop)
-
-        def tell(progress: PipelineProgress) -> None:
-            meter.count(progress)
-            teller(progress)
-
-        run_pipeline(
-            name,
-            pipeline,
-            service,
-            spark=None
-            if master is None
-            else local_session(app_name=f"penstock {name}", master=master),
-            once=once,
-            on_progress=tell,
-            stop=stop,
-            credentials=Credentials.from_environment(),
+    meter = Meter(list(chosen), service)
+    credentials = Credentials.from_environment()
+    addresses = [one.metrics for one in chosen.values()]
+    with _signals() as stop, shown(addresses, meter):
+        teller = Teller(as_json=as_json, stop=stop)
+        spark = local_session(
+            app_name=f"penstock {' '.join(chosen)}"[:100], master=master, settings=spark_settings
         )
+        with screen(
+            list(chosen), service, credentials, wanted=not as_json and len(chosen) > 1
+        ) as drawn:
+
+            def tell(progress: PipelineProgress) -> None:
+                meter.count(progress)
+                if drawn is None:
+                    teller(progress)
+
+            def ended(name: str, error: PenstockError | None) -> None:
+                if drawn is not None:
+                    drawn.ended(name, error)
+                elif error is not None and len(chosen) > 1:
+                    _report(name, error, as_json=as_json)
+
+            try:
+                errors = run_pipelines(
+                    chosen,
+                    service,
+                    spark=spark,
+                    stop=stop,
+                    once=once,
+                    on_progress=tell,
+                    on_end=ended,
+                    credentials=credentials,
+                )
+            finally:
+                spark.stop()
+    if len(chosen) == 1:
+        for failed in errors.values():
+            raise failed
+    if errors:
+        said = " ".join(f"[{name}] {error.code}: {error}" for name, error in errors.items())
+        raise PipelinesStoppedError(failed=len(errors), of=len(chosen), said=said)
 
 
-app.command("export")(pipeline_export.command)
-app.command("verify")(pipeline_verify.command)
+def _report(name: str, error: PenstockError, *, as_json: bool) -> None:
+    """Say at once that one cannot go on; the others do."""
+    if as_json:
+        fact = {"pipeline": name, "error": {"code": error.code, "message": str(error)}}
+        typer.echo(msgspec.json.encode(fact).decode(), err=True)
+    else:
+        typer.echo(f"{name} stopped for good: {error}", err=True)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What a running pipeline shows of itself: `/metrics` of its own process."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import start_http_server
@@ -42,29 +42,37 @@ LAG: Final = (
 )
 
 
-class Meter(Collector):
-    """Counts a pipeline's batches; when it is asked, it asks the service how far the log is.
+class _Moved:
+    """How far a pipeline is."""
 
-    All three are 0 while it has everything, and absent while the service does not answer.
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.timestamp = 0
+        self.at = time.monotonic()
+
+
+class Meter(Collector):
+    """Counts batches of pipelines; when it is asked, it asks the service how far the log is.
+
+    All three are 0 while a pipeline has everything, and absent while the service does not answer.
     """
 
-    def __init__(self, pipeline: str, endpoint: str) -> None:
-        self._pipeline = pipeline
+    def __init__(self, pipelines: Sequence[str], endpoint: str) -> None:
+        self._pipelines = {name: _Moved() for name in pipelines}
         self._endpoint = endpoint
         self._shown = Credentials.from_environment()
-        self._sequence = 0
-        self._timestamp = 0
-        self._moved_at = time.monotonic()
 
     def count(self, progress: "PipelineProgress") -> None:
         """A batch was applied."""
-        PIPELINE_ENTRIES.labels(self._pipeline).inc(progress.entries)
-        PIPELINE_ROWS.labels(self._pipeline).inc(progress.rows)
-        PIPELINE_REJECTED.labels(self._pipeline).inc(progress.rejected)
-        PIPELINE_BATCH_SECONDS.labels(self._pipeline).observe(progress.seconds)
-        self._sequence = max(self._sequence, progress.sequence)
-        self._timestamp = progress.timestamp
-        self._moved_at = time.monotonic()
+        name = progress.pipeline
+        PIPELINE_ENTRIES.labels(name).inc(progress.entries)
+        PIPELINE_ROWS.labels(name).inc(progress.rows)
+        PIPELINE_REJECTED.labels(name).inc(progress.rejected)
+        PIPELINE_BATCH_SECONDS.labels(name).observe(progress.seconds)
+        moved = self._pipelines[name]
+        moved.sequence = max(moved.sequence, progress.sequence)
+        moved.timestamp = progress.timestamp
+        moved.at = time.monotonic()
 
     def collect(self) -> "Iterator[Metric]":
         """As Prometheus asks for them."""
@@ -75,31 +83,34 @@ class Meter(Collector):
                 head = client.bounds().head
         except PenstockError:
             return
-        behind = max(0, head - self._sequence) if self._sequence else 0
-        said = (
-            (BEHIND, behind),
-            (STALLED, time.monotonic() - self._moved_at if behind else 0.0),
-            (LAG, max(0.0, time.time() - self._timestamp / 1000) if behind else 0.0),
-        )
-        for (name, documentation), value in said:
-            family = GaugeMetricFamily(name, documentation, labels=["pipeline"])
-            family.add_metric([self._pipeline], value)
-            yield family
+        metrics = (BEHIND, STALLED, LAG)
+        families = [GaugeMetricFamily(*one, labels=["pipeline"]) for one in metrics]
+        for name, moved in self._pipelines.items():
+            behind = max(0, head - moved.sequence) if moved.sequence else 0
+            values = (
+                behind,
+                time.monotonic() - moved.at if behind else 0.0,
+                max(0.0, time.time() - moved.timestamp / 1000) if behind else 0.0,
+            )
+            for family, value in zip(families, values, strict=True):
+                family.add_metric([name], value)
+        yield from families
 
 
 @contextmanager
-def shown(address: str, meter: Meter) -> "Generator[None]":
-    """Show the metrics at `address` while the block runs; "off" shows none."""
-    if address == "off":
+def shown(addresses: Iterable[str], meter: Meter) -> "Generator[None]":
+    """Show the metrics at each of `addresses` while the block runs; "off" shows none."""
+    chosen = sorted({*addresses} - {"off"})
+    if not chosen:
         yield
         return
-    host, _, port = address.rpartition(":")
     PIPELINE_REGISTRY.register(meter)
-    server, thread = start_http_server(int(port), host.strip("[]"), PIPELINE_REGISTRY)
-    try:
+    with ExitStack() as stack:
+        stack.callback(PIPELINE_REGISTRY.unregister, meter)
+        for address in chosen:
+            host, _, port = address.rpartition(":")
+            server, thread = start_http_server(int(port), host.strip("[]"), PIPELINE_REGISTRY)
+            stack.callback(thread.join)
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-        PIPELINE_REGISTRY.unregister(meter)

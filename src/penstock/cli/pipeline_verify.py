@@ -69,7 +69,7 @@ def command(
             f"pipeline {name} goes to {pipeline.to!r}, and what is compared are tables of current "
             f"rows. Nothing was compared. A trail is proved by penstock audit verify."
         )
-    spark = local_session(app_name=f"penstock verify {name}", master=master or "local[*]")
+    spark = local_session(app_name=f"penstock verify {name}", master=master)
     try:
         found = verify_tables(
             name,

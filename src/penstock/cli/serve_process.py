@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -25,8 +26,10 @@ from penstock.serve.flight import FlightServer, SyncLogReader
 from penstock.serve.grpc import serve_grpc
 from penstock.serve.http import serve_http
 from penstock.serve.listen import HttpServer
+from penstock.serve.pipelines import PipelineBook
 from penstock.serve.zero.service import ZeroService
 from penstock.state.keeper import StateKeeper, StateLog
+from penstock.subscribe.scope import EVERYTHING
 
 logger = structlog.get_logger(__name__)
 
@@ -76,11 +79,22 @@ async def serve(
             # Waits for the write under way.
             stack.push_async_callback(asyncio.to_thread, keeper.close)
         zero: ZeroService | None = None
+        book = await asyncio.to_thread(
+            PipelineBook,
+            consumers_path(settings.log.path),
+            log,
+            hold_seconds=settings.serve.pipelines.hold,
+            hold_bytes=settings.serve.pipelines.hold_bytes,
+            log_bytes=lambda: (settings.log.path / "data.mdb").stat().st_blocks * 512,
+        )
+        stack.push_async_callback(asyncio.to_thread, book.close)
+        pipelines = partial(book.status, EVERYTHING)
         consumers = await stack.enter_async_context(
             published(
                 consumers_path(settings.log.path),
                 current=None if keeper is None else keeper.status,
                 shards=lambda: () if zero is None else zero.shards(),
+                pipelines=pipelines,
             )
         )
 
@@ -96,6 +110,7 @@ async def serve(
             current=keeper,
             access=access,
             tls=settings.serve.tls,
+            book=book,
         )
         captures = None
         live = settings.serve.captures
@@ -121,6 +136,7 @@ async def serve(
             access=access,
             captures=captures,
             zero=zero,
+            pipelines=pipelines,
         )
 
         def take_captures(after: Settings) -> None:

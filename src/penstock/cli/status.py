@@ -97,6 +97,12 @@ class ReaderReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """Of a consumer, since it connected; of a pipeline, between its last two reports."""
     at_ms: int
     """When it connected; for a pipeline, when it said so."""
+    state: str | None = None
+    """Of a pipeline that `penstock pipeline run` runs, as `penstock pipeline list` says it; `away`
+    while the service is down."""
+    code: str = ""
+    lag_seconds: float | None = None
+    held_bytes: int | None = None
 
 
 class StateReport(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -192,17 +198,7 @@ def look(settings: "Settings") -> Report:
                     at_ms=reader.connected_at,
                 )
             )
-        pipelines.extend(
-            ReaderReport(
-                name=said.name,
-                protocol=said.kind,
-                sequence=said.sequence,
-                lag_events=max(0, head - said.sequence),
-                events_per_second=said.events_per_second,
-                at_ms=said.updated_at,
-            )
-            for said in status.reported
-        )
+        pipelines = pipeline_reports(status, head, serving)
     kept = None if isinstance(rows, LogError) else rows
     reports = _sources(settings, answer, states, now_ms, kept)
     return Report(
@@ -217,6 +213,40 @@ def look(settings: "Settings") -> Report:
         pipelines=pipelines,
         shards=shard_reports(status, log.head_commit if log is not None else 0, reports, serving),
     )
+
+
+def pipeline_reports(status: "ConsumersStatus", head: int, serving: bool) -> list[ReaderReport]:
+    """What pipelines said, and Spark queries that only say where they are; by name."""
+    rates = {said.name: said.events_per_second for said in status.reported}
+    known = [
+        ReaderReport(
+            name=one.pipeline,
+            protocol=one.to,
+            sequence=one.sequence,
+            lag_events=max(0, head - one.sequence),
+            events_per_second=rates.get(one.pipeline),
+            at_ms=one.told_at_ms,
+            state=one.state if serving or one.state != "running" else "away",
+            code=one.code,
+            lag_seconds=one.lag_seconds,
+            held_bytes=one.held_bytes,
+        )
+        for one in status.pipelines
+    ]
+    names = {one.name for one in known}
+    reported = [
+        ReaderReport(
+            name=said.name,
+            protocol=said.kind,
+            sequence=said.sequence,
+            lag_events=max(0, head - said.sequence),
+            events_per_second=said.events_per_second,
+            at_ms=said.updated_at,
+        )
+        for said in status.reported
+        if said.name not in names
+    ]
+    return sorted([*known, *reported], key=lambda one: one.name)
 
 
 def ask_capture(settings: "Settings") -> dict[str, Any] | None:
@@ -399,7 +429,7 @@ def _print(report: Report) -> None:
                 console.print(source.message, style=_STYLES.get(source.state, ""), markup=False)
     for title, readers in (("consumer", report.consumers), ("pipeline", report.pipelines)):
         if readers:
-            table = _table(title, "over", "sequence", "lag", "rate", "since")
+            table = _table(title, "over", "sequence", "lag", "rate", "since", "state")
             for reader in readers:
                 rate = reader.events_per_second
                 table.add_row(
@@ -409,6 +439,7 @@ def _print(report: Report) -> None:
                     f"{reader.lag_events:,} events",
                     "-" if rate is None else f"{rate:,.0f}/s",
                     output.ago(reader.at_ms, now_ms),
+                    reader.state or "-",
                 )
             console.print(table)
     if report.shards:

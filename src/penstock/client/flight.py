@@ -11,6 +11,8 @@ answers are JSON; rows are Arrow batches of `wire.ARROW_SCHEMA`, columns in the 
     get            ReadRequest      the entries of one range                  -> RecordBatches
     get            RowsRequest      the current rows                          -> RecordBatches
 
+Those of pipelines are told in `penstock.client.pipelines`.
+
 Every batch of a range carries, as its metadata, the sequence up to which the range is covered; so a
 read that broke off goes on from there, and a filter that matches nothing still moves (invariant 5).
 The last batch of current rows is empty and carries the marker to follow from.
@@ -29,6 +31,15 @@ from msgspec import Struct
 
 from penstock import errors
 from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.pipelines import (
+    ACTION_LIST,
+    ACTION_ORDER,
+    ACTION_TELL,
+    PipelineAnswer,
+    PipelineOrder,
+    PipelineStatus,
+    PipelineTold,
+)
 from penstock.errors import LogCorruptError, PenstockError, ServiceUnavailableError
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
@@ -250,6 +261,23 @@ class LogClient:
     def report(self, report: PipelineReport) -> None:
         """Tell the service how far a pipeline has come, for `penstock status`."""
         self._action(ACTION_REPORT, report)
+
+    def tell(self, told: PipelineTold) -> PipelineAnswer:
+        """Say how a pipeline is; its place holds the log once this returns.
+
+        Raises PartialViewError unless we may see everything of its source, StreamChangedError or
+        AheadError for a place that is not of this log.
+        """
+        return _decoded(self._action(ACTION_TELL, told), PipelineAnswer)
+
+    def pipelines(self) -> list[PipelineStatus]:
+        """How the pipelines are of whose sources we may see something; by name."""
+        return _decoded(self._action(ACTION_LIST, None), list[PipelineStatus])
+
+    def order(self, order: PipelineOrder) -> None:
+        """Have a pipeline stopped or forgotten. Raises RequestError for one that is not known, or
+        whose state does not allow it, and ForbiddenError without the verb admin."""
+        self._action(ACTION_ORDER, order)
 
     def seen(self) -> Seen:
         """Who we are to the service, and whether we see everything."""

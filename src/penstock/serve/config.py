@@ -34,6 +34,23 @@ def _path(path: str) -> str:
 UrlPath = Annotated[str, AfterValidator(_path)]
 
 
+class HoldingConfig(Config):
+    """What the log keeps for pipelines, whatever retention says."""
+
+    hold: Seconds = Field(
+        default=7 * 86_400.0,
+        ge=0,
+        description="How long the log keeps what follows the place of a pipeline whose driver says "
+        "nothing more; 0: not at all.",
+    )
+    hold_bytes: Bytes = Field(
+        default=1 << 30,
+        ge=0,
+        description="But only while the log takes at most so much more than retention_bytes, and "
+        "never more than a quarter of that.",
+    )
+
+
 class ServeConfig(Config):
     """Serve the log to readers. All limits hold for each reader, but `max_connections`."""
 
@@ -65,6 +82,10 @@ class ServeConfig(Config):
         default=None,
         description="A certificate for every protocol; without it, none is encrypted, and all are "
         "on loopback.",
+    )
+    pipelines: HoldingConfig = Field(
+        default_factory=HoldingConfig,
+        description="What the log keeps for pipelines that are behind or away.",
     )
     health_path: UrlPath = Field(
         default="/health", description="200 while healthy or degraded, 503 when not; JSON."

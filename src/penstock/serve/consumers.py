@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,6 +18,7 @@ import msgspec
 import structlog
 from msgspec import Struct
 
+from penstock.client.pipelines import PipelineStatus
 from penstock.errors import LogFullError
 from penstock.kv import Env, exists, open_env
 from penstock.serve.zero.status import ShardStatus
@@ -93,6 +94,8 @@ class ConsumersStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     """How the current rows are kept up; None where nobody keeps them."""
     shards: tuple[ShardStatus, ...] = ()
     """Of Zero, those that are remembered; by name."""
+    pipelines: tuple[PipelineStatus, ...] = ()
+    """Those whose drivers say how they are; by name."""
 
 
 def _now_ms() -> int:
@@ -108,11 +111,13 @@ class Consumers:
         *,
         current: Callable[[], CurrentStatus] | None = None,
         shards: Callable[[], tuple[ShardStatus, ...]] = tuple,
+        pipelines: Callable[[], Iterable[PipelineStatus]] = tuple,
     ) -> None:
-        """`reported` is from before a restart; `current` says how the current rows are kept up, and
-        `shards` how those of Zero are."""
+        """`reported` is from before a restart; `current` says how the current rows are kept up,
+        `shards` how those of Zero are, and `pipelines` how those are."""
         self._current = current
         self._shards = shards
+        self._pipelines = pipelines
         self._readers: dict[int, Reader] = {}
         self._reported = {(one.kind, one.name): one for one in reported}
         self._lock = threading.Lock()
@@ -156,6 +161,7 @@ class Consumers:
             reported=tuple(reported),
             current=None if self._current is None else self._current(),
             shards=self._shards(),
+            pipelines=tuple(self._pipelines()),
         )
 
 
@@ -166,6 +172,7 @@ async def published(
     interval_seconds: float = STATUS_INTERVAL_SECONDS,
     current: Callable[[], CurrentStatus] | None = None,
     shards: Callable[[], tuple[ShardStatus, ...]] = tuple,
+    pipelines: Callable[[], Iterable[PipelineStatus]] = tuple,
 ) -> AsyncGenerator[Consumers]:
     """Consumers whose status is written to `path` at most once an interval, while the block runs.
 
@@ -177,7 +184,7 @@ async def published(
     try:
         before = await asyncio.to_thread(_read, env)
         reported = before.reported if before is not None else ()
-        consumers = Consumers(reported, current=current, shards=shards)
+        consumers = Consumers(reported, current=current, shards=shards, pipelines=pipelines)
         writes = _Writes(env, consumers)
         try:
             async with _beside(writes.repeat(interval_seconds)):

@@ -39,6 +39,13 @@ from penstock.client.flight import (
     Seen,
     to_wire,
 )
+from penstock.client.pipelines import (
+    ACTION_LIST,
+    ACTION_ORDER,
+    ACTION_TELL,
+    PipelineOrder,
+    PipelineTold,
+)
 from penstock.errors import (
     AheadError,
     ConfigError,
@@ -64,6 +71,7 @@ from penstock.serve.access.limits import Places
 from penstock.serve.addresses import is_loopback, refuse_open
 from penstock.serve.broken import where
 from penstock.serve.columns import batch_shown, needed
+from penstock.serve.pipelines import PipelineBook
 from penstock.serve.rows import current_batches
 from penstock.serve.snapshot import kept
 from penstock.subscribe.criteria import Criteria, Selection, select
@@ -294,8 +302,10 @@ class _Flight(fl.FlightServerBase):
         current: CurrentState | None,
         access: Access,
         tls: TlsConfig | None,
+        book: PipelineBook | None,
     ) -> None:
         self._access = access
+        self._book = book
         self._reader = reader
         self._current = current
         self._on_report = on_report
@@ -346,6 +356,19 @@ class _Flight(fl.FlightServerBase):
                     partial=not scope.is_everything,
                     whole_sources=tuple(sorted(scope.whole_sources)),
                 )
+            elif action.type in _OF_PIPELINES and self._book is not None:
+                if action.type == ACTION_ORDER:
+                    self._access.require(principal, Verb.ADMIN, presented, f"flight {action.type}")
+                reply = _of_pipelines(self._book, action.type, body, principal.scope)
+                if action.type == ACTION_TELL and self._on_report is not None:
+                    told = _decoded(body, PipelineTold)
+                    self._on_report(
+                        PipelineReport(
+                            pipeline=told.pipeline,
+                            sequence=told.place.sequence,
+                            log_id=told.place.log_id,
+                        )
+                    )
             else:
                 raise RequestError(f"this service has no action {action.type!r}.")
         yield fl.Result(msgspec.json.encode(reply))
@@ -418,6 +441,17 @@ class _Flight(fl.FlightServerBase):
             self._reads.release()
 
 
+_OF_PIPELINES = frozenset({ACTION_TELL, ACTION_LIST, ACTION_ORDER})
+
+
+def _of_pipelines(book: PipelineBook, action: str, body: bytes, scope: Scope) -> Any:
+    if action == ACTION_TELL:
+        return book.tell(_decoded(body, PipelineTold), scope)
+    if action == ACTION_ORDER:
+        return book.order(_decoded(body, PipelineOrder), scope)
+    return book.status(scope)
+
+
 class FlightServer:
     """Serves a log over Flight, on threads of its own, until stopped."""
 
@@ -432,11 +466,13 @@ class FlightServer:
         current: CurrentState | None = None,
         access: Access | None = None,
         tls: TlsConfig | None = None,
+        book: PipelineBook | None = None,
     ) -> None:
         """`address` is "host:port"; port 0 takes a free one. `on_report` is called on a server
         thread. More than `reads_max` reads at once wait; after `wait_seconds` they are
         refused, and clients try again. `current` has the current rows; None: they are refused.
-        `access` is asked who may do what; None: anybody everything.
+        `access` is asked who may do what; None: anybody everything. `book` has what pipelines say;
+        None: they are refused.
 
         Raises ConfigError for an address that others could reach without TLS and tokens.
         """
@@ -454,6 +490,7 @@ class FlightServer:
         self._reads_max = reads_max
         self._wait_seconds = wait_seconds
         self._current = current
+        self._book = book
         self._flight: _Flight | None = None
 
     def start(self) -> None:
@@ -469,6 +506,7 @@ class FlightServer:
                 self._current,
                 self._access,
                 self._tls,
+                self._book,
             )
         except (OSError, pa.ArrowException) as error:
             raise ConfigError(

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.client.pipelines import PipelineStatus
 from penstock.errors import PenstockError
 from penstock.ports import SourceState
 from penstock.serve.zero.status import ShardStatus
@@ -100,6 +101,8 @@ class Health(Struct, frozen=True, kw_only=True, rename="camel"):
     """None where none are served."""
     shards: list[ShardHealth] = []
     """Of Zero."""
+    pipelines: list[PipelineStatus] = []
+    """Those that told how far they are. They run elsewhere, so they make nothing unhealthy here."""
 
     @property
     def http_status(self) -> int:
@@ -126,6 +129,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """and why they get nothing."""
     shards: Sequence[ShardStatus] = ()
     """What the endpoint of Zero says of its own."""
+    pipelines: Sequence[PipelineStatus] = ()
+    """What drivers of pipelines said."""
     incomplete: frozenset[str] = frozenset()
     """Sources of which not all current rows are known."""
 
@@ -164,6 +169,7 @@ def health(
         current_rows=rows,
         captures=captures,
         shards=shards,
+        pipelines=list(facts.pipelines),
     )
 
 

@@ -40,6 +40,7 @@ from penstock.spark.options import NOTE, credential_options, place_of
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, require_driver
 from penstock.spark.target import Applied, Target, TargetStoppedError
+from penstock.spark.telling import ServiceTeller
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,8 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
 _TOLD_MAX: Final = 1000
 _TOLD_SECONDS_MAX: Final = 5.0
+_SETTLE_SECONDS: Final = 10.0
+"""How often a target stores how far it has come while nothing is applied."""
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
 _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
@@ -101,6 +104,9 @@ def run_pipeline(
     at the end. A batch that is being written is finished first. `credentials` go to the service,
     and must show everything of the source: PartialViewError else.
 
+    The service is told how far the target has durably come, so that the log holds what follows; if
+    it was asked to (`penstock pipeline stop`), it sets `stop`.
+
     Raises PenstockError: what cannot heal by itself, and with `once` a service that stays away;
     ConfigError for a session of Spark Connect, whose driver is elsewhere.
     HistoryTrimmedError and PipelineChangedError, before anything is written, where going on would
@@ -113,10 +119,25 @@ def run_pipeline(
         sweep_scratch()
         teller = _Teller(on_progress)
         target = _target_of(name, config, endpoint, stopping, credentials)
-        runner = _Runner(name, config, endpoint, session, stopping, teller, target, credentials)
+        service = ServiceTeller(
+            name,
+            source=config.source,
+            to=config.to,
+            endpoint=endpoint,
+            credentials=credentials,
+            on_stop=stopping.set,
+        )
+        runner = _Runner(
+            name, config, endpoint, session, stopping, teller, target, credentials, service
+        )
         try:
             runner.run(once=once or config.trigger == "availableNow")
+            service.close("stopped" if service.stopped else "ended")
+        except PenstockError as error:
+            service.close("failed", error.code)
+            raise
         finally:
+            service.close("ended")
             target.close()
             teller.close()
             if spark is None:
@@ -152,8 +173,11 @@ class _Runner:
         teller: "_Teller",
         target: Target,
         credentials: Credentials,
+        service: ServiceTeller,
     ) -> None:
         self._credentials = credentials
+        self._service = service
+        self._settled_at = time.monotonic()
         self._name = name
         self._config = config
         self._endpoint = endpoint
@@ -177,6 +201,7 @@ class _Runner:
                 attempt = 1 if self._batches > before else attempt + 1
                 if not error.transient or (once and attempt >= _ATTEMPTS_ONCE):
                     raise
+                self._service.waits(error.code)
                 pause = random.uniform(0.5, 1.0) * min(_PAUSE_SECONDS_MAX, 0.5 * 2**attempt)
                 log.warning(
                     "pipeline waits for its service",
@@ -198,6 +223,7 @@ class _Runner:
             after = self._target.start(bounds)
         except TargetStoppedError:
             return
+        self._service.began(after)
         self._raised = None
         with scratch_folder() as checkpoint:
             query = self._start(after, Path(checkpoint), once=once)
@@ -215,6 +241,7 @@ class _Runner:
         if self._raised is not None:
             raise self._raised
         self._target.save(self._batches)
+        self._service.settled()
 
     def _start(self, after: Progress, checkpoint: Path, *, once: bool) -> "StreamingQuery":
         config = self._config
@@ -251,6 +278,8 @@ class _Runner:
                 try:
                     until = _end_of(checkpoint, batch_id)
                     result = self._target.apply(batch, batch_id, until=until)
+                    self._service.passed(until)
+                    self._settle(result, batch_id)
                 except TargetStoppedError:
                     raise
                 except Exception as error:
@@ -258,9 +287,18 @@ class _Runner:
                     raise
                 self._batches += 1
             seconds = time.monotonic() - started
+            self._service.applied(result, seconds=seconds)
             self._teller.tell(_progress(self._name, batch_id, result, seconds))
 
         return apply
+
+    def _settle(self, result: Applied, batch_id: int) -> None:
+        """Tell the service where the target stands, once that is stored with it."""
+        now = time.monotonic()
+        if result.entries or now - self._settled_at >= _SETTLE_SECONDS:
+            self._target.save(batch_id)
+            self._settled_at = now
+            self._service.settled()
 
     def _stop(self, query: "StreamingQuery") -> None:
         """Stop between batches: no write is torn off, though one that were would do no harm."""

@@ -1,8 +1,10 @@
 """The Spark session of a driver, set up for change streams: on this machine or on a cluster."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import ConfigError
@@ -28,8 +30,10 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.authenticate.socketTimeout": "120s",
     # An instant means the same on every machine.
     "spark.sql.session.timeZone": "UTC",
+    # Each pipeline of a driver gets its share.
+    "spark.scheduler.mode": "FAIR",
 }
-"""What `local_session` sets unless told otherwise, wherever the pipeline runs."""
+"""What a session is set up with unless its user says otherwise, wherever the pipeline runs."""
 
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -39,7 +43,39 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "2g",
     "spark.log.level": "WARN",
 }
-"""What it sets besides on this machine alone: on a cluster, executors must reach the driver."""
+"""The same, on this machine alone: on a cluster, executors must reach the driver."""
+
+_DEFAULT = re.compile(r"(spark\.[^\s=:]+)\s*[\s=:]\s*(.*)")
+
+
+def users_own(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the user of this process tells Spark in `spark-defaults.conf` of SPARK_CONF_DIR or
+    SPARK_HOME."""
+    home = environment.get("SPARK_HOME")
+    folder = environment.get("SPARK_CONF_DIR") or (home and f"{home}/conf")
+    if not folder:
+        return {}
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return {}
+    found = [_DEFAULT.fullmatch(line.strip()) for line in lines]
+    return {one[1]: one[2].strip() for one in found if one}
+
+
+def chosen_settings(
+    master: str | None, settings: Mapping[str, str], own: Mapping[str, str]
+) -> dict[str, str]:
+    """What a new session is given. Pure: `settings` win over the user's `own`, which Spark reads by
+    itself, and those over ours."""
+    master = master or settings.get("spark.master") or own.get("spark.master", "local[*]")
+    ours = {**SETTINGS, "spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}
+    if on_this_machine(master):
+        ours.update(LOCAL_SETTINGS)
+    else:
+        del ours["spark.sql.shuffle.partitions"]  # it is of the cluster's size
+    missing = {name: value for name, value in ours.items() if name not in own}
+    return {**missing, **settings, "spark.master": master}
 
 
 def local_session(
@@ -50,10 +86,11 @@ def local_session(
 ) -> "SparkSession":
     """The session of this process, which is the driver: the running one, or a new one.
 
-    `master` is where the work is done, as Spark writes it; without it that is what spark-submit
-    was told, else this machine. A new session has SETTINGS, and LOCAL_SETTINGS on this machine;
-    what spark-submit was told wins over them, and `settings` over all. A running one keeps what it
-    was started with, but for `settings`.
+    `master` is where the work is done, as Spark writes it; without it that is what `settings`,
+    spark-submit or `users_own` say, else this machine. A new session has SETTINGS, and
+    LOCAL_SETTINGS on this machine; what the user tells Spark wins over them, and `settings` over
+    all, but for what spark-submit has decided for the whole application. A running one keeps what
+    it was started with, but for `settings`.
 
     Where no spark-submit has done so, it sets what `java_environment` says and, if not set,
     PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, for this process and its children.
@@ -70,17 +107,14 @@ def local_session(
         return running
     if _SUBMITTED in os.environ:
         return _submitted(master, settings or {})
-    master = master or "local[*]"
     os.environ.update(java_environment())
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    chosen = dict(SETTINGS)
-    if on_this_machine(master):
+    chosen = chosen_settings(master, settings or {}, users_own(os.environ))
+    if on_this_machine(chosen["spark.master"]):
         # Workers find what this process finds.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        cores = os.cpu_count() or 1
-        chosen |= {**LOCAL_SETTINGS, "spark.sql.shuffle.partitions": str(cores)}
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**chosen, **(settings or {})}.items():
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in chosen.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -117,10 +151,9 @@ def _submitted(master: str | None, settings: Mapping[str, str]) -> "SparkSession
             f"spark-submit was told the master {asked}, and this program {master}. Nothing was "
             f"read or written. Say it to spark-submit alone."
         )
-    for name, value in SETTINGS.items():
+    ours = {name: value for name, value in SETTINGS.items() if not told.contains(name)}
+    for name, value in {**ours, **settings}.items():
         # What concerns the whole application was decided before this process began.
-        if not told.contains(name) and session.conf.isModifiable(name):
+        if session.conf.isModifiable(name):
             session.conf.set(name, value)
-    for name, value in settings.items():
-        session.conf.set(name, value)
     return session

@@ -19,7 +19,12 @@ import pyarrow as pa
 import structlog
 from msgspec import Struct, structs
 
-from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
+from penstock.errors import (
+    HistoryTrimmedError,
+    PipelineChangedError,
+    ResetRefusedError,
+    StreamChangedError,
+)
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
 from penstock.spark.config import DeltaPipelineConfig
@@ -122,6 +127,67 @@ def decide_start(
     )
 
 
+def decide_reset(
+    config: DeltaPipelineConfig,
+    pipeline: str,
+    *,
+    standing: Standing | None,
+    place: Progress,
+    bounds: Bounds,
+    applied: Callable[[str], int],
+) -> Standing:
+    """What the row says once `pipeline` begins again at `place`, so that no table misses a change.
+    Pure; `applied` as in `decide_start`.
+
+    Tables ignore what they have, so going back repeats nothing. It brings what is missing: a table
+    that is gone, or was restored as it was earlier, and a collection that was added.
+
+    Raises ResetRefusedError for a place ahead of what some table has, or that the log no longer
+    has, PipelineChangedError and StreamChangedError as `decide_start` does.
+    """
+    if standing is None:
+        raise ResetRefusedError(
+            pipeline=pipeline,
+            why="its tables say of no place where it stands: it is new",
+            remedy="It begins where its setting `start` says.",
+        )
+    _refuse_others(config, pipeline, standing)
+    if standing.progress.log_id != bounds.log_id or place.log_id != bounds.log_id:
+        raise StreamChangedError(
+            f"the tables of pipeline {pipeline} were made from log "
+            f"{standing.progress.log_id:016x}, and this is log {bounds.log_id:016x}"
+        )
+    if place.sequence < bounds.trimmed:
+        raise ResetRefusedError(
+            pipeline=pipeline,
+            why=f"the log's first {bounds.trimmed} entries were removed by retention",
+            remedy="The oldest place that is left is --to oldest; what was removed would be "
+            "missing from a table that does not have it already.",
+        )
+    followed = {
+        name: sequence
+        for name, sequence in standing.tables.items()
+        if not config.collections or name in config.collections
+    }
+    behind = {name: at for name in followed if (at := applied(name)) < followed[name]}
+    # Of an added collection, and of a table that is gone, nothing is there: only all that is left
+    # will do, and `oldest` says so knowingly.
+    there = [standing.progress.sequence, *behind.values(), *(0 for _ in _added(config, standing))]
+    least = max(min(there), bounds.trimmed)
+    if place.sequence > least:
+        raise ResetRefusedError(
+            pipeline=pipeline,
+            why=f"what is between {least} and {place.sequence} would be missing from its tables",
+            remedy="Name a place that is not ahead, or --to oldest.",
+        )
+    return structs.replace(
+        standing,
+        progress=place,
+        collections=config.collections,
+        tables={**followed, **behind},
+    )
+
+
 def _refuse_others(config: DeltaPipelineConfig, pipeline: str, standing: Standing) -> None:
     """Refuse what no place in the log can make right: other rows in the same tables."""
     remedy = "or change it back"
@@ -162,12 +228,15 @@ class StandingTable:
         self._saved: Standing | None = None
         self._unsaved: Standing | None = None
         self._saved_at = time.monotonic()
+        self.stood: Progress | None = None
+        """What the row said at the last start; None if there was none."""
 
     def start(self, bounds: Bounds) -> Start:
         """Where to go on, as `decide_start` says and raises."""
         self._table.reload()
         self._unsaved = None
         standing = self.read()
+        self.stood = None if standing is None else standing.progress
 
         def applied(collection: str) -> int:
             table = Table(self._config.table_path(collection), storage_options=self._storage)
@@ -190,6 +259,31 @@ class StandingTable:
             tables=start.tables,
         )
         return start
+
+    def reset(self, place: Progress, bounds: Bounds) -> Progress:
+        """Have the next run begin at `place`; the place before. As `decide_reset` says and raises.
+
+        No driver may run meanwhile: of two commits to the row Delta refuses one.
+        """
+        self._table.reload()
+        standing = self.read()
+
+        def applied(collection: str) -> int:
+            table = Table(self._config.table_path(collection), storage_options=self._storage)
+            return table.applied(self._pipeline, log_id=bounds.log_id)
+
+        after = decide_reset(
+            self._config,
+            self._pipeline,
+            standing=standing,
+            place=place,
+            bounds=bounds,
+            applied=applied,
+        )
+        assert standing is not None
+        self._saved, self._unsaved = standing, after
+        self.save(batch_id=0)
+        return standing.progress
 
     @property
     def tables(self) -> dict[str, int]:

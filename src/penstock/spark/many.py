@@ -1,0 +1,122 @@
+"""Many pipelines in one driver: one Spark session, a query and a fair pool for each.
+
+Each is restarted and waited for by itself. One that stops for good stops no other: it is named with
+its error when it does, and again at the end.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.errors import PenstockError
+from penstock.spark.config import PipelineConfig
+from penstock.spark.run import PipelineProgress, own_error, run_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+POOL: Final = "spark.scheduler.pool"
+_LOOK_SECONDS: Final = 0.2
+
+
+def run_pipelines(
+    pipelines: Mapping[str, PipelineConfig],
+    endpoint: str,
+    *,
+    spark: "SparkSession",
+    stop: threading.Event,
+    once: bool = False,
+    on_progress: Callable[[PipelineProgress], None] | None = None,
+    on_end: Callable[[str, PenstockError | None], None] | None = None,
+    credentials: Credentials = NOBODY,
+) -> dict[str, PenstockError]:
+    """Run all of `pipelines` until each has ended; the errors of those that failed, by name.
+
+    `stop` has all of them finish their batches, and end. `on_progress` is called as by
+    `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
+
+    Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up.
+    """
+    runs = [
+        _Run(
+            name,
+            config,
+            endpoint,
+            spark=spark,
+            once=once,
+            on_progress=on_progress,
+            on_end=on_end,
+            credentials=credentials,
+        )
+        for name, config in pipelines.items()
+    ]
+    for one in runs:
+        one.start()
+    told = False
+    while any(one.is_alive() for one in runs):
+        if stop.wait(_LOOK_SECONDS) and not told:
+            told = True
+            for one in runs:
+                one.stopping.set()
+        if told:
+            for one in runs:
+                one.join()
+    return {one.pipeline: one.error for one in runs if one.error is not None}
+
+
+class _Run(threading.Thread):
+    """One pipeline. Its own event: the service may stop it, and not the others."""
+
+    def __init__(
+        self,
+        name: str,
+        config: PipelineConfig,
+        endpoint: str,
+        *,
+        spark: "SparkSession",
+        once: bool,
+        on_progress: Callable[[PipelineProgress], None] | None,
+        on_end: Callable[[str, PenstockError | None], None] | None,
+        credentials: Credentials,
+    ) -> None:
+        super().__init__(name=f"penstock-pipeline-{name}")
+        self.pipeline = name
+        self.stopping = threading.Event()
+        self.error: PenstockError | None = None
+        self._config = config
+        self._endpoint = endpoint
+        self._spark = spark
+        self._once = once
+        self._on_progress = on_progress
+        self._on_end = on_end
+        self._credentials = credentials
+
+    def run(self) -> None:
+        try:
+            # Of this thread; the query's own and those of its batches inherit it.
+            self._spark.sparkContext.setLocalProperty(POOL, self.pipeline)
+            run_pipeline(
+                self.pipeline,
+                self._config,
+                self._endpoint,
+                spark=self._spark,
+                once=self._once,
+                on_progress=self._on_progress,
+                stop=self.stopping,
+                credentials=self._credentials,
+            )
+        except Exception as error:  # whatever it is, it is this pipeline's alone
+            self.error = own_error(error, pipeline=self.pipeline)
+            log.error(  # noqa: TRY400 - a text of Spark's may quote a document
+                "pipeline failed",
+                pipeline=self.pipeline,
+                code=self.error.code,
+                error=type(error).__name__,
+            )
+        if self._on_end is not None:
+            self._on_end(self.pipeline, self.error)

@@ -1,0 +1,191 @@
+"""Pipelines as their users see them: the service knows how each is, whatever dies."""
+
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from penstock.cli.config import load
+from penstock.cli.spark_settings import spark_settings, with_conf
+from penstock.client.flight import LogClient
+from penstock.client.pipelines import PipelineTold
+from penstock.errors import ConfigError
+from tests.cli.service import COMMAND, SHOP, Done, Service, configure, penstock
+
+PIPELINES = """
+[pipelines.orders]
+source = "shop"
+path = "lake/orders"
+trigger = 0.2
+[pipelines.copy]
+source = "shop"
+path = "lake/copy"
+trigger = 0.2
+"""
+
+
+def lines(done: Done) -> dict[str, dict[str, Any]]:
+    found = [json.loads(line) for line in done.out.splitlines()]
+    return {one["pipeline"]: one for one in found}
+
+
+@pytest.mark.slow
+def test_a_pipeline_is_listed_stopped_and_forgotten_and_outlives_the_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(tmp_path, SHOP.format(rate=300) + PIPELINES)
+    with Service(config) as service, LogClient(service.ready["flight"]) as client:
+
+        def ask(*words: str) -> Done:
+            at = ("--config", str(config), "--json", "--endpoint", service.ready["flight"])
+            return penstock(capsys, "pipeline", *words, *at)
+
+        assert {name: one["state"] for name, one in lines(ask("list")).items()} == {
+            "copy": "never run",
+            "orders": "never run",
+        }
+        assert ask("lag", "orders").code == 1
+        told = PipelineTold(
+            pipeline="orders",
+            run="1",
+            source="shop",
+            to="table",
+            place=client.marker(log_id=client.bounds().log_id, sequence=1),
+            batches=1,
+            rejected=3,
+        )
+        client.tell(told)
+        found = lines(ask("list"))["orders"]
+        assert (found["state"], found["sequence"], found["configured"]) == ("running", 1, True)
+        assert found["lagEntries"] > 0
+        assert found["heldUntilMs"] > found["toldAtMs"]
+        assert ask("lag", "orders").code == 0
+        assert ask("lag", "order").code == 2
+        plan = json.loads(ask("plan", "orders").out)
+        assert (plan["sequence"], plan["entries"] > 0) == (0, True)
+        assert not (tmp_path / "lake").exists()
+        done = ask("reset", "orders", "--to", "beginning", "--yes")
+        assert done.code == 7
+        assert "it is running" in done.err
+        with urllib.request.urlopen(f"http://{service.ready['http']}/metrics") as page:
+            assert 'penstock_query_rejected{pipeline="orders"} 3.0' in page.read().decode()
+        with urllib.request.urlopen(f"http://{service.ready['http']}/health") as page:
+            assert [one["pipeline"] for one in json.load(page)["pipelines"]] == ["orders"]
+
+        assert json.loads(ask("stop", "orders", "--wait", "0").out)["state"] == "stopping"
+        service.kill("serve", service.ready["pids"]["serve"])
+        assert client.tell(told).stop
+        assert lines(ask("list"))["orders"]["stopping"]
+        assert ask("forget", "orders").code == 2  # it says that it runs
+    with Service(config) as service, LogClient(service.ready["flight"]) as client:
+        assert client.tell(told).stop
+        client.tell(structs.replace(told, state="stopped"))
+        assert lines(ask("list"))["orders"]["state"] == "stopped"
+        said = json.loads(penstock(capsys, "status", "--config", str(config), "--json").out)
+        assert [(one["name"], one["sequence"]) for one in said["pipelines"]] == [("orders", 1)]
+        assert ask("forget", "orders").code == 0
+        assert lines(ask("list"))["orders"]["state"] == "never run"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_driver_that_was_killed_finds_all_that_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Retention would have passed it long ago; the service is killed meanwhile, too. A pipeline
+    that is new by then cannot begin, and stops neither of the others."""
+    text = SHOP.format(rate=300) + PIPELINES
+    config = configure(tmp_path, text)
+    with Service(config) as service:
+        at = ("--config", str(config), "--json", "--endpoint", service.ready["flight"])
+
+        def listed() -> dict[str, dict[str, Any]]:
+            return lines(penstock(capsys, "pipeline", "list", *at))
+
+        with subprocess.Popen(
+            [*COMMAND, "pipeline", "run", *at], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as driver:
+            assert driver.stdout is not None
+            driver.stdout.readline()
+            # It tells the service on a thread of its own, a little later.
+            while not all(one["sequence"] for one in listed().values()):
+                assert driver.poll() is None
+            driver.kill()
+        places = {name: one["sequence"] for name, one in listed().items()}
+        service.kill("serve", service.ready["pids"]["serve"])
+        text = text.replace("[log]", "[log]\nretention_events = 50")
+        config.write_text(text + '[pipelines.new]\nsource = "shop"\npath = "lake/new"\n')
+        service.process.send_signal(signal.SIGHUP)
+        with LogClient(service.ready["flight"]) as client:
+            while client.bounds().head < max(places.values()) + 1000:
+                pass
+            while not client.bounds().trimmed:
+                pass
+            assert client.bounds().trimmed <= min(places.values())
+        driver_done = subprocess.run(
+            [*COMMAND, "pipeline", "run", "--once", *at],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert driver_done.returncode == 7, driver_done.stderr
+        assert "[new] pipeline.history_trimmed" in driver_done.stderr
+        found = listed()
+        assert {name: one["state"] for name, one in found.items()} == {
+            "copy": "ended",
+            "new": "never run",
+            "orders": "ended",
+        }
+        for name, place in places.items():
+            assert found[name]["sequence"] >= place + 1000
+            assert found[name]["rejected"] == 0
+
+
+def test_what_a_user_tells_spark_wins(tmp_path: Path) -> None:
+    from penstock.spark.session import LOCAL_SETTINGS, SETTINGS, chosen_settings, users_own
+
+    text = (
+        SHOP.format(rate=1)
+        + '[spark]\n"spark.driver.memory" = "4g"\nsql.shuffle.partitions = 7\nui.enabled = true\n'
+    )
+    written = load(configure(tmp_path, text)).spark
+    assert written == {
+        "spark.driver.memory": "4g",
+        "spark.sql.shuffle.partitions": "7",
+        "spark.ui.enabled": "true",
+    }
+    assert with_conf(written, ["spark.driver.memory=8g"])["spark.driver.memory"] == "8g"
+    (tmp_path / "spark-defaults.conf").write_text(
+        "# own\nspark.driver.memory  3g\nspark.log.level=INFO\nspark.master spark://host:7077\n"
+    )
+    own = users_own({"SPARK_CONF_DIR": str(tmp_path)})
+    assert own["spark.log.level"] == "INFO"
+    chosen = chosen_settings(None, written, own)
+    assert chosen["spark.driver.memory"] == "4g"
+    assert chosen["spark.master"] == "spark://host:7077"
+    assert "spark.log.level" not in chosen  # Spark reads it by itself
+    assert "spark.driver.host" not in chosen  # others must reach it
+    assert SETTINGS.items() <= chosen.items()
+    assert LOCAL_SETTINGS.items() <= chosen_settings(None, {}, {}).items()
+    assert chosen_settings("local[2]", {}, own)["spark.master"] == "local[2]"
+    assert users_own({}) == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: spark_settings({"a": [1]}, where="spark"),
+        lambda: spark_settings({"a": 1, "spark.a": 2}, where="spark"),
+        lambda: with_conf({}, ["spark.a"]),
+        lambda: with_conf({}, ["a=b"]),
+    ],
+)
+def test_what_spark_could_not_read_is_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError):
+        wrong()
