@@ -72,6 +72,7 @@ def test_only_what_may_pass_by_itself_is_transient() -> None:
         "audit.unavailable",
         "checkpoint.unavailable",
         "log.full",
+        "pipeline.workers",
         "service.busy",
         "service.limited",
         "service.unavailable",
