@@ -81,6 +81,7 @@ def run(
             on_progress=tell,
             stop=stop,
             credentials=Credentials.from_environment(),
+            archive=settings.archive.path or "",
         )
 
 

@@ -25,8 +25,9 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
 from penstock import errors
+from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
-from penstock.client.flight import LogClient, from_wire
+from penstock.client.flight import from_wire
 from penstock.errors import PartialViewError, PenstockError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
@@ -84,6 +85,7 @@ def run_pipeline(
     on_progress: Callable[[PipelineProgress], None] | None = None,
     stop: threading.Event | None = None,
     credentials: Credentials = NOBODY,
+    archive: str = "",
 ) -> None:
     """Apply the log's changes to the pipeline's target until `stop` is set, or SIGTERM or SIGINT.
 
@@ -93,7 +95,8 @@ def run_pipeline(
     and no more, and one that is slow delays nothing; it misses what comes while a thousand wait,
     and what is left a few seconds after the end. A session that is not given is made, and stopped
     at the end. A batch that is being written is finished first. `credentials` go to the service,
-    and must show everything of the source: PartialViewError else.
+    and must show everything of the source: PartialViewError else. `archive` is where the service's
+    [archive] is: a new pipeline begins with the first entry of that.
 
     Raises PenstockError: what cannot heal by itself, and with `once` a service that stays away.
     HistoryTrimmedError and PipelineChangedError, before anything is written, where going on would
@@ -103,8 +106,10 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        target = _target_of(name, config, endpoint, stopping, credentials)
-        runner = _Runner(name, config, endpoint, session, stopping, teller, target, credentials)
+        target = _target_of(name, config, endpoint, stopping, credentials, archive)
+        runner = _Runner(
+            name, config, endpoint, session, stopping, teller, target, credentials, archive
+        )
         try:
             runner.run(once=once or config.trigger == "availableNow")
         finally:
@@ -120,6 +125,7 @@ def _target_of(
     endpoint: str,
     stopping: threading.Event,
     credentials: Credentials,
+    archive: str,
 ) -> Target:
     if config.to == "table":
         from penstock.spark.tables import TableTarget
@@ -127,7 +133,9 @@ def _target_of(
         return TableTarget(name, config)
     from penstock.spark.audit import AuditTarget
 
-    return AuditTarget(name, config, endpoint, stopping=stopping, credentials=credentials)
+    return AuditTarget(
+        name, config, endpoint, stopping=stopping, credentials=credentials, archive=archive
+    )
 
 
 class _Runner:
@@ -143,8 +151,10 @@ class _Runner:
         teller: "_Teller",
         target: Target,
         credentials: Credentials,
+        archive: str,
     ) -> None:
         self._credentials = credentials
+        self._archive = archive
         self._name = name
         self._config = config
         self._endpoint = endpoint
@@ -180,7 +190,9 @@ class _Runner:
 
     def _query(self, *, once: bool) -> None:
         """One run of the query. Returns when it is done or told to stop."""
-        with LogClient(self._endpoint, credentials=self._credentials) as client:
+        with log_client(
+            self._endpoint, archive=self._archive, credentials=self._credentials
+        ) as client:
             bounds = client.bounds()
             source = self._config.source
             if self._credentials.are_shown and not client.seen().shows_all_of(source):
@@ -222,6 +234,8 @@ class _Runner:
             "failOnDataLoss": "true" if config.on_gap == "halt" else "false",
             "pipeline": self._name,
         }
+        if self._archive:
+            options["archive"] = self._archive
         if self._credentials.token:
             options["token"] = self._credentials.token
         if self._credentials.ca:
