@@ -99,6 +99,21 @@ LOG_HEAD_SEQUENCE = Gauge(
 LOG_TRIMMED_SEQUENCE = Gauge(
     "penstock_log_trimmed_sequence", "Sequence of the last trimmed entry.", registry=REGISTRY
 )
+ARCHIVE_SEQUENCE = Gauge(
+    "penstock_archive_sequence", "The last entry in the archive.", registry=REGISTRY
+)
+ARCHIVE_BYTES = Gauge("penstock_archive_bytes", "Bytes of the archive.", registry=REGISTRY)
+ARCHIVE_LOST_ENTRIES = Gauge(
+    "penstock_archive_lost_entries",
+    "Entries that retention removed before they were archived.",
+    registry=REGISTRY,
+)
+ARCHIVE_ERRORS = Counter(
+    "penstock_archive_errors_total",
+    "Times that archiving failed; it is tried again.",
+    ["code"],
+    registry=REGISTRY,
+)
 LOG_BYTES = Gauge("penstock_log_bytes", "Bytes of the log's live pages.", registry=REGISTRY)
 EVENTS_PUBLISHED = Counter(
     "penstock_events_published_total",

@@ -124,3 +124,13 @@ def test_two_holds_each_keep_what_they_need_up_to_their_own_size() -> None:
     poor, rich = hold(2, bytes_max=0), hold(4, bytes_max=10)
     assert (trimmed(), trimmed(poor), trimmed(rich)) == (6, 6, 5)
     assert trimmed(poor, rich) == trimmed(rich, poor) == 5
+
+
+async def test_nothing_goes_before_all_who_hold_something_have_said_so(tmp_path: Path) -> None:
+    """A log is open before its archive is: retention by then would leave a hole in it."""
+    config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=0)
+    async with LmdbLog(config, trims=False) as log:
+        assert await appended(log, 30) == 0
+        log.held_by(lambda: hold(20))
+        log.begin_trimming()
+        assert await appended(log, 2) == 20

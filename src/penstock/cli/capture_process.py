@@ -15,6 +15,7 @@ from penstock.capture.publish import Publisher
 from penstock.capture.supervise import Clock
 from penstock.cli import publishing, snapshot
 from penstock.cli.alerts import Sender
+from penstock.cli.archiving import Archiving, CapturedLog
 from penstock.cli.config import Settings
 from penstock.cli.control import Control
 from penstock.cli.letters import LetterRequests
@@ -39,7 +40,7 @@ from penstock.state.reconcile import Reconciler
 logger = structlog.get_logger(__name__)
 
 
-class CaptureLog(ChangeLog, Protocol):
+class CaptureLog(CapturedLog, ChangeLog, Protocol):
     """The log of a writing process: it also passes on what others ask of the writer."""
 
     def on_request(
@@ -49,6 +50,8 @@ class CaptureLog(ChangeLog, Protocol):
     def retain(self, config: LogConfig) -> None: ...
 
     def held_by(self, look: Callable[[], Hold | None]) -> None: ...
+
+    def begin_trimming(self) -> None: ...
 
     @property
     def age_retention_paused(self) -> bool: ...
@@ -133,6 +136,8 @@ class Capturing:
             paused=self._paused.read(),
             injector=self._reconciler,
         )
+        self._archiving = Archiving(log, settings.archive)
+        log.begin_trimming()
         self._sender = Sender(settings.alerts)
         self._observer = Observer(
             log,
@@ -141,6 +146,7 @@ class Capturing:
             self._clock,
             alert=self._sender.offer,
             memory=AlertMemory(settings.log.path),
+            archive=self._archiving.status,
         )
         self._sender.on_delivered = self._observer.delivered
         self._reloader = Reloader(settings, self._apply)
@@ -191,6 +197,7 @@ class Capturing:
             asyncio.create_task(self._observer.ask_sources()),
             asyncio.create_task(self._observer.read_gaps()),
             asyncio.create_task(self._sender.run()),
+            asyncio.create_task(self._archiving.run()),
             asyncio.create_task(self._reloader.on_hangup(hangup or asyncio.Event())),
         ]
         if self._publisher is not None:
@@ -208,6 +215,7 @@ class Capturing:
             for task in (stopping, *tasks):
                 task.cancel()
             await asyncio.gather(stopping, *tasks, return_exceptions=True)
+            await self._archiving.close()
             await asyncio.to_thread(self._holds.close)
             await asyncio.to_thread(self._shards.close)
             await asyncio.to_thread(self._pipelines.close)

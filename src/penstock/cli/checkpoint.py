@@ -171,7 +171,7 @@ async def _move(settings: "Settings", source: str, position: str | None) -> "Mov
     if not exists(path):
         raise LogError(f"there is no log at {path} yet, so nothing stands anywhere in it.")
     try:
-        log = LmdbLog(settings.log)
+        log = LmdbLog(settings.log, trims=False)
     except LogLockedError:
         answer = await asyncio.to_thread(
             request, path, "checkpoint_move", source=source, position=position

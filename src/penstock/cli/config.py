@@ -26,6 +26,7 @@ from typing import (
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
+from penstock.archive.config import ArchiveConfig
 from penstock.capture.config import CaptureConfig
 from penstock.checkpoints import CheckpointConfig
 from penstock.cli.alerts import AlertsConfig
@@ -49,6 +50,7 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 _SECTIONS = (
     "log",
+    "archive",
     "capture",
     "alerts",
     "logging",
@@ -99,6 +101,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     path: Path
     log: LogConfig
+    archive: ArchiveConfig
     capture: CaptureConfig
     alerts: AlertsConfig
     logging: LoggingConfig
@@ -215,6 +218,7 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
     return Settings(
         path=path,
         log=log.model_copy(update={"path": folder / log.path}),
+        archive=_archive(path, written),
         capture=capture,
         alerts=_checked(AlertsConfig, written.get("alerts", {}), path, "alerts"),
         logging=_checked(LoggingConfig, written.get("logging", {}), path, "logging"),
@@ -227,6 +231,14 @@ def _settings(path: Path, written: dict[str, Any]) -> Settings:
         pipelines=_pipelines(path, written, sources),
         spark=spark_settings(written.get("spark", {}), where=f"{path}: spark"),
     )
+
+
+def _archive(path: Path, written: dict[str, Any]) -> ArchiveConfig:
+    """[archive], its folder relative to the file's; a URL stays as it is."""
+    archive = _checked(ArchiveConfig, written.get("archive", {}), path, "archive")
+    if archive.path is None or "://" in archive.path:
+        return archive
+    return archive.model_copy(update={"path": str(path.resolve().parent / archive.path)})
 
 
 def _require_guarded(path: Path, serve: ServeConfig, access: AccessConfig) -> None:

@@ -1,4 +1,4 @@
-"""`penstock log check | backup | compact`: looking after the log."""
+"""`penstock log check | backup | compact | restore`: looking after the log."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -7,7 +7,7 @@ import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
-from penstock.errors import LogError
+from penstock.errors import ConfigError, LogError
 
 if TYPE_CHECKING:
     from penstock.log.maintenance import CheckReport
@@ -89,6 +89,47 @@ def compact(
             markup=False,
             soft_wrap=True,
         )
+
+
+@app.command("restore")
+def restore(
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    path: PathOption = None,
+    archive: Annotated[
+        str | None,
+        typer.Option("--archive", help="The archive, instead of the configured one."),
+    ] = None,
+) -> None:
+    """Make a log of its archive, where there is none; every entry is proved on the way.
+
+    Once it is written to, it is a log of its own: markers beyond the archive are refused.
+    """
+    from penstock.archive.reading import Archive
+    from penstock.cli.config import load
+    from penstock.log.restoring import restore
+
+    place = archive or load(config).archive.path
+    if place is None:
+        raise ConfigError(
+            f"{config} has no [archive] path. Nothing was made. Write it, or say --archive."
+        )
+    folder = _path(config, path)
+    made = restore(Archive.open(place), folder)
+    if as_json:
+        facts = {"path": str(folder), "archive": place, **to_builtins(made)}
+        output.emit({**facts, "log_id": f"{made.log_id:016x}"})
+        return
+    console = output.stdout()
+    console.print(
+        f"{folder}: {made.head - made.trimmed:,} entries ({made.trimmed + 1:,} to {made.head:,}) "
+        f"of {made.commits:,} commits, all as they were archived",
+        markup=False,
+        soft_wrap=True,
+        style="green",
+    )
+    for sentence in made.warnings:
+        console.print(sentence, markup=False, soft_wrap=True, style="yellow")
 
 
 def _print(folder: Path, report: "CheckReport") -> None:

@@ -41,14 +41,17 @@ class Observer:
         *,
         alert: Callable[[Alert], bool],
         memory: AlertMemory,
+        archive: Callable[[], dict[str, Any] | None] = lambda: None,
     ) -> None:
         """`alert` takes what somebody must be told, or returns False to be offered it again; what
-        became of it is said to `delivered`. `memory` keeps over restarts what was told."""
+        became of it is said to `delivered`. `memory` keeps over restarts what was told. `archive`
+        says how the archive is; None without one."""
         self.config = config
         self._log = log
         self._supervisor = supervisor
         self._clock = clock
         self._alert = alert
+        self._archive = archive
         self._events: deque[tuple[float, dict[str, int]]] = deque(maxlen=RATE_SECONDS + 1)
         self._silence = Silence()
         self._silent: frozenset[str] = frozenset()
@@ -126,6 +129,7 @@ class Observer:
         return {
             "pid": os.getpid(),
             "ageRetentionPaused": self._log.age_retention_paused,
+            "archive": self._archive(),
             "sources": [self._source(status) for status in self._supervisor.status()],
         }
 

@@ -111,6 +111,7 @@ def run(
                     on_progress=tell,
                     on_end=ended,
                     credentials=credentials,
+                    archive=settings.archive.path or "",
                 )
             finally:
                 spark.stop()

@@ -90,12 +90,13 @@ def chosen(settings: "Settings", names: Sequence[str]) -> "dict[str, PipelineCon
 
 
 def connected(settings: "Settings", endpoint: str | None) -> "LogClient":
-    """A client of the service that shows the token of the environment."""
+    """A client of the service, and of its archive, that shows the token of the environment."""
+    from penstock.archive.opening import log_client
     from penstock.client.credentials import Credentials
-    from penstock.client.flight import LogClient
 
-    return LogClient(
+    return log_client(
         endpoint or settings.serve.flight,
+        archive=settings.archive.path or "",
         patience_seconds=_PATIENCE_SECONDS,
         credentials=Credentials.from_environment(),
     )

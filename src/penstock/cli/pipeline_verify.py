@@ -81,6 +81,7 @@ def command(
             listed_max=listed,
             repair=repair,
             credentials=Credentials.from_environment(),
+            archive=settings.archive.path or "",
         )
     finally:
         spark.stop()

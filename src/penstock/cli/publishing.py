@@ -63,17 +63,18 @@ async def opened_log(settings: Settings, *, clock: Clock) -> AsyncGenerator[Open
     async with AsyncExitStack() as stack:
         store = store_of(settings)
         if store is None:
-            yield Opened(await stack.enter_async_context(LmdbLog(settings.log)), None)
+            yield Opened(await stack.enter_async_context(LmdbLog(settings.log, trims=False)), None)
             return
         stack.push_async_callback(store.close)
         writer = secrets.token_hex(8)
         known = await _bounds(settings)
         if known is None:
             base = await _claimed(settings, store, writer)
-            log = LmdbLog(settings.log, above=base)
+            log = LmdbLog(settings.log, above=base, trims=False)
             _tell(base)
         else:
-            log = LmdbLog(settings.log, restored=await _outdated(settings, store, known))
+            older = await _outdated(settings, store, known)
+            log = LmdbLog(settings.log, restored=older, trims=False)
         await stack.enter_async_context(log)
         yield Opened(log, _publisher(settings, log, store, writer=writer, clock=clock))
 
@@ -119,7 +120,7 @@ async def _bounds(settings: Settings) -> Bounds | None:
         reader = LmdbLogReader(settings.log.path)
     except OutdatedFormatError:
         # It is upgraded by being opened for writing, and can be read only then.
-        async with LmdbLog(settings.log):
+        async with LmdbLog(settings.log, trims=False):
             reader = LmdbLogReader(settings.log.path)
     except LogError as error:
         # Others say that there is one, but that it cannot be read.

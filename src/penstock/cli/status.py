@@ -126,6 +126,8 @@ class Report(Struct, frozen=True, kw_only=True, rename="camel"):
     serve: bool
     age_retention_paused: bool
     """The clocks have parted, so nothing is removed for its age until they agree again."""
+    archive: dict[str, Any] | None
+    """How far the archive is; None when capture does not answer or archives nothing."""
     publishing: dict[str, Any] | None
     """How the published copy is kept up; None when capture does not answer or publishes nothing."""
     log: LogReport | None
@@ -205,6 +207,7 @@ def look(settings: "Settings") -> Report:
         capture=answer is not None,
         serve=serving,
         age_retention_paused=bool((answer or {}).get("ageRetentionPaused")),
+        archive=(answer or {}).get("archive"),
         publishing=ask_publishing(settings) if answer is not None else None,
         log=log,
         state=_state(rows, status if serving else None, head=head),
@@ -372,6 +375,25 @@ def _sources(
 # --- for people -------------------------------------------------------------------------------
 
 
+def _print_archive(console: "Console", archive: dict[str, Any]) -> None:
+    if archive["until"] is not None:
+        console.print(
+            f"archive: entries {archive['begin'] + 1:,} to {archive['until']:,} in "
+            f"{archive['ranges']:,} files, {output.size(archive['bytes'])} in {archive['path']}",
+            markup=False,
+            soft_wrap=True,
+        )
+    if archive["lost"]:
+        console.print(
+            f"archive: {archive['lost']:,} entries were removed by retention before they were "
+            f"archived; readers take what follows them",
+            style="bold red",
+            soft_wrap=True,
+        )
+    if archive["message"]:
+        console.print(archive["message"], style="yellow", markup=False, soft_wrap=True)
+
+
 def _print(report: Report) -> None:
     console, now_ms = output.stdout(), time.time_ns() // 1_000_000
     for name, up in (("capture", report.capture), ("serve", report.serve)):
@@ -396,6 +418,8 @@ def _print(report: Report) -> None:
             markup=False,
             soft_wrap=True,
         )
+    if report.archive is not None:
+        _print_archive(console, report.archive)
     if report.state is not None:
         _print_state(console, report.state)
     if report.sources:

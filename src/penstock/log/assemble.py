@@ -49,7 +49,7 @@ class Packed(NamedTuple):
     data: bytes
 
 
-def _block_ends(events: Encoded) -> list[int]:
+def block_ends(events: Encoded) -> list[int]:
     """Where each block of `events` ends that is full: at the entry that makes it BLOCK_BYTES."""
     ends = events.ends + np.arange(1, len(events) + 1) * events.index.itemsize
     stops: list[int] = []
@@ -77,7 +77,7 @@ def pack_commits(
     summaries, places = summaries_of(events, rows), places_of(rows)
     packed: list[Packed] = []
     start = 0
-    for stop in (*_block_ends(events), len(events)):
+    for stop in (*block_ends(events), len(events)):
         if stop == start:
             continue
         first, last = int(places["commit"][start]), int(places["commit"][stop - 1])
@@ -138,7 +138,7 @@ def stage(staging: Staging, part: EncodedCommits) -> tuple[list[Packed], Staging
     events = joined([staging.held, part.events])
     packed: list[Packed] = []
     start, rows = 0, staging.rows
-    for stop in _block_ends(events):
+    for stop in block_ends(events):
         if stop == len(events):
             break
         packed.append(_staged_block(events.cut(start, stop), rows=rows, ends=False))

@@ -105,7 +105,8 @@ class LmdbLog(_AsyncReads):
 
     Opens, or creates, at once; blocks for a moment. `append` belongs to one event loop. `above`
     says where a log that does not exist yet begins; one that does is opened as it is. `restored`
-    says that it is an older copy of itself, so that it draws a new id, as a backup does.
+    says that it is an older copy of itself, so that it draws a new id, as a backup does. With
+    `trims` False retention waits for `begin_trimming`: who holds something says so before that.
     Raises LogLockedError when another process writes it, LogFormatError for one of a newer
     Penstock, ConfigError on a network file system, LogFullError when it cannot be created.
     """
@@ -117,6 +118,7 @@ class LmdbLog(_AsyncReads):
         clock: Clock | None = None,
         above: Above | None = None,
         restored: bool = False,
+        trims: bool = True,
     ) -> None:
         self.config = config
         self._clock = clock or SystemClock()
@@ -132,7 +134,9 @@ class LmdbLog(_AsyncReads):
             super().__init__(env, cache_bytes=config.cache_bytes)
             self._wake = WakeServer(self.path)
             undo.pop_all()
-        self._writer = Writer(env, config, self._clock, draft=draft, on_commit=self._committed)
+        self._writer = Writer(
+            env, config, self._clock, draft=draft, on_commit=self._committed, trims=trims
+        )
         self._intake = Intake(self._submit, stages=self._writer.stages, drop=self._drop_staging)
         self._closed = False
 
@@ -182,6 +186,10 @@ class LmdbLog(_AsyncReads):
         Asked on the writer's thread, before anything is trimmed: it must be quick, and not raise.
         """
         self._writer.held_by(look)
+
+    def begin_trimming(self) -> None:
+        """All that is held is known: retention may choose from now on."""
+        self._writer.begin_trimming()
 
     def on_request(self, handler: Handler) -> None:
         """Answer the requests of `wake.ask` with `handler`, in the running loop."""

@@ -53,6 +53,8 @@ class Trimmer:
         """The limits; they may be replaced at any time, and hold from the next step on."""
         self._clock = clock
         self._trust = trust
+        self.begun = True
+        """Whether retention may choose; False until all who hold something have said so."""
         self.looks: list[Callable[[], Hold | None]] = []
         """What others need of the log now; asked before anything goes, so they must be quick."""
         self._age_checked = float("-inf")
@@ -92,6 +94,8 @@ class Trimmer:
         """Up to where retention wants to trim now."""
         held = self._held(txn, draft)
         self.bytes = held.bytes
+        if not self.begun:
+            return None
         if draft.dropped:
             # Their pages are counted until they are removed, and must not push out the log's.
             held = held._replace(bytes=0)

@@ -67,6 +67,7 @@ class Writer:
         *,
         draft: Draft,
         on_commit: Callable[[], None],
+        trims: bool = True,
     ) -> None:
         self._env = env
         self._config = config
@@ -74,6 +75,7 @@ class Writer:
         kept = within_disk(config, space(env.path).total)
         trust = Trust(clock, newest_ms=newest_ms(env, draft.sources.values()))
         self._trimmer = Trimmer(env, kept, clock, trust)
+        self._trimmer.begun = trims
         self._truth = draft
         self._openings = env.openings
         self._on_commit = on_commit
@@ -111,6 +113,10 @@ class Writer:
     def held_by(self, look: Callable[[], Hold | None]) -> None:
         """Ask `look`, too, on this thread, what retention must leave alone."""
         self._trimmer.looks.append(look)
+
+    def begin_trimming(self) -> None:
+        """Let retention choose from now on."""
+        self._trimmer.begun = True
 
     def stages(self, key: str) -> bool:
         """Whether a commit is being staged under `key`."""

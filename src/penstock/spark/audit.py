@@ -20,6 +20,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
+from penstock.archive.opening import log_client
 from penstock.audit.entries import entry_of
 from penstock.audit.outages import Patience, StoppedError
 from penstock.audit.packing import Entry, Packer, Place, Step, Tally
@@ -27,7 +28,6 @@ from penstock.audit.records import COLUMNS
 from penstock.audit.trail import Trail
 from penstock.audit.writing import Writer
 from penstock.client.credentials import NOBODY, Credentials
-from penstock.client.flight import LogClient
 from penstock.errors import ChangesLostError, HistoryTrimmedError, StreamChangedError
 from penstock.event import Kind
 from penstock.ports import Bounds
@@ -82,11 +82,18 @@ class AuditTarget:
         *,
         stopping: threading.Event,
         credentials: Credentials = NOBODY,
+        archive: str = "",
     ) -> None:
-        """`endpoint` is the service's Flight address, where it is asked what each commit has."""
+        """`endpoint` is the service's Flight address, where it is asked what each commit has;
+        `archive` that of its archive, for those that the log no longer holds."""
         self._pipeline = pipeline
         self._config = config
-        self._log = LogClient(endpoint, patience_seconds=_PATIENCE_SECONDS, credentials=credentials)
+        self._log = log_client(
+            endpoint,
+            archive=archive,
+            patience_seconds=_PATIENCE_SECONDS,
+            credentials=credentials,
+        )
         self._after: Progress | None = None
         """Where the next batch begins."""
         self._trail = Trail(config.source, config)

@@ -5,7 +5,8 @@
 The driver plans: a batch is (start, end], both ends of commits (invariant 3), and is split at block
 boundaries. Workers fetch Arrow batches over Flight and hand them to Spark as they are. The same
 offsets give the same rows for as long as the log holds them; after that the query stops with
-TRIMMED, unless `failOnDataLoss` is false. A log that was replaced or restored stops it always.
+TRIMMED, unless `archive` says where the rest is, or `failOnDataLoss` is false. A log that was
+replaced or restored stops it always.
 
 Spark gives Python sources neither the columns that a query uses nor its filters. Whoever wants few
 columns names them with `.schema("sequence BIGINT, ...")`; filters are options.
@@ -33,6 +34,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.archive.opening import log_client
 from penstock.client.flight import LogClient, PipelineReport, Plan, ReadRequest
 from penstock.errors import ConfigError, PenstockError, TrimmedError
 from penstock.progress import Progress
@@ -102,7 +104,9 @@ class _Planner:
     def client(self) -> LogClient:
         if self._client is None:
             shown = self.options.credentials
-            self._client = LogClient(self.options.endpoint, credentials=shown)
+            self._client = log_client(
+                self.options.endpoint, archive=self.options.archive, credentials=shown
+            )
         return self._client
 
     def close(self) -> None:
@@ -171,7 +175,9 @@ class _RangeReader:
     def _batches(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         options, columns = self._options, self._format.columns
         covered, until, log_id = partition.after, partition.until, partition.log_id
-        with LogClient(options.endpoint, credentials=options.credentials) as client:
+        with log_client(
+            options.endpoint, archive=options.archive, credentials=options.credentials
+        ) as client:
             while covered < until:
                 request = ReadRequest(
                     log_id=log_id,

@@ -34,13 +34,14 @@ def run_pipelines(
     on_progress: Callable[[PipelineProgress], None] | None = None,
     on_end: Callable[[str, PenstockError | None], None] | None = None,
     credentials: Credentials = NOBODY,
+    archive: str = "",
 ) -> dict[str, PenstockError]:
     """Run all of `pipelines` until each has ended; the errors of those that failed, by name.
 
     `stop` has all of them finish their batches, and end. `on_progress` is called as by
     `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
 
-    Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up.
+    `archive` is where the service's [archive] is. Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up.
     """
     runs = [
         _Run(
@@ -52,6 +53,7 @@ def run_pipelines(
             on_progress=on_progress,
             on_end=on_end,
             credentials=credentials,
+            archive=archive,
         )
         for name, config in pipelines.items()
     ]
@@ -83,6 +85,7 @@ class _Run(threading.Thread):
         on_progress: Callable[[PipelineProgress], None] | None,
         on_end: Callable[[str, PenstockError | None], None] | None,
         credentials: Credentials,
+        archive: str,
     ) -> None:
         super().__init__(name=f"penstock-pipeline-{name}")
         self.pipeline = name
@@ -95,6 +98,7 @@ class _Run(threading.Thread):
         self._on_progress = on_progress
         self._on_end = on_end
         self._credentials = credentials
+        self._archive = archive
 
     def run(self) -> None:
         try:
@@ -109,6 +113,7 @@ class _Run(threading.Thread):
                 on_progress=self._on_progress,
                 stop=self.stopping,
                 credentials=self._credentials,
+                archive=self._archive,
             )
         except Exception as error:  # whatever it is, it is this pipeline's alone
             self.error = own_error(error, pipeline=self.pipeline)

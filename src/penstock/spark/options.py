@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -30,6 +31,7 @@ class Options(Struct, frozen=True, kw_only=True):
     document_schema: str = ""
     partitions: int = 0
     pipeline: str = ""
+    archive: str = ""
     credentials: Credentials = NOBODY
 
 
@@ -53,6 +55,8 @@ OPTION_NAMES: Final[Mapping[str, str]] = {
     "tlsCa": "certificates (PEM) that signed the service's: a file on the driver, or their text",
     "tlsCertificate": "our own (PEM), for mutual TLS: a file on the driver, or its text",
     "tlsSecretKey": "its key (PEM), likewise; Spark leaves it out of what it shows",
+    "archive": "where the service's [archive] is, a folder or a URL, for driver and workers: what "
+    "retention removed is read from there, as one with the log",
     "pipeline": "a name under which `penstock status` shows how far this query has come",
 }
 """Every option and what it means; the reference page is made from this."""
@@ -88,8 +92,14 @@ def parse_options(given: Mapping[str, str], *, starting_default: str) -> Options
         document_schema=values.get("documentSchema", ""),
         partitions=_positive(values, "partitions") or 0,
         pipeline=values.get("pipeline", ""),
+        archive=_archive(values.get("archive", "")),
         credentials=_credentials(values),
     )
+
+
+def _archive(path: str) -> str:
+    """Workers have other working directories than the driver."""
+    return path if "://" in path or not path else str(Path(path).resolve())
 
 
 def _credentials(values: Mapping[str, str]) -> Credentials:

@@ -25,8 +25,9 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
 from penstock import errors
+from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
-from penstock.client.flight import LogClient, from_wire
+from penstock.client.flight import from_wire
 from penstock.errors import (
     PartialViewError,
     PenstockError,
@@ -93,6 +94,7 @@ def run_pipeline(
     on_progress: Callable[[PipelineProgress], None] | None = None,
     stop: threading.Event | None = None,
     credentials: Credentials = NOBODY,
+    archive: str = "",
 ) -> None:
     """Apply the log's changes to the pipeline's target until `stop` is set, or SIGTERM or SIGINT.
 
@@ -102,7 +104,8 @@ def run_pipeline(
     and no more, and one that is slow delays nothing; it misses what comes while a thousand wait,
     and what is left a few seconds after the end. A session that is not given is made, and stopped
     at the end. A batch that is being written is finished first. `credentials` go to the service,
-    and must show everything of the source: PartialViewError else.
+    and must show everything of the source: PartialViewError else. `archive` is where the service's
+    [archive] is: a new pipeline begins with the first entry of that.
 
     The service is told how far the target has durably come, so that the log holds what follows; if
     it was asked to (`penstock pipeline stop`), it sets `stop`.
@@ -118,7 +121,7 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        target = _target_of(name, config, endpoint, stopping, credentials)
+        target = _target_of(name, config, endpoint, stopping, credentials, archive)
         service = ServiceTeller(
             name,
             source=config.source,
@@ -128,7 +131,7 @@ def run_pipeline(
             on_stop=stopping.set,
         )
         runner = _Runner(
-            name, config, endpoint, session, stopping, teller, target, credentials, service
+            name, config, endpoint, session, stopping, teller, target, credentials, service, archive
         )
         try:
             runner.run(once=once or config.trigger == "availableNow")
@@ -150,6 +153,7 @@ def _target_of(
     endpoint: str,
     stopping: threading.Event,
     credentials: Credentials,
+    archive: str,
 ) -> Target:
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         from penstock.spark.tables import TableTarget
@@ -157,7 +161,9 @@ def _target_of(
         return TableTarget(name, config)
     from penstock.spark.audit import AuditTarget
 
-    return AuditTarget(name, config, endpoint, stopping=stopping, credentials=credentials)
+    return AuditTarget(
+        name, config, endpoint, stopping=stopping, credentials=credentials, archive=archive
+    )
 
 
 class _Runner:
@@ -174,9 +180,11 @@ class _Runner:
         target: Target,
         credentials: Credentials,
         service: ServiceTeller,
+        archive: str,
     ) -> None:
         self._credentials = credentials
         self._service = service
+        self._archive = archive
         self._settled_at = time.monotonic()
         self._name = name
         self._config = config
@@ -214,7 +222,9 @@ class _Runner:
 
     def _query(self, *, once: bool) -> None:
         """One run of the query. Returns when it is done or told to stop."""
-        with LogClient(self._endpoint, credentials=self._credentials) as client:
+        with log_client(
+            self._endpoint, archive=self._archive, credentials=self._credentials
+        ) as client:
             bounds = client.bounds()
             source = self._config.source
             if self._credentials.are_shown and not client.seen().shows_all_of(source):
@@ -259,6 +269,8 @@ class _Runner:
             "pipeline": self._name,
             **credential_options(self._credentials),
         }
+        if self._archive:
+            options["archive"] = self._archive
         stream = self._spark.readStream.format("penstock").schema(columns).options(**options)
         writer = (
             stream.load()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient
 from penstock.errors import PartialViewError, PipelineError
@@ -63,11 +64,13 @@ def verify_tables(
     listed_max: int = 1000,
     repair: bool = False,
     credentials: Credentials = NOBODY,
+    archive: str = "",
 ) -> Verified:
     """Compare the tables of a pipeline with its log; with `repair`, make them equal.
 
     `scratch` is a path that workers can read, for the tables beside; without it a folder on this
-    machine, for a session on it. Repairing needs a pipeline that does not run.
+    machine, for a session on it. `archive` is where the service's [archive] is. Repairing needs a
+    pipeline that does not run.
 
     Raises PipelineError where the pipeline never ran, moves on too fast to be looked at, or moved
     while it was repaired, then nothing of that table was changed; HistoryTrimmedError where the
@@ -81,7 +84,7 @@ def verify_tables(
         )
         if scratch:
             anew = anew.model_copy(update={"path": f"{scratch.rstrip('/')}/{time.time_ns()}"})
-        _apply_anew(name, anew, endpoint, until, spark, credentials)
+        _apply_anew(name, anew, endpoint, until, spark, credentials, archive)
         found = tuple(
             _compared(spark, name, one, side, anew, ranges, listed_max, repair=repair)
             for one, side in sides.items()
@@ -141,15 +144,18 @@ def _apply_anew(
     until: Progress,
     spark: "SparkSession",
     credentials: Credentials,
+    archive: str,
 ) -> None:
     """Apply the log from its beginning up to `until`, batch by batch."""
     target = TableTarget(name, config)
-    with LogClient(endpoint, credentials=credentials) as client:
+    with log_client(endpoint, archive=archive, credentials=credentials) as client:
         if credentials.are_shown and not client.seen().shows_all_of(config.source):
             raise PartialViewError(source=config.source)
         after = target.start(client.bounds())
         for number, end in enumerate(_ends(client, after, until, config.max_events_per_batch)):
-            batch = _batch(spark, config, endpoint, after, end, target.columns, credentials)
+            batch = _batch(
+                spark, config, endpoint, after, end, target.columns, credentials, archive
+            )
             target.apply(batch, number, until=end)
             after = end
 
@@ -170,6 +176,7 @@ def _batch(
     until: Progress,
     columns: tuple[str, ...],
     credentials: Credentials,
+    archive: str,
 ) -> "DataFrame":
     from penstock.spark.rows import ENTRY_SCHEMA
 
@@ -179,6 +186,7 @@ def _batch(
         "collections": ",".join(config.names),
         "startingOffsets": str(after),
         "endingOffsets": str(until),
+        **({"archive": archive} if archive else {}),
         **credential_options(credentials),
     }
     schema = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[column] for column in columns])

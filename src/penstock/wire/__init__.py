@@ -11,6 +11,7 @@ log's key and the header say where a block stands, and `Block.messages` appends 
     block.py     a stored block, read: messages, places, narrowing
     verify.py    whether a stored block says what it must
     arrow.py     blocks -> Arrow columns
+    rebuild.py   Arrow columns -> what blocks are made of
     messages.py  complete messages: parse, batch, JSON
     shown.py     what a reader may not see, left out
 
@@ -45,7 +46,9 @@ from penstock.wire.messages import (
     to_json,
     unchanged_of,
 )
+from penstock.wire.rebuild import events_of_batch, places_of_batch, summaries_of_batch
 from penstock.wire.shown import HIDDEN_KEY, Mask, key_shown, plain_path, show, shown, without
+from penstock.wire.verify import verify_checks
 
 __all__ = [
     "ARROW_SCHEMA",
@@ -72,20 +75,24 @@ __all__ = [
     "encode_commit",
     "encode_event",
     "entry_of",
+    "events_of_batch",
     "heartbeat_message",
     "joined",
     "key_hash",
     "key_shown",
     "merged",
     "places_of",
+    "places_of_batch",
     "plain_numbers",
     "plain_path",
     "show",
     "shown",
     "split_batch",
     "summaries_of",
+    "summaries_of_batch",
     "to_arrow",
     "to_json",
     "unchanged_of",
+    "verify_checks",
     "without",
 ]

@@ -1,6 +1,6 @@
 """Whether a stored block says what it must: every byte checked, nothing trusted."""
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import numpy as np
 import xxhash
@@ -17,6 +17,8 @@ from penstock.wire.messages import event_of
 if TYPE_CHECKING:
     from penstock.wire.block import Block
 
+_OTHER_BYTES: Final = "its bytes are not those that its check was taken over"
+
 
 def verify(block: "Block") -> None:
     """Raise LogCorruptError unless the whole block, whatever its view, says what it must.
@@ -29,6 +31,14 @@ def verify(block: "Block") -> None:
     _verify_places(block)
     _verify_commits(block)
     _verify_index(block, [_event(block, i) for i in range(len(block.places))])
+
+
+def verify_checks(block: "Block") -> None:
+    """Raise LogCorruptError unless each entry in view has the bytes that its check was taken over;
+    the quick part of `verify`."""
+    for i in range(block.start, block.stop):
+        if xxhash.xxh3_64_intdigest(block.stored(i)) != block.check(i):
+            _refuse(block, i, _OTHER_BYTES)
 
 
 def _refuse(block: "Block", i: int, what: str) -> NoReturn:
@@ -80,7 +90,7 @@ def _verify_commits(block: "Block") -> None:
 def _event(block: "Block", i: int) -> AnyEvent:
     message = block.stored(i)
     if xxhash.xxh3_64_intdigest(message) != block.check(i):
-        _refuse(block, i, "its bytes are not those that its check was taken over")
+        _refuse(block, i, _OTHER_BYTES)
     try:
         return event_of(pb.Event.FromString(message))
     except (DecodeError, ValueError):

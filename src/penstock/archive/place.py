@@ -1,0 +1,203 @@
+"""The folder or bucket of an archive: pyarrow's file systems, with names that survive a power cut.
+
+A manifest appears by a rename onto a name that is new, which is one step wherever there are
+renames; an object store shows what was written whole or not at all.
+"""
+
+# The published types of pyarrow are partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import hashlib
+import io
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.archive.manifest import Manifest, pack, unpack
+from penstock.errors import ArchiveDamagedError, ArchiveUnavailableError, ConfigError
+from penstock.folders import make_folder, sync_folder
+
+_PREFIX: Final = "manifest-"
+_SUFFIX: Final = ".json"
+_UNFINISHED: Final = ".unfinished"
+_FOLDER: Final = "data"
+_LOOKS_MAX: Final = 5
+
+
+class Sink(io.RawIOBase):
+    """Bytes on their way to a file, counted and hashed."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data)
+        self._hash.update(view)
+        self._stream.write(view)
+        self.size += view.nbytes
+        return view.nbytes
+
+    def tell(self) -> int:
+        return self.size
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what was written, in hex."""
+        return self._hash.hexdigest()
+
+
+class Place:
+    """Where one archive is. Raises ArchiveUnavailableError where the file system refuses."""
+
+    def __init__(self, path: str) -> None:
+        """`path` is a folder or a URL. Raises ConfigError for a URL that nothing here reads."""
+        self.where = path if "://" in path else str(Path(path).resolve())
+        try:
+            self._fs, self._root = fs.FileSystem.from_uri(self.where)
+        except (OSError, pa.ArrowException, ValueError) as error:
+            raise ConfigError(
+                f"an archive cannot be at {self.where}: {error}. Nothing was started. Write a "
+                f"folder, or a URL as s3://bucket/folder."
+            ) from error
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on a disk of this machine."""
+        return isinstance(self._fs, fs.LocalFileSystem)
+
+    def full(self, name: str) -> str:
+        """The name of one of its files, for people."""
+        return f"{self.where.rstrip('/')}/{name}"
+
+    def make(self) -> None:
+        """Have the folders."""
+        with self._explained():
+            if self.is_local:
+                make_folder(Path(self._root) / _FOLDER)
+            else:
+                self._fs.create_dir(f"{self._root}/{_FOLDER}", recursive=True)
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def open(self, name: str, *, size: int) -> Any:
+        """A file to read at any place. Raises ArchiveDamagedError when it is missing, or not of
+        `size` bytes."""
+        with self._explained():
+            info = self._fs.get_file_info(self._path(name))
+            if info.type == fs.FileType.NotFound:
+                raise ArchiveDamagedError(self.full(name), "it is missing")
+            if info.size != size:
+                raise ArchiveDamagedError(
+                    self.full(name), f"it has {info.size} bytes, where {size} were written"
+                )
+            return self._fs.open_input_file(self._path(name))
+
+    @contextmanager
+    def writing(self, name: str) -> Generator[Sink]:
+        """A file that is on the disk at the end of the block; no manifest names it yet."""
+        with self._explained(), self._fs.open_output_stream(self._path(name)) as stream:
+            yield Sink(stream)
+        self._sync(name)
+
+    def remove_but(self, manifest: Manifest) -> list[str]:
+        """Remove the data files that `manifest` does not name, and what was never finished; returns
+        their names."""
+        named = {one.name for one in manifest.ranges}
+        found = [f"{_FOLDER}/{name}" for name in self._names(_FOLDER)]
+        left = [name for name in found if name not in named]
+        left += [name for name in self._names("") if name.endswith(_UNFINISHED)]
+        for name in left:
+            self._delete(name)
+        return left
+
+    # --- the manifest ---------------------------------------------------------------------------
+
+    def newest(self) -> tuple[int, Manifest] | None:
+        """The manifest, with its number; None where there is none."""
+        for _ in range(_LOOKS_MAX):
+            numbers = self._numbers()
+            if not numbers:
+                return None
+            name = _manifest_name(numbers[-1])
+            try:
+                with self._explained(), self._fs.open_input_stream(self._path(name)) as stream:
+                    data = stream.read()
+            except ArchiveUnavailableError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    continue  # a writer has made a newer one, and removed this
+                raise
+            return numbers[-1], unpack(data, self.full(name))
+        raise ArchiveDamagedError(self.where, "its manifest is not there when it is read")
+
+    def publish(self, manifest: Manifest, number: int) -> None:
+        """Make `manifest` the archive's: the one step that shows what was written. `number` is one
+        more than that of the last."""
+        name = _manifest_name(number)
+        unfinished = f"{name}{_UNFINISHED}"
+        with self._explained():
+            with self._fs.open_output_stream(self._path(unfinished)) as stream:
+                stream.write(pack(manifest))
+            self._sync(unfinished)
+            self._fs.move(self._path(unfinished), self._path(name))
+        self._sync_folder("")
+        for old in self._numbers():
+            if old < number:
+                self._delete(_manifest_name(old))
+
+    def _numbers(self) -> list[int]:
+        names = [
+            name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+            for name in self._names("")
+            if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
+        ]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    # --- the file system ------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _names(self, folder: str) -> list[str]:
+        with self._explained():
+            chosen = fs.FileSelector(self._path(folder), allow_not_found=True)
+            found = self._fs.get_file_info(chosen)
+        return [info.base_name for info in found if info.type == fs.FileType.File]
+
+    def _delete(self, name: str) -> None:
+        with self._explained():
+            self._fs.delete_file(self._path(name))
+
+    def _sync(self, name: str) -> None:
+        """Have a file, and its name, survive a power cut; a store elsewhere sees to it itself."""
+        if not self.is_local:
+            return
+        path = Path(self._path(name))
+        with path.open("rb") as written:
+            os.fsync(written.fileno())
+        sync_folder(path.parent)
+
+    def _sync_folder(self, name: str) -> None:
+        if self.is_local:
+            sync_folder(Path(self._path(name)))
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise ArchiveUnavailableError(self.where, error) from error
+
+
+def _manifest_name(number: int) -> str:
+    return f"{_PREFIX}{number:012d}{_SUFFIX}"

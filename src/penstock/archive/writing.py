@@ -1,0 +1,298 @@
+"""Log -> archive: look, decide, seal. Plain and synchronous: whoever runs it brings the thread.
+
+A range is read, written to its file, and then shown by the next manifest; see `place.publish`. What
+dies on the way leaves a file that nothing names, which the next writer removes.
+"""
+
+# The published types of pyarrow are partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import structlog
+from msgspec import Struct
+
+from penstock.archive.config import ArchiveConfig
+from penstock.archive.log import ArchivedLog
+from penstock.archive.manifest import (
+    Lost,
+    Manifest,
+    Range,
+    Standing,
+    require_same_log,
+)
+from penstock.archive.place import Place, Sink
+from penstock.archive.planning import End, Waiting, cuts, due
+from penstock.errors import LogCorruptError, TrimmedError
+from penstock.ports import Bounds, Hold
+from penstock.wire import ARROW_SCHEMA, Block, to_arrow, verify_checks
+
+SCHEMA_VERSION: Final = 1
+"""Of the files: the columns of `wire.ARROW_SCHEMA`."""
+_GROUP_BYTES: Final = 8 << 20
+"""Of blocks in a row group: what a reader holds at once."""
+_U32: Final = (1 << 32) - 1
+
+log = structlog.get_logger()
+
+
+class Archived(Struct, frozen=True, kw_only=True):
+    """How far the archive is."""
+
+    begin: int
+    until: int
+    ranges: int
+    bytes: int
+    lost: int
+    """Entries that retention removed before they were archived."""
+    updated_at: int
+
+
+class _Stopped(Exception):  # noqa: N818 - no error: it ends a range that is not needed
+    """The archiver was told to stop."""
+
+
+class Archiver:
+    """Archives one log to one place. `step` belongs to one thread at a time; all else to any."""
+
+    def __init__(
+        self,
+        log: ArchivedLog,
+        config: ArchiveConfig,
+        path: str,
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._log = log
+        self._config = config
+        self._path = path
+        self._now_ms = now_ms
+        self._stop = threading.Event()
+        self._place: Place | None = None
+        self._number = 0
+        self._manifest: Manifest | None = None
+        self._ends: list[End] = []
+        self._counted = -1
+        self._size = self._since_ms = 0
+        self._done_at = now_ms()
+
+    def stop(self) -> None:
+        """Have a step that is under way end soon, with nothing half done."""
+        self._stop.set()
+
+    @property
+    def archived(self) -> Archived | None:
+        """How far it is; None before the archive was opened."""
+        manifest = self._manifest
+        if manifest is None:
+            return None
+        return Archived(
+            begin=manifest.begin,
+            until=manifest.until,
+            ranges=len(manifest.ranges),
+            bytes=manifest.bytes,
+            lost=sum(one.until - one.after for one in manifest.lost),
+            updated_at=manifest.updated_at,
+        )
+
+    def hold(self) -> Hold | None:
+        """What retention must leave alone: all that is not archived, for a while."""
+        manifest = self._manifest
+        until_ms = self._done_at + int(1000 * (self._config.range_age + self._config.hold))
+        if self._now_ms() >= until_ms:
+            return None
+        return Hold(
+            sequence=0 if manifest is None else manifest.until,
+            until_ms=until_ms,
+            bytes_max=self._config.hold_bytes,
+        )
+
+    def step(self) -> bool:
+        """Look once, and archive what is due; whether something was. Raises ArchiveError, and
+        what reading the log raises; the next step begins where this one did."""
+        with self._log.snapshot() as moment:
+            bounds, sources = moment.bounds(), tuple(moment.sources())
+        place, manifest = self._opened(bounds)
+        manifest = self._adopted(place, manifest, bounds)
+        try:
+            self._count(bounds.head, manifest.until)
+            standing = Standing(sequence=bounds.head, sources=sources)
+            waiting = Waiting(self._ends, self._since_ms)
+            if not due(waiting, self._config, now_ms=self._now_ms()):
+                self._keep_standing(place, manifest, standing)
+                return False
+            for until in cuts(self._ends, range_bytes=self._config.range_bytes):
+                self._seal(place, until, standing if until == bounds.head else None)
+        except (TrimmedError, _Stopped):
+            # Retention was quicker: the next step says what is lost.
+            return False
+        return True
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def _opened(self, bounds: Bounds) -> tuple[Place, Manifest]:
+        """The archive as this process knows it; made where there is none."""
+        if self._place is not None and self._manifest is not None:
+            return self._place, self._manifest
+        place = Place(self._path)
+        place.make()
+        found = place.newest()
+        if found is None:
+            manifest = Manifest(
+                log_id=bounds.log_id,
+                begin=bounds.trimmed,
+                begin_check=bounds.trimmed_check,
+                ancestors=bounds.ancestors,
+                base=bounds.base,
+            )
+            self._publish(place, manifest)
+        else:
+            self._number, manifest = found
+            require_same_log(manifest, bounds, place.where)
+        left = place.remove_but(manifest)
+        if left:
+            log.info("archive: what was never finished is removed", files=len(left))
+        self._place, self._manifest = place, manifest
+        return place, manifest
+
+    def _adopted(self, place: Place, manifest: Manifest, bounds: Bounds) -> Manifest:
+        """The manifest of this very log, with what retention took before it was archived."""
+        changed = manifest
+        if manifest.log_id != bounds.log_id:
+            # It was restored, and shares all that is archived.
+            changed = msgspec.structs.replace(
+                changed, log_id=bounds.log_id, ancestors=bounds.ancestors, base=bounds.base
+            )
+        if bounds.trimmed > manifest.until:
+            lost = Lost(
+                after=manifest.until,
+                until=bounds.trimmed,
+                until_check=bounds.trimmed_check,
+                found_at=self._now_ms(),
+            )
+            log.error(
+                "archive: retention removed entries before they were archived",
+                after=lost.after,
+                until=lost.until,
+            )
+            changed = msgspec.structs.replace(changed, lost=(*changed.lost, lost))
+        if changed is not manifest:
+            self._publish(place, changed)
+        return changed
+
+    def _keep_standing(self, place: Place, manifest: Manifest, standing: Standing) -> None:
+        """A quiet source's position moves though nothing happens, and must be kept now and then."""
+        aged = self._now_ms() - manifest.updated_at >= self._config.range_age * 1000
+        same = standing.sequence == manifest.until and standing != manifest.standing
+        if same and aged:
+            self._publish(place, msgspec.structs.replace(manifest, standing=standing))
+        if standing.sequence == manifest.until:
+            self._done_at = self._now_ms()
+
+    def _publish(self, place: Place, manifest: Manifest) -> None:
+        manifest = msgspec.structs.replace(manifest, updated_at=self._now_ms())
+        try:
+            place.publish(manifest, self._number + 1)
+        except BaseException:
+            # Whether it is there is not known: the next step looks.
+            self._place = None
+            raise
+        self._number += 1
+        self._manifest = manifest
+        self._done_at = manifest.updated_at
+
+    # --- sealing --------------------------------------------------------------------------------
+
+    def _count(self, head: int, after: int) -> None:
+        """Where the commits end that wait behind `after`; what was counted is not read again."""
+        if self._counted < after or (self._ends and self._ends[0].sequence <= after):
+            self._ends, self._size, self._counted = [], 0, after
+        while self._counted < head:
+            for block in self._read(after=self._counted, until=head):
+                if self._counted == after:
+                    self._since_ms = block.ingested_at
+                self._size += block.nbytes
+                ends = np.flatnonzero(block.places["ends"][block.start : block.stop])
+                if len(ends):
+                    last = block.first_sequence + block.start + int(ends[-1])
+                    self._ends.append(End(last, self._size))
+                self._counted = block.last_sequence
+
+    def _read(self, *, after: int, until: int) -> list[Block]:
+        if self._stop.is_set():
+            raise _Stopped
+        blocks = self._log.read_now(after=after, until=until, bytes_max=_GROUP_BYTES)
+        if not blocks:
+            raise LogCorruptError(f"the log lists the entry {after + 1} but does not hold it")
+        return blocks
+
+    def _seal(self, place: Place, until: int, standing: Standing | None) -> None:
+        """Archive what waits up to `until`."""
+        assert self._manifest is not None
+        manifest = self._manifest
+        after = manifest.until
+        check = manifest.check_after(after)
+        if manifest.lost and manifest.lost[-1].until == after:
+            check = manifest.lost[-1].until_check
+        assert check is not None
+        made = _Made(after)
+        name = f"data/{after + 1:020d}-{until:020d}.parquet"
+        with place.writing(name) as sink:
+            self._write(sink, made, until)
+        sealed = Range(
+            after=after,
+            after_check=check,
+            until=until,
+            until_check=made.check,
+            commits=made.commits,
+            bytes=sink.size,
+            digest=sink.digest,
+            groups=tuple(made.groups),
+            first_timestamp=made.first_timestamp,
+            last_timestamp=made.last_timestamp,
+            schema_version=SCHEMA_VERSION,
+        )
+        assert sealed.name == name
+        self._publish(
+            place, manifest.with_range(sealed, standing=standing, head_commit=made.head_commit)
+        )
+
+    def _write(self, sink: Sink, made: "_Made", until: int) -> None:
+        where: Any = sink  # the stubs know files only
+        with pq.ParquetWriter(where, ARROW_SCHEMA, compression="zstd") as writer:
+            while made.until < until:
+                blocks = self._read(after=made.until, until=until)
+                for block in blocks:
+                    verify_checks(block)
+                batch = to_arrow(blocks)
+                writer.write_batch(batch, row_group_size=batch.num_rows)
+                made.add(batch, blocks[-1])
+
+
+class _Made:
+    """What was written of a range."""
+
+    def __init__(self, after: int) -> None:
+        self.until = after
+        self.check = self.commits = self.head_commit = 0
+        self.groups: list[int] = []
+        self.first_timestamp = self.last_timestamp = 0
+
+    def add(self, batch: Any, last: Block) -> None:
+        """One row group, whose last block is `last`."""
+        times = batch.column("timestamp").to_numpy()
+        low, high = int(times.min()), int(times.max())
+        self.first_timestamp = min(self.first_timestamp, low) if self.groups else low
+        self.last_timestamp = max(self.last_timestamp, high) if self.groups else high
+        self.until = last.last_sequence
+        self.groups.append(self.until)
+        self.check = last.check(last.stop - 1) & _U32
+        self.head_commit = last.last_commit
+        self.commits += int(batch.column("ends_commit").true_count)

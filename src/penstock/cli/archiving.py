@@ -1,0 +1,116 @@
+"""The archive's task in the capture process: a thread that archives, and what is told of it.
+
+It delays neither capture nor its end: a failure is told and tried again, with growing pauses.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from penstock.archive.config import ArchiveConfig
+from penstock.archive.log import ArchivedLog
+from penstock.errors import ArchiveError, PenstockError
+from penstock.ports import Hold
+from penstock.telemetry import (
+    ARCHIVE_BYTES,
+    ARCHIVE_ERRORS,
+    ARCHIVE_LOST_ENTRIES,
+    ARCHIVE_SEQUENCE,
+)
+
+if TYPE_CHECKING:
+    from penstock.archive.writing import Archiver
+
+LOOK_SECONDS: Final = 1.0
+_PAUSE_SECONDS_MAX: Final = 60.0
+
+log = structlog.get_logger(__name__)
+
+
+class CapturedLog(ArchivedLog, Protocol):
+    """The log of the process that trims it."""
+
+    def held_by(self, look: Callable[[], Hold | None]) -> None: ...
+
+
+class Archiving:
+    """Archives `captured` as `config` says; does nothing without a path."""
+
+    def __init__(self, captured: CapturedLog, config: ArchiveConfig) -> None:
+        self._path = config.path
+        self._archiver: Archiver | None = None
+        self._working: asyncio.Future[bool] | None = None
+        self._error: PenstockError | None = None
+        if config.path is not None:
+            # Parquet takes memory and half a second to load, which only an archive needs.
+            from penstock.archive import writing
+
+            self._archiver = writing.Archiver(captured, config, config.path)
+            captured.held_by(self._archiver.hold)
+
+    async def run(self) -> None:
+        """Archive, for as long as capture runs."""
+        if self._archiver is None:
+            return
+        failures = 0
+        while True:
+            self._working = asyncio.ensure_future(asyncio.to_thread(self._archiver.step))
+            try:
+                await asyncio.shield(self._working)
+                failures, self._error = 0, None
+            except PenstockError as error:
+                failures += 1
+                self._failed(error)
+            except Exception as error:
+                failures += 1
+                kind = type(error).__name__
+                # Its text may quote a document. Capture must go on, whatever it is.
+                self._failed(
+                    ArchiveError(
+                        f"archiving failed on a defect ({kind}). It is tried again, and the log "
+                        f"keeps what is not archived for a while. Please report it."
+                    )
+                )
+            self._tell()
+            pause = min(_PAUSE_SECONDS_MAX, LOOK_SECONDS * 2.0**failures)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0) if failures else LOOK_SECONDS)
+
+    def _failed(self, error: PenstockError) -> None:
+        ARCHIVE_ERRORS.labels(error.code).inc()
+        if self._error is None or str(self._error) != str(error):
+            log.error("archiving failed; capture goes on", code=error.code, message=str(error))
+        self._error = error
+
+    def _tell(self) -> None:
+        archived = self._archiver.archived if self._archiver is not None else None
+        if archived is not None:
+            ARCHIVE_SEQUENCE.set(archived.until)
+            ARCHIVE_BYTES.set(archived.bytes)
+            ARCHIVE_LOST_ENTRIES.set(archived.lost)
+
+    def status(self) -> dict[str, Any] | None:
+        """For `penstock status`; None without an archive."""
+        if self._archiver is None:
+            return None
+        archived, error = self._archiver.archived, self._error
+        return {
+            "path": self._path,
+            "begin": archived and archived.begin,
+            "until": archived and archived.until,
+            "ranges": archived and archived.ranges,
+            "bytes": archived and archived.bytes,
+            "lost": archived and archived.lost,
+            "updatedAtMs": archived and archived.updated_at,
+            "code": error and error.code,
+            "message": error and str(error),
+        }
+
+    async def close(self) -> None:
+        """End what is under way: the log is closed next."""
+        if self._archiver is not None:
+            self._archiver.stop()
+        if self._working is not None:
+            await asyncio.gather(self._working, return_exceptions=True)

@@ -1,0 +1,387 @@
+"""What the log held is in the archive: whole, once, and the same to the byte."""
+
+# The published types of pyarrow are partly unknown.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import asyncio
+import hashlib
+import shutil
+from collections.abc import AsyncGenerator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.archive import writing
+from penstock.archive.config import ArchiveConfig
+from penstock.archive.place import Place
+from penstock.archive.writing import Archiver
+from penstock.errors import (
+    ArchiveDamagedError,
+    ArchiveError,
+    ArchiveForeignError,
+    ArchiveUnavailableError,
+    ConfigError,
+)
+from penstock.event import Commit
+from penstock.log import LmdbLog
+from penstock.log.maintenance import backup
+from penstock.log.restoring import restore
+from penstock.testing.contracts.entries import changes, read_all
+from tests.archive.logs import archived_rows, archiver, fill, live_rows, log_config, opened
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncGenerator[LmdbLog]:
+    async with LmdbLog(log_config(tmp_path)) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a range has several."""
+    monkeypatch.setattr(writing, "_GROUP_BYTES", 9_000)
+
+
+def files(folder: Path) -> list[str]:
+    root = folder / "archive"
+    return sorted(str(one.relative_to(root)) for one in root.rglob("*") if one.is_file())
+
+
+async def test_every_column_of_every_entry_is_archived_as_the_log_has_it(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    work = archiver(log, tmp_path)
+    for seed in range(3):
+        await fill(log, seed=seed)
+        assert work.step()
+        assert not work.step()
+    archive, head = opened(tmp_path), log.bounds_now().head
+    assert archive.manifest.until == head
+    assert archived_rows(archive, 0, head).equals(live_rows(log, 0, head))
+    ranges = archive.manifest.ranges
+    assert len(ranges) > 3
+    assert max(len(one.groups) for one in ranges) > 1
+    for one, other in pairwise(ranges):
+        assert (one.until, one.until_check) == (other.after, other.after_check)
+    for sequence in range(0, head + 1, 61):
+        expected = 0 if sequence == 0 else log.check_at_now(sequence)
+        assert archive.check_at(sequence) == expected
+        for until in (sequence, sequence + 1, sequence + 50, head):
+            if sequence <= until <= head:
+                found = archived_rows(archive, sequence, until)
+                assert found.equals(live_rows(log, sequence, until))
+        for target in (sequence + 1, sequence + 30):
+            end = log.commit_end(after=sequence, events_max=1)
+            if sequence == 0 or live_rows(log, sequence - 1, sequence)["ends_commit"][0].as_py():
+                end = log.commit_end(after=sequence, events_max=target - sequence)
+                assert target > head or archive.commit_end(after=sequence, target=target) == end
+
+
+async def test_what_a_dead_writer_left_is_removed_and_what_it_finished_stays(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(log)
+    archiver(log, tmp_path).step()
+    before = files(tmp_path)
+    await fill(log, seed=1)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            archiver(log, tmp_path).step()
+    (tmp_path / "archive" / "manifest-000000000099.json.unfinished").write_text("{")
+    assert len(files(tmp_path)) == len(before) + 2
+    assert opened(tmp_path).manifest.until < log.bounds_now().head
+    archiver(log, tmp_path).step()
+    manifest = opened(tmp_path).manifest
+    data = [name for name in files(tmp_path) if name.startswith("data/")]
+    assert data == sorted(one.name for one in manifest.ranges)
+    assert len(files(tmp_path)) == len(data) + 1
+    assert manifest.until == log.bounds_now().head
+
+
+async def test_a_step_that_fails_changes_nothing_and_the_next_one_does_it(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(log)
+    work = archiver(log, tmp_path)
+    (tmp_path / "archive").write_text("a file where the folder should be")
+    for _ in range(2):
+        with pytest.raises(ArchiveUnavailableError, match="archive"):
+            work.step()
+    assert work.archived is None
+    hold = work.hold()
+    assert hold is not None
+    assert hold.sequence == 0
+    (tmp_path / "archive").unlink()
+    assert work.step()
+    hold = work.hold()
+    assert hold is not None
+    assert hold.sequence == log.bounds_now().head
+
+
+async def test_retention_waits_for_the_archive_as_long_as_it_may(tmp_path: Path) -> None:
+    now = 1_000_000
+    async with LmdbLog(log_config(tmp_path, retention_events=10)) as log:
+        config = ArchiveConfig(range_age=10, hold=60)
+        work = Archiver(log, config, str(tmp_path / "archive"), now_ms=lambda: now)
+        log.held_by(work.hold)
+
+        async def trimmed(position: str) -> int:
+            for number in range(30):
+                events = changes("s", f"{position}.{number}", 2)
+                await log.append([Commit(source="s", position=position, events=events)])
+            return (await log.bounds()).trimmed
+
+        assert await trimmed("1") == 0
+        now = 1 << 50  # whatever waits is old by now
+        assert work.step()
+        archived = work.archived
+        assert archived is not None
+        assert archived.until == log.bounds_now().head == 60
+        assert 0 < await trimmed("2") <= 60
+        now += 69_999
+        assert await trimmed("3") <= 60
+        now += 1
+        beyond = await trimmed("4")
+        assert beyond > 60
+        # What was lost is said, and the archive goes on behind it.
+        assert work.step()
+        found = work.archived
+        assert found is not None
+        assert found.lost == beyond - 60
+        archive = opened(tmp_path)
+        head = log.bounds_now().head
+        assert (archive.manifest.begin, archive.manifest.until) == (beyond, head)
+        assert archive.check_at(beyond) == log.check_at_now(beyond)
+        assert archived_rows(archive, beyond, head).equals(live_rows(log, beyond, head))
+        restored = restore(archive, tmp_path / "restored")
+        assert (restored.trimmed, restored.head) == (beyond, head)
+        assert "TRIMMED" in " ".join(restored.warnings)
+
+
+async def test_an_archive_that_begins_late_begins_where_the_log_does(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    await fill(log)
+    await log.trim(33)
+    assert archiver(log, tmp_path).step()
+    archive, head = opened(tmp_path), log.bounds_now().head
+    assert (archive.manifest.begin, archive.check_at(33)) == (33, log.check_at_now(33))
+    assert archived_rows(archive, 33, head).equals(live_rows(log, 33, head))
+    assert archive.check_at(32) is None
+
+
+# --- whose it is --------------------------------------------------------------------------------
+
+
+async def test_an_archive_of_another_log_is_refused_by_name(tmp_path: Path) -> None:
+    before: list[str] = []
+    for name in ("one", "other"):
+        async with LmdbLog(log_config(tmp_path / name)) as log:
+            await fill(log)
+            work = archiver(log, tmp_path)
+            if name == "one":
+                work.step()
+                before = files(tmp_path)
+                continue
+            with pytest.raises(ArchiveForeignError, match="is of log"):
+                work.step()
+            assert files(tmp_path) == before
+
+
+async def test_a_restored_log_goes_on_with_the_archive_only_where_the_two_agree(
+    tmp_path: Path,
+) -> None:
+    async with LmdbLog(log_config(tmp_path)) as log:
+        await fill(log)
+        archiver(log, tmp_path).step()
+        backup(log.path, tmp_path / "same" / "log")
+        shutil.copytree(tmp_path / "archive", tmp_path / "same" / "archive")
+        await fill(log, seed=1)
+        archiver(log, tmp_path).step()
+    async with LmdbLog(log_config(tmp_path / "same")) as log:
+        await fill(log, seed=2)
+        archiver(log, tmp_path / "same").step()
+        archive, bounds = opened(tmp_path / "same"), log.bounds_now()
+        assert archive.manifest.log_id == bounds.log_id
+        assert archive.manifest.ancestors == bounds.ancestors
+        assert archived_rows(archive, 0, bounds.head).equals(live_rows(log, 0, bounds.head))
+        with pytest.raises(ArchiveForeignError, match="shares its entries up to"):
+            archiver(log, tmp_path).step()
+
+
+# --- damage -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["missing", "short", "flipped", "other"])
+async def test_a_file_that_is_not_what_was_written_is_refused_by_name(
+    log: LmdbLog, tmp_path: Path, damage: str
+) -> None:
+    await fill(log)
+    archiver(log, tmp_path).step()
+    archive, head = opened(tmp_path), log.bounds_now().head
+    one, other = archive.manifest.ranges[1:3]
+    path = tmp_path / "archive" / one.name
+    data = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "short":
+        path.write_bytes(data[:-1])
+    elif damage == "flipped":
+        data[len(data) // 3] ^= 0x10
+        path.write_bytes(data)
+    else:
+        # Sound in itself, and of the same length as far as the manifest knows.
+        replaced = tmp_path / "archive" / other.name
+        data = bytearray(replaced.read_bytes())
+        path.write_bytes(data)
+        ranges = list(archive.manifest.ranges)
+        ranges[1] = msgspec.structs.replace(one, bytes=len(data))
+        archive.manifest = msgspec.structs.replace(archive.manifest, ranges=tuple(ranges))
+    with pytest.raises(ArchiveDamagedError, match=one.name):
+        archived_rows(archive, 0, head)
+    with pytest.raises(ArchiveDamagedError, match=one.name):
+        restore(archive, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+async def test_an_entry_that_is_not_what_its_check_says_is_not_restored(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    """A file may have its digest, and yet have been written by something that erred."""
+    await fill(log)
+    archiver(log, tmp_path).step()
+    archive = opened(tmp_path)
+    one = archive.manifest.ranges[1]
+    path = tmp_path / "archive" / one.name
+    with pq.ParquetFile(path) as file:
+        groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
+    times = groups[0].column("timestamp").to_numpy().copy()
+    times[0] += 1
+    at = groups[0].schema.get_field_index("timestamp")
+    groups[0] = groups[0].set_column(at, "timestamp", pa.array(times))
+    with pq.ParquetWriter(path, groups[0].schema) as writer:
+        for group in groups:
+            writer.write_table(group)
+    data = path.read_bytes()
+    altered = msgspec.structs.replace(one, bytes=len(data), digest=hashlib.sha256(data).hexdigest())
+    ranges = (archive.manifest.ranges[0], altered, *archive.manifest.ranges[2:])
+    archive.manifest = msgspec.structs.replace(archive.manifest, ranges=ranges)
+    with pytest.raises(ArchiveDamagedError, match=one.name):
+        restore(archive, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+async def test_a_damaged_entry_is_not_archived_and_said(log: LmdbLog, tmp_path: Path) -> None:
+    """What retention then keeps is the only sound copy of the others."""
+    from penstock.errors import LogCorruptError
+    from penstock.wire import Block, verify_checks
+
+    await log.append([Commit(source="s", position="1", events=changes("s", "1", 3))])
+    (block,) = log.read_now(after=0)
+    data = bytearray(block.data)
+    data[-3] ^= 1
+    with pytest.raises(LogCorruptError, match="entry 3"):
+        verify_checks(Block(bytes(data), log_id=1, first_sequence=1))
+    verify_checks(Block(bytes(data), log_id=1, first_sequence=1).narrow(after=0, until=2))
+
+
+def test_what_is_no_archive_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="there is no archive"):
+        opened(tmp_path)
+    with pytest.raises(ConfigError, match="nosuch"):
+        Place("nosuch://bucket/folder")
+
+
+# --- restoring ----------------------------------------------------------------------------------
+
+
+async def test_a_restored_log_says_what_the_archived_one_said(log: LmdbLog, tmp_path: Path) -> None:
+    work = archiver(log, tmp_path)
+    for seed in range(2):
+        await fill(log, seed=seed)
+        work.step()
+    entries, bounds, sources = await read_all(log), await log.bounds(), await log.sources()
+    made = restore(opened(tmp_path), tmp_path / "restored")
+    assert (made.head, made.head_commit, made.repeated) == (bounds.head, bounds.head_commit, 0)
+    assert made.warnings == []
+    with pytest.raises(ConfigError):
+        restore(opened(tmp_path), tmp_path / "restored")
+    async with LmdbLog(log_config(tmp_path).model_copy(update={"path": tmp_path / "restored"})) as (
+        again
+    ):
+        assert await again.sources() == sources
+        after = await again.bounds()
+        assert after.log_id != bounds.log_id
+        assert [(one.log_id, one.head) for one in after.ancestors] == [(bounds.log_id, bounds.head)]
+        assert live_rows(again, 0, bounds.head).equals(live_rows(log, 0, bounds.head))
+        assert [msgspec.structs.replace(one, progress="") for one in await read_all(again)] == [
+            msgspec.structs.replace(one, progress="") for one in entries
+        ]
+        await fill(again, seed=5)
+        assert (await again.bounds()).head > bounds.head
+
+
+async def test_the_sources_stand_where_the_archive_ends(log: LmdbLog, tmp_path: Path) -> None:
+    """Invariant 1, for a log that is made anew: nothing archived is behind them, and nothing that
+    is not archived is before."""
+    work = archiver(log, tmp_path, range_bytes=3_000)
+    await fill(log)
+    work.step()
+    archive = opened(tmp_path)
+    assert archive.manifest.standing.sequence == archive.manifest.until
+    assert list(archive.manifest.standing.sources) == await log.sources()
+    # Cut short: the ranges that are there are not all of what the sources have sent.
+    await fill(log, seed=1)
+    real, told = Place.publish, 0
+
+    def once(place: Place, manifest: object, number: int) -> None:
+        nonlocal told
+        told += 1
+        real(place, manifest, number)  # type: ignore[arg-type]
+        if told == 2:
+            work.stop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Place, "publish", once)
+        work.step()
+    cut = opened(tmp_path).manifest
+    assert archive.manifest.until < cut.until < log.bounds_now().head
+    assert cut.standing == archive.manifest.standing
+    made = restore(opened(tmp_path), tmp_path / "restored")
+    assert made.repeated == cut.until - archive.manifest.until
+    assert "once more" in made.warnings[0]
+
+
+async def test_a_quiet_source_moves_in_the_archive_too(log: LmdbLog, tmp_path: Path) -> None:
+    """Invariant 5."""
+    now = 1_000
+    config = ArchiveConfig(range_age=10)
+    work = Archiver(log, config, str(tmp_path / "archive"), now_ms=lambda: now)
+    await log.append([Commit(source="s", position="1", events=changes("s", "1", 3))])
+    now = 1 << 50
+    work.step()
+    await log.append([Commit(source="s", position="2")])
+    now += 9_999
+    work.step()
+    assert opened(tmp_path).manifest.standing.sources[0].position == "1"
+    now += 1
+    work.step()
+    assert opened(tmp_path).manifest.standing.sources[0].position == "2"
+
+
+async def test_archiving_on_a_thread_ends_when_told(log: LmdbLog, tmp_path: Path) -> None:
+    await fill(log)
+    work = archiver(log, tmp_path)
+    work.stop()
+    assert not await asyncio.to_thread(work.step)
+    assert opened(tmp_path).manifest.ranges == ()
