@@ -110,7 +110,7 @@ class BatchWriter:
         """Write everything that is not written yet. Raises as `merge_into_delta` says."""
         after, last = batch.after, batch.chunk.last_sequence
         for control in batch.controls:
-            if _changes_no_row(control):
+            if changes_no_row(control):
                 continue
             self._changes(batch.chunk, after, control.sequence - 1)
             self._control(control)
@@ -293,10 +293,11 @@ class BatchWriter:
 
 def cuts_of(controls: Sequence[Control]) -> list[int]:
     """Where a batch is cut: the sequences of events that concern a whole collection's rows."""
-    return [control.sequence for control in controls if not _changes_no_row(control)]
+    return [control.sequence for control in controls if not changes_no_row(control)]
 
 
-def _changes_no_row(control: Control) -> bool:
+def changes_no_row(control: Control) -> bool:
+    """Whether rows are as they were."""
     if control.kind is Kind.SCHEMA:
         return control.operation in _HARMLESS
     return control.kind is not Kind.GAP
