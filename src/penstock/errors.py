@@ -47,6 +47,8 @@
     │   ├── ChangesLostError         changes that the target needs were lost upstream
     │   ├── HistoryTrimmedError      the log no longer has what a new pipeline must begin with
     │   ├── PipelineChangedError     its target is not the one that its configuration describes
+    │   ├── SupersededPipelineError  another driver goes on with it
+    │   ├── DestinationError         the database that it writes to refuses what it does
     │   ├── PartialViewError         its token does not show everything of its source
     │   ├── BatchTooLargeError       a batch is more than the driver may hold
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
@@ -617,10 +619,34 @@ class PipelineChangedError(PipelineError):
 
     code = "pipeline.changed"
 
-    def __init__(self, *, pipeline: str, change: str, remedy: str) -> None:
+    def __init__(self, *, pipeline: str, change: str, remedy: str, new: str = "path") -> None:
         super().__init__(
             f"pipeline {pipeline} cannot go on where it stood: {change}. Nothing was written, and "
-            f"what is in its tables is safe. Give the pipeline a new path, {remedy}."
+            f"what is in its tables is safe. Give the pipeline a new {new}, {remedy}."
+        )
+
+
+class SupersededPipelineError(PipelineError):
+    """Another driver goes on with the pipeline; this one has written nothing since."""
+
+    code = "pipeline.superseded"
+
+    def __init__(self, *, pipeline: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: another driver has begun to run it, and goes on from where this "
+            f"one was. Nothing was written twice. Run one driver per pipeline."
+        )
+
+
+class DestinationError(PipelineError):
+    """A database that is replicated into refuses what a pipeline does."""
+
+    code = "pipeline.destination"
+
+    def __init__(self, *, pipeline: str, what: str, remedy: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: {what}. Nothing of the batch was written, what is in the "
+            f"destination is whole, and the log keeps what comes. {remedy}"
         )
 
 

@@ -6,13 +6,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from penstock.config import Bytes, Config, Seconds
+from penstock.client.patience import PatienceConfig
+from penstock.config import Bytes, Seconds
 
 DOCUMENT_BYTES_MAX = 16 << 20
 """As large as MongoDB lets a document be."""
 
 
-class TrailConfig(Config):
+class TrailConfig(PatienceConfig):
     """An audit trail in MongoDB."""
 
     uri: SecretStr = Field(
@@ -66,20 +67,6 @@ class TrailConfig(Config):
     )
     compression: Literal["off", "zstd", "zlib"] = Field(
         "off", description="Compress what is sent to MongoDB and what it answers."
-    )
-    retry_attempts: int = Field(
-        5, ge=0, le=1000, description="Try again so often before the circuit opens."
-    )
-    retry_first: Seconds = Field(
-        0.1, gt=0, le=60, description="The first pause between attempts; each next one is double."
-    )
-    retry_longest: Seconds = Field(10.0, gt=0, le=3600, description="The longest pause.")
-    circuit_seconds: Seconds = Field(
-        30.0,
-        gt=0,
-        le=3600,
-        description="An open circuit lets one attempt through so often, until one succeeds. The "
-        "log keeps what comes meanwhile.",
     )
     answer_seconds: Seconds = Field(
         30.0, gt=0, le=3600, description="Wait so long for an answer of MongoDB."

@@ -1,7 +1,6 @@
 """What to do when MongoDB does not answer: try again, leave it alone for a while, then go on."""
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -16,9 +15,12 @@ from pymongo.errors import (
 )
 
 from penstock.audit.config import TrailConfig
-from penstock.capture.breaker import Breaker, Circuit
+from penstock.client import patience
+from penstock.client.patience import StoppedError
 from penstock.errors import AuditError, TrailUnavailableError
 from penstock.telemetry import AUDIT_CIRCUIT_OPEN, AUDIT_RETRIES
+
+__all__ = ["Brief", "Patience", "StoppedError", "passes", "refused"]
 
 logger = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -61,10 +63,6 @@ _CODES: Final = frozenset(
 """Source: MongoDB's error_codes.yml and its drivers' specification of retryable errors."""
 
 
-class StoppedError(Exception):
-    """We were told to stop while we waited."""
-
-
 def passes(error: PyMongoError) -> bool:
     """Whether an error goes away by itself: by its label and code, never its text (A4)."""
     if isinstance(error, ConfigurationError):
@@ -87,8 +85,10 @@ def refused(trail: str, error: PyMongoError) -> AuditError:
     )
 
 
-class Patience:
+class Patience(patience.Patience):
     """Calls MongoDB until it answers (A6)."""
+
+    errors = PyMongoError
 
     def __init__(
         self,
@@ -97,48 +97,31 @@ class Patience:
         *,
         stopping: threading.Event,
     ) -> None:
+        super().__init__(config, stopping=stopping)
         self._trail = trail
         self._config = config
-        self._stopping = stopping
-        self._breaker = Breaker(
-            steady_seconds=time.monotonic,
-            failures_max=config.retry_attempts + 1,
-            open_seconds=config.circuit_seconds,
-        )
         AUDIT_CIRCUIT_OPEN.labels(trail).set(0)
 
-    def call(self, act: Callable[[], T]) -> T:
-        """What `act`, which may be repeated, returns at last.
+    def judge(self, error: Exception) -> AuditError | None:
+        assert isinstance(error, PyMongoError)
+        return None if passes(error) else refused(self._trail, error)
 
-        Raises AuditError for what does not pass by itself, StoppedError once we are to stop.
-        """
-        failures = 0
-        while True:
-            self._wait(self._breaker.wait_seconds())
-            before = self._breaker.circuit
-            self._breaker.admit()
-            try:
-                found = act()
-            except PyMongoError as error:
-                if not passes(error):
-                    self._breaker.undecided()
-                    raise refused(self._trail, error) from None
-                self._breaker.failed()
-                failures += 1
-                AUDIT_RETRIES.labels(self._trail).inc()
-                self._say(before, type(error).__name__, failures)
-                if self._breaker.circuit is Circuit.CLOSED:
-                    pause = self._config.retry_first * 2 ** (failures - 1)
-                    self._wait(min(self._config.retry_longest, pause))
-            except BaseException:
-                self._breaker.undecided()
-                raise
-            else:
-                self._breaker.succeeded()
-                if before is not Circuit.CLOSED:
-                    logger.warning("the audit trail is written again", trail=self._trail)
-                    AUDIT_CIRCUIT_OPEN.labels(self._trail).set(0)
-                return found
+    def failed(self, error: Exception) -> None:  # noqa: ARG002
+        AUDIT_RETRIES.labels(self._trail).inc()
+
+    def opened(self, error: Exception, failures: int) -> None:
+        logger.warning(
+            "the audit trail's MongoDB does not answer; the log keeps what comes",
+            trail=self._trail,
+            error=type(error).__name__,
+            attempts=failures,
+            wait_seconds=self._config.circuit_seconds,
+        )
+        AUDIT_CIRCUIT_OPEN.labels(self._trail).set(1)
+
+    def closed(self) -> None:
+        logger.warning("the audit trail is written again", trail=self._trail)
+        AUDIT_CIRCUIT_OPEN.labels(self._trail).set(0)
 
     def once(self, act: Callable[[], T]) -> T:
         """What `act` returns at the first attempt. Raises TrailUnavailableError, or AuditError."""
@@ -151,25 +134,6 @@ class Patience:
                     f"Nothing was changed. Try again when it does."
                 ) from None
             raise refused(self._trail, error) from None
-
-    def pause(self, seconds: float) -> None:
-        """Wait. Raises StoppedError once we are to stop."""
-        self._wait(seconds)
-
-    def _say(self, before: Circuit, error: str, failures: int) -> None:
-        if before is Circuit.CLOSED and self._breaker.circuit is Circuit.OPEN:
-            logger.warning(
-                "the audit trail's MongoDB does not answer; the log keeps what comes",
-                trail=self._trail,
-                error=error,
-                attempts=failures,
-                wait_seconds=self._config.circuit_seconds,
-            )
-            AUDIT_CIRCUIT_OPEN.labels(self._trail).set(1)
-
-    def _wait(self, seconds: float) -> None:
-        if self._stopping.wait(seconds) if seconds > 0 else self._stopping.is_set():
-            raise StoppedError
 
 
 class Brief(Patience):

@@ -41,7 +41,8 @@ def run_pipelines(
     `stop` has all of them finish their batches, and end. `on_progress` is called as by
     `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
 
-    `archive` is where the service's [archive] is. Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up.
+    Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up. `archive`
+    is where the service's [archive] is.
     """
     runs = [
         _Run(

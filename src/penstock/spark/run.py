@@ -159,6 +159,10 @@ def _target_of(
         from penstock.spark.tables import TableTarget
 
         return TableTarget(name, config)
+    if config.to == "replicate":
+        from penstock.spark.replicate import ReplicaTarget
+
+        return ReplicaTarget(name, config, stopping=stopping)
     from penstock.spark.audit import AuditTarget
 
     return AuditTarget(

@@ -5,37 +5,23 @@ table, which `penstock.spark.table.batch` and `penstock.spark.history.batch` des
 reduce and decode (`penstock.spark.table.chunk`), this process joins and writes.
 """
 
-# The stubs of pyarrow leave element types open.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from penstock.errors import BatchTooLargeError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.history.batch import HistoryWriter
-from penstock.spark.scratch import shared_scratch
-from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.batch import BatchWriter
-from penstock.spark.table.chunk import INPUT_COLUMNS, Collected, from_chunks, join, to_chunks
-from penstock.spark.table.reduce import IDENTITY, verify_commits
-from penstock.spark.table.rejects import ENTRY_COLUMNS
+from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.table.collect import collect_batch, entries_of
 from penstock.spark.table.standing import StandingTable
-from penstock.spark.table.writing import BatchResult, Writer, cuts_of
+from penstock.spark.table.writing import BatchResult, Writer
 from penstock.spark.target import Applied
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_CHUNK_DDL = (
-    "rows binary, cells binary, file string, size long, commits binary, first long, entries long"
-)
 
 
 class TableTarget:
@@ -105,23 +91,18 @@ def merge_into_delta(
     BatchTooLargeError, and PipelineError for an event that is not understood; nothing of what
     follows the place named is written.
     """
-    whole = not config.collections
-    collect = partial(_collect, batch, whole=whole, pipeline=pipeline, config=config)
-    collected = collect()
-    if config.to == "table" and (cuts := cuts_of(collected.controls)):
-        collected = collect(cuts=cuts)
-
-    def entries_at(sequences: Sequence[int]) -> pa.Table:
-        # Read again rather than carried along: rejects are rare, and are kept as captured.
-        entries = batch.select(*ENTRY_COLUMNS)
-        work = partial(_chosen, wanted=arrow.array(sequences, pa.int64()))
-        return entries.mapInArrow(work, entries.schema).toArrow()
-
+    collected = collect_batch(
+        batch,
+        pipeline=pipeline,
+        whole=not config.collections,
+        bytes_max=config.max_bytes_per_batch,
+        every=config.to == "history",
+    )
     writer = writer_of(config)(
         pipeline=pipeline,
         log_id=log_id,
         batch_id=batch_id,
-        entries_at=entries_at,
+        entries_at=entries_of(batch),
         tables=tables,
     )
     return writer.apply(collected)
@@ -134,49 +115,3 @@ def writer_of(
     if config.to == "history":
         return partial(HistoryWriter, config=config)
     return partial(BatchWriter, config=config)
-
-
-def _chosen(
-    batches: Iterable[pa.RecordBatch], *, wanted: pa.Int64Array
-) -> Iterator[pa.RecordBatch]:
-    """The entries with one of these sequences; a condition of SQL cannot name so many."""
-    for batch in batches:
-        yield batch.filter(compute.is_in(batch["sequence"], wanted))
-
-
-def _collect(
-    frame: "DataFrame",
-    *,
-    whole: bool,
-    pipeline: str,
-    config: TablePipelineConfig | HistoryPipelineConfig,
-    cuts: Sequence[int] = (),
-) -> Collected:
-    """The batch, reduced and decoded by the workers, joined and verified here."""
-    every = config.to == "history"
-    entries = frame.select(*INPUT_COLUMNS)
-    if not every and entries.rdd.getNumPartitions() > 1:
-        # A large batch: with a key's changes in one place, only its last ones are decoded.
-        cores = frame.sparkSession.sparkContext.defaultParallelism
-        entries = entries.repartition(cores, *IDENTITY)
-    with shared_scratch(frame.sparkSession) as scratch:
-        work = partial(to_chunks, cuts=tuple(cuts), scratch=scratch, every=every)
-        table = entries.mapInArrow(work, _CHUNK_DDL).toArrow()
-        sizes: list[Any] = table["size"].to_pylist()
-        entries_read: list[Any] = table["entries"].to_pylist()
-        if sum(sizes) > config.max_bytes_per_batch:
-            raise BatchTooLargeError(
-                pipeline=pipeline,
-                entries=sum(entries_read),
-                size=sum(sizes),
-                size_max=config.max_bytes_per_batch,
-            )
-        parts = from_chunks(table)
-    if parts:
-        verify_commits(arrow.concat_tables([commits for _, commits in parts]), whole=whole)
-    firsts: list[Any] = table["first"].to_pylist()
-    return Collected(
-        chunk=join([one for one, _ in parts], cuts=cuts, every=every),
-        after=min(firsts, default=1) - 1,
-        entries=sum(entries_read),
-    )

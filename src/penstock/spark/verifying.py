@@ -13,7 +13,7 @@ It may run beside the pipeline: tables are compared at the versions that belong 
 # pyright: reportUnknownArgumentType=false
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -148,14 +148,15 @@ def _apply_anew(
 ) -> None:
     """Apply the log from its beginning up to `until`, batch by batch."""
     target = TableTarget(name, config)
+    shown = {"endpoint": endpoint, **credential_options(credentials)}
+    if archive:
+        shown["archive"] = archive
     with log_client(endpoint, archive=archive, credentials=credentials) as client:
         if credentials.are_shown and not client.seen().shows_all_of(config.source):
             raise PartialViewError(source=config.source)
         after = target.start(client.bounds())
         for number, end in enumerate(_ends(client, after, until, config.max_events_per_batch)):
-            batch = _batch(
-                spark, config, endpoint, after, end, target.columns, credentials, archive
-            )
+            batch = _batch(spark, config, shown, after, end, target.columns)
             target.apply(batch, number, until=end)
             after = end
 
@@ -171,23 +172,19 @@ def _ends(
 def _batch(
     spark: "SparkSession",
     config: TablePipelineConfig,
-    endpoint: str,
+    shown: Mapping[str, str],
     after: Progress,
     until: Progress,
     columns: tuple[str, ...],
-    credentials: Credentials,
-    archive: str,
 ) -> "DataFrame":
     from penstock.spark.rows import ENTRY_SCHEMA
 
     options = {
-        "endpoint": endpoint,
+        **shown,
         "source": config.source,
         "collections": ",".join(config.names),
         "startingOffsets": str(after),
         "endingOffsets": str(until),
-        **({"archive": archive} if archive else {}),
-        **credential_options(credentials),
     }
     schema = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[column] for column in columns])
     return spark.read.format("penstock").schema(schema).options(**options).load()

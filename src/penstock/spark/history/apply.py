@@ -21,6 +21,7 @@ from penstock.spark.history.columns import (
     VALID_FROM,
     VALID_TO,
     VERSION_COLUMNS,
+    VERSION_NAMING,
 )
 from penstock.spark.history.resolve import Resolved, resolve
 from penstock.spark.history.versions import NEVER, OPEN, REJECT, Places, Points, Versions, decide
@@ -130,7 +131,7 @@ def _prepare(
     documented = np.flatnonzero(resolved.documents >= 0)
     row_of = np.zeros(resolved.count, np.int64)
     row_of[resolved.documents[documented]] = documented
-    placement = place(schema, resolved.cells, chunk.sequences[row_of], own=VERSION_COLUMNS)
+    placement = place(schema, resolved.cells, chunk.sequences[row_of], naming=VERSION_NAMING)
     misfits = {int(row_of[at]): why for at, why in placement.misfits.items()}
     rejects = resolved.rejects + [
         Reject(sequence=int(chunk.sequences[row]), reason=why.reason, field=why.field)

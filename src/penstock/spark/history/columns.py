@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE, SOURCE
+from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE, SOURCE, Naming
 
 VALID_FROM: Final = "_valid_from"
 VALID_TO: Final = "_valid_to"
@@ -48,3 +48,6 @@ at the source, until this version ends.
 
 IDENTITY: Final = (KEY, SOURCE, DATABASE, FROM_SEQUENCE)
 """What tells a version from all others of its table."""
+
+VERSION_NAMING: Final = Naming(own=tuple(VERSION_COLUMNS.names))
+"""What the documents' columns can be called beside those."""

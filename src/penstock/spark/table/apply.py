@@ -5,7 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,7 @@ def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
     relative = np.unique(codes[chunk.roles == RELATIVE])
     folding = np.isin(codes, relative)
     simple = chunk.take(np.flatnonzero(~folding))
-    folded, rejects = _fold(chunk.take(np.flatnonzero(folding)), base)
+    folded, rejects = fold_rows(chunk.take(np.flatnonzero(folding)), table_states(base))
     count = simple.rows.num_rows
     operations = [int(role) for role in simple.roles] + [row.operation for row in folded]
     rejected = [None] * count + [row.rejected for row in folded]
@@ -112,7 +112,9 @@ def _changes(
     )
 
 
-class _Folded(Struct, frozen=True, kw_only=True):
+class Folded(Struct, frozen=True, kw_only=True):
+    """What the changes of a row come to: PUT, DELETE or STALE."""
+
     own: Identity
     operation: int
     document: Document | None
@@ -120,16 +122,15 @@ class _Folded(Struct, frozen=True, kw_only=True):
     rejected: int | None
 
 
-def _fold(chunk: Chunk, base: pa.Table) -> tuple[list[_Folded], list[Reject]]:
+def fold_rows(chunk: Chunk, states: Mapping[Identity, State]) -> tuple[list[Folded], list[Reject]]:
     """The rows whose changes build on one another, folded onto the table's."""
     histories: dict[Identity, list[int]] = {}
     rows = chunk.rows.to_pylist()
     for at, row in enumerate(rows):
         histories.setdefault((row["key"], row["source"], row["database"]), []).append(at)
-    states = table_states(base)
     puts = np.flatnonzero(chunk.roles == PUT).tolist()
     documents = dict(zip(puts, documents_of(chunk.cells, puts), strict=True))
-    folded: list[_Folded] = []
+    folded: list[Folded] = []
     rejects: list[Reject] = []
     for own, history in histories.items():
         changes = [
@@ -152,13 +153,13 @@ def _fold(chunk: Chunk, base: pa.Table) -> tuple[list[_Folded], list[Reject]]:
     return folded, rejects
 
 
-def _outcome(own: Identity, before: State, after: State) -> _Folded:
+def _outcome(own: Identity, before: State, after: State) -> Folded:
     stale = after.rejected_sequence
     if stale is not None and after.sequence == before.sequence:
         operation = STALE
     else:
         operation = DELETE if after.document is None else PUT
-    return _Folded(
+    return Folded(
         own=own,
         operation=operation,
         document=after.document if operation == PUT else None,

@@ -12,8 +12,9 @@ To current rows a key's last entries matter; to their history (`every`) all of t
 
 import gc
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -185,7 +186,24 @@ def _control(row: Mapping[str, Any]) -> Control:
     )
 
 
-def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = (), every: bool = False) -> Chunk:
+Decode = Callable[[Sequence[str | None], Sequence[str | None]], Cells]
+"""From documents (None where a row is no PUT) and keys, both as Extended JSON, to cells. Runs in
+workers, so it must be a function of a module."""
+
+
+def decode_rows(documents: Sequence[str | None], keys: Sequence[str | None]) -> Cells:  # noqa: ARG001
+    """A column per field and kind of the documents."""
+    parsed = iter(parse_documents([text for text in documents if text is not None]))
+    return decode_documents([{} if text is None else next(parsed) for text in documents])
+
+
+def reduce_entries(
+    entries: pa.Table,
+    *,
+    cuts: Sequence[int] = (),
+    every: bool = False,
+    decode: Decode = decode_rows,
+) -> Chunk:
     """The entries (INPUT_COLUMNS, any order) that still matter, with their documents decoded."""
     roles = roles_of(entries)
     sequences = entries["sequence"].to_numpy()
@@ -202,15 +220,11 @@ def reduce_entries(entries: pa.Table, *, cuts: Sequence[int] = (), every: bool =
         elif field.name != "role":
             wanted = told_only if field.name in _TOLD_COLUMNS else indices
             columns[field.name] = entries[field.name].combine_chunks().take(wanted).cast(field.type)
-    puts = roles == PUT
-    texts = entries["full_document"].combine_chunks().take(arrow.array(kept[puts]))
-    documents = parse_documents(texts)
-    if not puts.all():
-        parsed = iter(documents)
-        documents = [next(parsed) if put else {} for put in puts.tolist()]
+    puts = arrow.array(kept, mask=roles != PUT)
+    texts = entries["full_document"].combine_chunks().take(puts)
     return Chunk(
         rows=arrow.table([columns[name] for name in ROW_SCHEMA.names], schema=ROW_SCHEMA),
-        cells=decode_documents(documents),
+        cells=decode(texts.to_pylist(), columns["key"].to_pylist()),
     )
 
 
@@ -252,30 +266,37 @@ def to_chunks(
     cuts: Sequence[int],
     scratch: str | None,
     every: bool = False,
+    decode: Decode = decode_rows,
 ) -> Iterator[pa.RecordBatch]:
     """CHUNK_SCHEMA batches of one row each from a partition's entries; bounded in memory.
 
     With `scratch`, a folder that the driver sees too, the bulk goes there as files that it maps;
     that spares three copies through Spark. Without, it goes inline.
     """
+    make = partial(_to_chunk, cuts=cuts, scratch=scratch, every=every, decode=decode)
     piece: list[pa.RecordBatch] = []
     held = 0
     for batch in batches:
         piece.append(batch)
         held += batch.nbytes
         if held >= PIECE_BYTES:
-            yield _to_chunk(piece, cuts, scratch, every)
+            yield make(piece)
             piece, held = [], 0
     if held:
-        yield _to_chunk(piece, cuts, scratch, every)
+        yield make(piece)
 
 
 def _to_chunk(
-    piece: list[pa.RecordBatch], cuts: Sequence[int], scratch: str | None, every: bool
+    piece: list[pa.RecordBatch],
+    *,
+    cuts: Sequence[int],
+    scratch: str | None,
+    every: bool,
+    decode: Decode,
 ) -> pa.RecordBatch:
     entries = arrow.Table.from_batches(piece)
     with _no_collector():
-        chunk = reduce_entries(entries, cuts=cuts, every=every)
+        chunk = reduce_entries(entries, cuts=cuts, every=every, decode=decode)
     rows, cells = chunk.rows, _flat(chunk.cells, chunk.rows.num_rows)
     file = None
     if scratch is not None:

@@ -47,10 +47,9 @@ _WRAPPERS: Final = {
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def parse_documents(texts: Column) -> list[Document]:
-    """The documents of a string array without nulls, decoded in one call."""
-    joined: list[Any] = texts.to_pylist()
-    documents: list[Document] = msgspec.json.decode(f"[{','.join(joined)}]")
+def parse_documents(texts: Iterable[str]) -> list[Document]:
+    """The documents of these texts, decoded in one call."""
+    documents: list[Document] = msgspec.json.decode(f"[{','.join(texts)}]")
     return documents
 
 

@@ -5,8 +5,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Set
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,36 @@ _FORBIDDEN: Final = str.maketrans(dict.fromkeys(" ,;{}()\n\t=`", "_"))
 _TEXT: Final = frozenset({Kind.STRING, Kind.OBJECT_ID})
 
 
+class Naming(NamedTuple):
+    """What columns can be called where the table is."""
+
+    own: tuple[str, ...] = tuple(OWN_COLUMNS.names)
+    """Columns that are not the documents'."""
+    forbidden: Mapping[int, str] = _FORBIDDEN
+    """Characters that are written as others, for str.translate."""
+    columns_max: int = COLUMNS_MAX
+    bytes_max: int | None = None
+    plain: bool = False
+    """Whether a name has no NUL, and no blank at its end."""
+
+    def refusal(self, name: str, field: str, taken: Set[str]) -> str | None:
+        """Why a table whose columns are `taken`, in lower case, has none for the field."""
+        if not field:
+            return "a column cannot have an empty name"
+        if self.plain and ("\0" in name or name.endswith(" ")):
+            return "a column cannot have a name with a NUL, or a blank at its end"
+        if self.bytes_max is not None and len(name.encode()) > self.bytes_max:
+            return f"a column cannot have a name of more than {self.bytes_max} bytes"
+        if name.lower() in taken:
+            return f"the table has another column that is called {name}, or differs only in case"
+        if len(taken) >= self.columns_max:
+            return f"the table has {self.columns_max} columns already"
+        return None
+
+
+DELTA: Final = Naming()
+
+
 class Misfit(Struct, frozen=True):
     """Why a row cannot be stored."""
 
@@ -83,21 +113,17 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 
 def place(
-    existing: pa.Schema,
-    cells: Cells,
-    sequences: NDArray[np.int64],
-    *,
-    own: pa.Schema = OWN_COLUMNS,
+    existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64], *, naming: Naming = DELTA
 ) -> Placement:
     """Find each field its column.
 
-    `existing` are the documents' columns of the table now (without its `own`). The first value of
-    a field, by sequence, decides the kind of its new column.
+    `existing` are the documents' columns of the table now (without `naming.own`). The first value
+    of a field, by sequence, decides the kind of its new column.
     """
     columns: dict[str, tuple[Field, Column]] = {}
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
-    taken = {name.lower() for name in (*own.names, *existing.names)}
+    taken = {name.lower() for name in (*naming.own, *existing.names)}
     widened = False
     nothing = len(sequences)
     for field, values in cells.items():
@@ -105,8 +131,12 @@ def place(
         if column is not None:
             name, before = column.name, kind_of_column(column)
         else:
-            name, before = field.translate(_FORBIDDEN), _first_kind(values, sequences)
-            refusal = _refusal(name, field, taken, before)
+            name, before = field.translate(naming.forbidden), _first_kind(values, sequences)
+            refusal = (
+                naming.refusal(name, field, taken)
+                if before is not None
+                else "the value is beyond what a column can hold"
+            )
             if refusal is not None:
                 _reject(misfits, values, Misfit(field, refusal))
                 continue
@@ -139,18 +169,6 @@ def _first_kind(values: Mapping[Kind, Column], sequences: NDArray[np.int64]) -> 
         if kind is not Kind.UNFIT and column.null_count < len(column)
     }
     return min(earliest, key=earliest.__getitem__) if earliest else None
-
-
-def _refusal(name: str, field: str, taken: set[str], kind: Kind | None) -> str | None:
-    if kind is None:
-        return "the value is beyond what a column can hold"
-    if not field:
-        return "a column cannot have an empty name"
-    if name.lower() in taken:
-        return f"the table has another column that is called {name}, or differs only in case"
-    if len(taken) >= COLUMNS_MAX:
-        return f"the table has {COLUMNS_MAX} columns already"
-    return None
 
 
 def _settle(

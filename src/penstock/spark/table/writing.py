@@ -93,7 +93,7 @@ class Writer(ABC, Generic[_Own]):
         """Write everything that is not written yet. Raises as `merge_into_delta` says."""
         after, last = batch.after, batch.chunk.last_sequence
         for control in batch.controls:
-            if _changes_no_row(control):
+            if changes_no_row(control):
                 continue
             self._changes(batch.chunk, after, control.sequence - 1)
             self._control(control)
@@ -259,10 +259,11 @@ class Writer(ABC, Generic[_Own]):
 
 def cuts_of(controls: Sequence[Control]) -> list[int]:
     """Where a batch is cut: the sequences of events that concern a whole collection's rows."""
-    return [control.sequence for control in controls if not _changes_no_row(control)]
+    return [control.sequence for control in controls if not changes_no_row(control)]
 
 
-def _changes_no_row(control: Control) -> bool:
+def changes_no_row(control: Control) -> bool:
+    """Whether rows are as they were behind it."""
     if control.kind is Kind.SCHEMA:
         return control.operation in HARMLESS
     return control.kind is not Kind.GAP

@@ -1,0 +1,124 @@
+"""What the replication asks of a destination, and how long it waits for one that is away."""
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+import structlog
+
+from penstock.client.patience import Patience
+from penstock.errors import PenstockError, PipelineChangedError, SupersededPipelineError
+from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.place import Place
+from penstock.spark.replica.steps import Done, EntriesAt, Step
+from penstock.spark.table.chunk import Decode
+
+logger = structlog.get_logger(__name__)
+
+PLACES = "_penstock_pipelines"
+TABLES = "_penstock_tables"
+REJECTS = "_penstock_rejects"
+
+Decide = Callable[[Place | None, Collection[str], Collection[str]], Place]
+"""From the stored place, the pipeline's tables, and those that are gone, to the place of a run."""
+
+
+class Destination(Protocol):
+    """A database, in a transaction at a time. Blocks; one thread calls it."""
+
+    @property
+    def decode(self) -> Decode:
+        """What workers make of documents and keys for it."""
+        ...
+
+    @property
+    def errors(self) -> type[Exception]:
+        """What its calls raise beside our own errors."""
+        ...
+
+    def judge(self, error: Exception) -> PenstockError | None:
+        """What an error says that does not pass by itself; None for one that does."""
+        ...
+
+    def claim(self, decide: Decide) -> Place:
+        """Begin a run: store the place that `decide` gives for the one that is stored.
+
+        Raises what `decide` raises, DestinationError.
+        """
+        ...
+
+    def apply(
+        self, steps: Sequence[Step], *, before: Place, until: Place, entries_at: EntriesAt
+    ) -> Done:
+        """Do all steps and move the place to `until`, in one transaction.
+
+        May be repeated after any error: once the place is at `until`, nothing is done.
+
+        Raises DestinationError, SupersededPipelineError, PipelineChangedError.
+        """
+        ...
+
+    def reset(self) -> None:
+        """Close the connection, if there is one; the next call opens another.
+
+        Each call that fails does so itself.
+        """
+        ...
+
+
+def is_applied(stored: Place | None, *, before: Place, until: Place) -> bool:
+    """Whether the place says that everything up to `until` is applied; else it is at `before`.
+
+    Raises SupersededPipelineError, PipelineChangedError.
+    """
+    if stored is not None and stored.epoch != before.epoch:
+        raise SupersededPipelineError(pipeline=before.pipeline)
+    if stored is not None and stored.progress == until.progress:
+        return True
+    if stored is None or stored.progress != before.progress:
+        raise PipelineChangedError(
+            pipeline=before.pipeline,
+            change="its place is not where it was, as after a restore of the destination",
+            remedy="or start it again, to go on from the place that is there",
+            new="name",
+        )
+    return False
+
+
+class ReplicaPatience(Patience):
+    """Calls a destination until it answers (A6)."""
+
+    errors = Exception
+
+    def __init__(
+        self,
+        pipeline: str,
+        config: ReplicatePipelineConfig,
+        destination: Destination,
+        *,
+        stopping: threading.Event,
+    ) -> None:
+        super().__init__(config, stopping=stopping)
+        self._pipeline = pipeline
+        self._config = config
+        self._destination = destination
+
+    def judge(self, error: Exception) -> PenstockError | None:
+        if not isinstance(error, self._destination.errors):
+            raise error
+        return self._destination.judge(error)
+
+    def failed(self, error: Exception) -> None:
+        """The destination has forgotten its connection by itself."""
+
+    def opened(self, error: Exception, failures: int) -> None:
+        logger.warning(
+            "the pipeline's destination does not answer; the log keeps what comes",
+            pipeline=self._pipeline,
+            error=type(error).__name__,
+            attempts=failures,
+            wait_seconds=self._config.circuit_seconds,
+        )
+
+    def closed(self) -> None:
+        logger.warning("the pipeline's destination answers again", pipeline=self._pipeline)

@@ -1,0 +1,382 @@
+"""MySQL and MariaDB as destinations."""
+
+# Names of tables and columns are quoted by the dialect; values are never in the text.
+# ruff: noqa: S608
+
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import re
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+from numpy.typing import NDArray
+
+from penstock.errors import ConfigError
+from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
+from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
+from penstock.spark.table.arrow import Column, arrow, compute
+from penstock.spark.table.kinds import ARROW_TYPES, Kind
+from penstock.spark.table.plan import Naming
+
+_TYPES: Final = {
+    Kind.BOOL: "tinyint(1)",
+    Kind.INT32: "int",
+    Kind.INT64: "bigint",
+    Kind.DOUBLE: "double",
+    Kind.DECIMAL: "decimal(38,18)",
+    Kind.STRING: "longtext",
+    Kind.OBJECT_ID: "longtext",
+    Kind.TIMESTAMP: "datetime(6)",
+    Kind.BINARY: "longblob",
+    Kind.JSON: "longtext",
+}
+_KINDS: Final = {
+    **{declared: kind for kind, declared in _TYPES.items() if kind not in TEXTS},
+    "longtext": Kind.STRING,
+    "varchar": Kind.STRING,
+    "varbinary": Kind.BINARY,
+}
+_WIDTH: Final = re.compile(r"^(int|bigint)\(\d+\)$")
+_KEY_CHARACTERS_MAX: Final = 768
+"""InnoDB's 3072 bytes of an index entry, in utf8mb4."""
+_STATEMENT_BYTES: Final = 1 << 20
+_PASSING: Final = frozenset(
+    {0, 2003, 2006, 2013, 2055, 4031}  # no connection, or not any more
+    | {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317}
+    | {1927, 1290, 1836, 1021, 1114, 3100, 3167}
+)
+"""Source: the error references of MySQL and MariaDB. Too many connections, shutting down, a lost
+connection, a lock, a deadlock, killed; read-only for now; a full disk."""
+
+
+class MysqlDialect:
+    """Tables of one database."""
+
+    errors = pymysql.MySQLError
+    naming = Naming(own=(), forbidden={}, columns_max=1000, bytes_max=64, plain=True)
+
+    def __init__(self, pipeline: str, config: ReplicatePipelineConfig) -> None:
+        """Raises ConfigError where neither the URI nor the configuration names a database."""
+        self._pipeline = pipeline
+        self._config = config
+        self._uri = urlsplit(config.uri.get_secret_value())
+        self._database = config.database or unquote(self._uri.path.lstrip("/"))
+        self._collation = "utf8mb4_bin"
+        if not self._database:
+            raise ConfigError(
+                f"pipeline {pipeline}: neither its uri nor `database` names a database. Nothing "
+                f"was started."
+            )
+        if self._uri.query:
+            raise ConfigError(
+                f"pipeline {pipeline}: its uri has settings behind a '?', which are not known "
+                f"here. Nothing was started. For TLS set tls, ca, certificate and key."
+            )
+
+    def connect(self) -> Any:
+        """As `Dialect.connect`."""
+        config = self._config
+        connection: Any = pymysql.connect(
+            host=self._uri.hostname or "127.0.0.1",
+            port=self._uri.port or 3306,
+            user=unquote(self._uri.username or ""),
+            password=unquote(self._uri.password or ""),
+            database=self._database,
+            charset="utf8mb4",
+            autocommit=False,
+            connect_timeout=max(1, int(min(config.answer_seconds, 30))),
+            read_timeout=config.answer_seconds,
+            write_timeout=config.answer_seconds,
+            program_name="penstock",
+            # Strict, so that no value is cut or rounded to fit its column.
+            sql_mode="STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION",
+            init_command="SET time_zone = '+00:00'",
+            ssl=self._tls(),
+            ssl_disabled=config.tls in {None, "off"},
+        )
+        mariadb = "mariadb" in str(connection.server_version).lower()
+        # Texts that differ in case, accents or blanks at their end are others.
+        self._collation = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
+        return connection
+
+    def _tls(self) -> ssl.SSLContext | None:
+        config = self._config
+        if config.tls in {None, "off"}:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=config.ca)
+            if config.certificate is not None:
+                context.load_cert_chain(config.certificate, config.key)
+        except OSError as error:
+            raise ConfigError(
+                f"pipeline {self._pipeline}: ca, certificate or key cannot be used "
+                f"({error.strerror or error}). Nothing was written. Correct their paths."
+            ) from error
+        if config.tls == "unverified":
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    def passes(self, error: Exception) -> bool:
+        """As `Dialect.passes`."""
+        if isinstance(error, pymysql.err.InterfaceError):
+            return True
+        return bool(error.args) and error.args[0] in _PASSING
+
+    def code_of(self, error: Exception) -> str:
+        """As `Dialect.code_of`."""
+        return f"{type(error).__name__} {error.args[0] if error.args else ''}".strip()
+
+    def own_tables(self) -> Iterator[str]:
+        """As `Dialect.own_tables`."""
+        kept = f"ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        name = self.table
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(PLACES)} (pipeline varchar(190) PRIMARY KEY, "
+            "source varchar(190) NOT NULL, collections longtext NOT NULL, epoch bigint NOT NULL, "
+            "progress varchar(64) NOT NULL, sequence bigint NOT NULL, "
+            f"written timestamp NOT NULL DEFAULT now()) {kept}"
+        )
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(TABLES)} (name varchar(64) PRIMARY KEY, "
+            "pipeline varchar(190) NOT NULL, `database` text NOT NULL, collection text NOT NULL) "
+            f"{kept}"
+        )
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} (pipeline varchar(190) NOT NULL, "
+            "sequence bigint NOT NULL, table_name varchar(64), source text, `database` text, "
+            "collection text, `key` longtext, operation_type varchar(190), field text, "
+            "reason text NOT NULL, full_document longtext, update_description longtext, "
+            f"healed bigint, KEY stale (pipeline, table_name, healed)) {kept}"
+        )
+
+    def table(self, name: str) -> str:
+        """As `Dialect.table`."""
+        return _doubled(f"{_quoted(self._database)}.{_quoted(name)}")
+
+    def quoted(self, name: str) -> str:
+        """As `Dialect.quoted`."""
+        return _doubled(_quoted(name))
+
+    def _literally(self, table: str) -> str:
+        """A table's name in a statement with its values in it."""
+        return f"{_quoted(self._database)}.{_quoted(table)}"
+
+    def describe(self, cursor: Any, table: str) -> SqlTable | None:
+        """As `Dialect.describe`."""
+        place = (self._database, table)
+        cursor.execute(
+            "SELECT TABLE_TYPE, ENGINE FROM information_schema.TABLES "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+            place,
+        )
+        found = cursor.fetchone()
+        if found is None:
+            return None
+        problems: list[str] = []
+        if found != ("BASE TABLE", "InnoDB"):
+            problems.append("it is no table of InnoDB, and so without transactions")
+        cursor.execute(
+            "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND "
+            "EXTRA NOT LIKE '%%auto_increment%%', EXTRA LIKE '%%GENERATED%%' AND "
+            "EXTRA NOT LIKE '%%DEFAULT_GENERATED%%', COLUMN_COMMENT, CHARACTER_MAXIMUM_LENGTH, "
+            "COLLATION_NAME FROM information_schema.COLUMNS "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION",
+            place,
+        )
+        columns: list[SqlColumn] = []
+        collations: dict[str, str | None] = {}
+        for name, declared, required, generated, comment, limit, collation in cursor.fetchall():
+            if not generated:
+                collations[name] = collation
+                columns.append(
+                    _column(name, declared, comment, limit, collation, required=bool(required))
+                )
+        cursor.execute(
+            "SELECT INDEX_NAME, GROUP_CONCAT(HEX(COLUMN_NAME)), MAX(SUB_PART) IS NULL "
+            "FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
+            "NON_UNIQUE = 0 GROUP BY INDEX_NAME",
+            place,
+        )
+        unique: list[frozenset[str]] = []
+        for index, coded, whole in cursor.fetchall():
+            names = [bytes.fromhex(one).decode() for one in str(coded).split(",")]
+            if whole:
+                unique.append(frozenset(names))
+            loose = [one for one in names if collations.get(one) not in {None, self._collation}]
+            if loose:
+                problems.append(
+                    f"the texts of its key are not told apart exactly: {', '.join(loose)} should "
+                    f"have the collation {self._collation}"
+                )
+            elif index != "PRIMARY" and len(unique) > 1:
+                problems.append(f"it has a second unique index, {index}")
+        return SqlTable(columns=tuple(columns), unique=tuple(unique), problems=tuple(problems))
+
+    def create(self, table: str, columns: Sequence[tuple[str, Kind]], key: Sequence[str]) -> str:
+        """As `Dialect.create`."""
+        limit = self.key_limit(len(key))
+        named = ", ".join(
+            self._defined(name, kind, limit if name in key else None) for name, kind in columns
+        )
+        keys = ", ".join(map(self.quoted, key))
+        return (
+            f"CREATE TABLE {self.table(table)} ({named}, PRIMARY KEY ({keys})) ENGINE=InnoDB "
+            f"ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COLLATE {self._collation}"
+        )
+
+    def _defined(self, name: str, kind: Kind, limit: int | None) -> str:
+        declared = _TYPES[kind]
+        if limit is not None and kind in TEXTS | {Kind.BINARY}:
+            declared = f"{'varbinary' if kind is Kind.BINARY else 'varchar'}({limit})"
+        collate = f" CHARACTER SET utf8mb4 COLLATE {self._collation}" if kind in TEXTS else ""
+        required = " NOT NULL" if limit is not None else " NULL"
+        comment = f" COMMENT '{JSON_COMMENT}'" if kind is Kind.JSON else ""
+        return f"{self.quoted(name)} {declared}{collate}{required}{comment}"
+
+    def add(self, table: str, name: str, kind: Kind) -> Sequence[str]:
+        """As `Dialect.add`."""
+        return (f"ALTER TABLE {self.table(table)} ADD COLUMN {self._defined(name, kind, None)}",)
+
+    def widen(self, table: str, name: str, kind: Kind, *, key: bool) -> str:
+        """As `Dialect.widen`."""
+        defined = self._defined(name, kind, 1 if key else None)  # no text is wider than another
+        return f"ALTER TABLE {self.table(table)} MODIFY COLUMN {defined}"
+
+    def unfit(self, kind: Kind, column: Column) -> tuple[NDArray[np.bool_], str] | None:
+        """As `Dialect.unfit`."""
+        if kind is not Kind.DOUBLE:
+            return None
+        values = compute.fill_null(column, 0.0).to_numpy(zero_copy_only=False)
+        mask = ~np.isfinite(values) | ((values == 0) & np.signbit(values))
+        return (mask, "NaN, an infinity or -0.0, which MySQL does not keep") if mask.any() else None
+
+    def key_bytes_max(self) -> int:
+        """As `Dialect.key_bytes_max`."""
+        return 4 * _KEY_CHARACTERS_MAX
+
+    def key_limit(self, keys: int) -> int | None:
+        """As `Dialect.key_limit`."""
+        return min(255, _KEY_CHARACTERS_MAX // keys)
+
+    def upsert(
+        self, cursor: Any, table: str, columns: Sequence[Values], key: Sequence[str]
+    ) -> None:
+        """As `Dialect.upsert`."""
+        names = ", ".join(_quoted(one.name) for one in columns)
+        others = [one.name for one in columns if one.name not in key] or [key[0]]
+        done = ", ".join(f"{_quoted(name)} = VALUES({_quoted(name)})" for name in others)
+        for rows in _slices(cursor, columns):
+            cursor.execute(
+                f"INSERT INTO {self._literally(table)} ({names}) VALUES {rows} "
+                f"ON DUPLICATE KEY UPDATE {done}"
+            )
+
+    def delete(self, cursor: Any, table: str, key: Sequence[Values]) -> None:
+        """As `Dialect.delete`."""
+        for condition in _conditions(cursor, key):
+            cursor.execute(f"DELETE FROM {self._literally(table)} WHERE {condition}")
+
+    def select(
+        self, cursor: Any, table: str, columns: Sequence[SqlColumn], key: Sequence[Values]
+    ) -> list[tuple[Any, ...]]:
+        """As `Dialect.select`."""
+        wanted = ", ".join(_quoted(one.name) for one in columns)
+        rows: list[tuple[Any, ...]] = []
+        for condition in _conditions(cursor, key):
+            cursor.execute(f"SELECT {wanted} FROM {self._literally(table)} WHERE {condition}")
+            rows += cursor.fetchall()
+        return rows
+
+    def read(self, kind: Kind, values: Sequence[Any]) -> Column:
+        """As `Dialect.read`."""
+        if kind is Kind.BOOL:
+            values = [None if one is None else bool(one) for one in values]
+        if kind is Kind.TIMESTAMP:
+            naive = arrow.array(values, pa.timestamp("us"))
+            return naive.cast(ARROW_TYPES[kind])
+        return arrow.array(values, ARROW_TYPES[kind])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _doubled(name: str) -> str:
+    """For a statement with places for values, which begin with "%"."""
+    return name.replace("%", "%%")
+
+
+def _column(
+    name: str,
+    declared: str,
+    comment: str,
+    limit: int | None,
+    collation: str | None,
+    *,
+    required: bool,
+) -> SqlColumn:
+    plain = _WIDTH.sub(r"\1", declared.lower())
+    limited = plain.startswith(("varchar(", "varbinary("))
+    kind = _KINDS.get(plain.partition("(")[0] if limited else plain)
+    if kind in TEXTS and not (collation or "").startswith("utf8mb4_"):
+        kind = None
+    if kind is Kind.STRING and comment == JSON_COMMENT:
+        kind = Kind.JSON
+    return SqlColumn(
+        name=name,
+        kind=kind,
+        declared=declared,
+        required=required,
+        limit=int(limit) if limited and limit is not None else None,
+    )
+
+
+def _texts(cursor: Any, columns: Sequence[Values]) -> Iterator[tuple[str, ...]]:
+    """The values of each row, as SQL."""
+    escape = cursor.connection.escape
+    lists: list[list[str]] = []
+    for one in columns:
+        column: Any = one.column
+        if one.kind is Kind.TIMESTAMP:
+            column = column.cast(pa.timestamp("us"))
+        lists.append([escape(value) for value in column.to_pylist()])
+    yield from zip(*lists, strict=True)
+
+
+def _slices(cursor: Any, columns: Sequence[Values]) -> Iterator[str]:
+    """Rows as SQL, about a MiB at a time."""
+    held: list[str] = []
+    size = 0
+    for row in _texts(cursor, columns):
+        held.append(f"({','.join(row)})")
+        size += len(held[-1])
+        if size >= _STATEMENT_BYTES:
+            yield ",".join(held)
+            held, size = [], 0
+    if held:
+        yield ",".join(held)
+
+
+def _conditions(cursor: Any, key: Sequence[Values]) -> Iterator[str]:
+    """Conditions for the rows with these keys, of a few hundred each."""
+    rows = list(_texts(cursor, key))
+    names = [_quoted(one.name) for one in key]
+    for start in range(0, len(rows), 500):
+        part = rows[start : start + 500]
+        if len(names) == 1:
+            yield f"{names[0]} IN ({','.join(row[0] for row in part)})"
+        else:
+            yield " OR ".join(
+                "(" + " AND ".join(f"{n} = {v}" for n, v in zip(names, row, strict=True)) + ")"
+                for row in part
+            )

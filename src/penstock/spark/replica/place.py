@@ -1,0 +1,94 @@
+"""Where a pipeline stands: one row, written in the transaction that writes what it is about. Pure.
+
+Rows need no sequence of their own. Whoever writes locks the place, applies only what is behind it,
+and moves it, in one transaction; so no change that is at or before the place is ever applied again,
+a deleted row needs no tombstone, and a commit of which nobody knows whether it went through is
+asked about by reading the place. `epoch` tells drivers apart: the newer one wins, and the older one
+finds that out before it writes.
+"""
+
+from collections.abc import Collection
+
+from msgspec import Struct, structs
+
+from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark.config import ReplicatePipelineConfig
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """How far a pipeline has come, and what it reads."""
+
+    pipeline: str
+    source: str
+    collections: tuple[str, ...]
+    epoch: int
+    """Each run of a driver has the next one."""
+    progress: Progress
+    """Everything up to here is in the destination, and nothing behind it."""
+
+
+class Stream(Struct, frozen=True, order=True):
+    """What is replicated into one table."""
+
+    database: str
+    collection: str
+
+
+def decide_start(
+    pipeline: str,
+    config: ReplicatePipelineConfig,
+    *,
+    place: Place | None,
+    tables: Collection[str],
+    gone: Collection[str],
+    bounds: Bounds,
+) -> Place:
+    """The place of a run that begins now.
+
+    `place` is what is stored, `tables` are those that the pipeline has, and `gone` those of them
+    that are not there any more.
+
+    Raises HistoryTrimmedError, StreamChangedError, PipelineChangedError.
+    """
+    remedy = (
+        "in another database, or remove its rows in _penstock_pipelines and _penstock_tables with "
+        "its tables, to begin anew"
+    )
+    if place is None:
+        if tables:
+            change = f"its place is gone, and its tables {_names(tables)} are there"
+            raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy, new="name")
+        if bounds.trimmed and config.start != "oldest":
+            raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
+        return Place(
+            pipeline=pipeline,
+            source=config.source,
+            collections=config.collections,
+            epoch=1,
+            progress=Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check),
+        )
+    changes: list[str] = []
+    if place.source != config.source:
+        changes.append(f"its tables were made from source {place.source}, not {config.source}")
+    added = set(config.collections) - set(place.collections) if place.collections else set[str]()
+    if place.collections and (added or not config.collections):
+        changes.append(f"{_names(added) or 'every other collection'} was added to its collections")
+    if gone:
+        changes.append(f"its table {_names(gone)} is gone")
+    if changes:
+        raise PipelineChangedError(
+            pipeline=pipeline, change=" and ".join(changes), remedy=remedy, new="name"
+        )
+    if place.progress.log_id != bounds.log_id:
+        raise StreamChangedError(
+            f"what pipeline {pipeline} has written was made from log {place.progress.log_id:016x}, "
+            f"and this is log {bounds.log_id:016x}. Nothing was written, and what is there is "
+            f"safe. Give the pipeline a new name {remedy}"
+        )
+    return structs.replace(place, collections=config.collections, epoch=place.epoch + 1)
+
+
+def _names(names: Collection[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,322 @@
+"""PostgreSQL as a destination."""
+
+# Names of tables and columns are quoted by the dialect; values are never in the text.
+# ruff: noqa: S608
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.errors import DestinationError
+from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
+from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
+from penstock.spark.table.arrow import Column, arrow, compute
+from penstock.spark.table.kinds import ARROW_TYPES, Kind
+from penstock.spark.table.plan import Naming
+
+_TYPES: Final = {
+    Kind.BOOL: "boolean",
+    Kind.INT32: "integer",
+    Kind.INT64: "bigint",
+    Kind.DOUBLE: "double precision",
+    Kind.DECIMAL: "numeric(38,18)",
+    Kind.STRING: "text",
+    Kind.OBJECT_ID: "text",
+    Kind.TIMESTAMP: "timestamp with time zone",
+    Kind.BINARY: "bytea",
+    Kind.JSON: "json",
+}
+_KINDS: Final = {
+    **{declared: kind for kind, declared in _TYPES.items() if kind is not Kind.OBJECT_ID},
+    "numeric": Kind.DECIMAL,
+    "character varying": Kind.STRING,
+}
+_ROWS: Final = 2000
+"""In one statement."""
+_KEY_BYTES_MAX: Final = 2000
+"""A B-tree's entry is a third of a page at most."""
+_PASSING: Final = ("08", "53", "57", "40", "55P03", "25006")
+"""SQLSTATEs, or their classes: no connection, no resources, an operator's doing, a conflict, a
+lock, a server that is read-only for now, as a standby is."""
+
+
+class PostgresDialect:
+    """Tables of one schema."""
+
+    errors = psycopg.Error
+    naming = Naming(own=(), forbidden={}, columns_max=1500, bytes_max=63, plain=True)
+
+    def __init__(self, pipeline: str, config: ReplicatePipelineConfig) -> None:
+        self._pipeline = pipeline
+        self._config = config
+        self._schema = config.database or "public"
+
+    def connect(self) -> Any:
+        """As `Dialect.connect`."""
+        config = self._config
+        tls: dict[str, Any] = {}
+        if config.tls is not None:
+            modes = {"off": "disable", "unverified": "require", "verify": "verify-full"}
+            tls["sslmode"] = modes[config.tls]
+        files = {"sslrootcert": config.ca, "sslcert": config.certificate, "sslkey": config.key}
+        tls |= {name: str(path) for name, path in files.items() if path is not None}
+        connection: Any = psycopg.connect(
+            config.uri.get_secret_value(),
+            connect_timeout=max(2, int(min(config.answer_seconds, 30))),
+            keepalives_idle=10,
+            keepalives_interval=5,
+            keepalives_count=3,
+            tcp_user_timeout=int(config.answer_seconds * 1000),
+            application_name=f"penstock {self._pipeline}"[:60],
+            client_encoding="utf8",
+            **tls,
+        )
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            connection.close()
+            raise DestinationError(
+                pipeline=self._pipeline,
+                what=f"the database has the encoding {encoding}, which not every text fits",
+                remedy="Give it a database with the encoding UTF8.",
+            )
+        with connection.cursor() as cursor:
+            cursor.execute("SET TIME ZONE 'UTC'")
+            # Who cancels a statement is a person, then.
+            cursor.execute("SET statement_timeout = 0")
+            cursor.execute("SET idle_in_transaction_session_timeout = 0")
+        connection.commit()
+        return connection
+
+    def passes(self, error: Exception) -> bool:
+        """As `Dialect.passes`."""
+        assert isinstance(error, psycopg.Error)
+        state = error.sqlstate
+        if state is None:
+            # No answer. What the server refuses before there is a connection has no state either.
+            text = str(error)
+            return not any(said in text for said in _REFUSALS)
+        return state.startswith(_PASSING)
+
+    def code_of(self, error: Exception) -> str:
+        """As `Dialect.code_of`."""
+        assert isinstance(error, psycopg.Error)
+        detail = error.diag.column_name or error.diag.constraint_name or error.diag.table_name
+        return f"{type(error).__name__} {error.sqlstate or ''}".strip() + (
+            f", {detail}" if detail else ""
+        )
+
+    def own_tables(self) -> Iterator[str]:
+        """As `Dialect.own_tables`."""
+        name = self.table
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(PLACES)} (pipeline text PRIMARY KEY, "
+            "source text NOT NULL, collections text NOT NULL, epoch bigint NOT NULL, "
+            "progress text NOT NULL, sequence bigint NOT NULL, "
+            "written timestamp with time zone NOT NULL DEFAULT now())"
+        )
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(TABLES)} (name text PRIMARY KEY, "
+            "pipeline text NOT NULL, database text NOT NULL, collection text NOT NULL)"
+        )
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} (pipeline text NOT NULL, "
+            "sequence bigint NOT NULL, table_name text, source text, database text, "
+            "collection text, key text, operation_type text, field text, reason text NOT NULL, "
+            "full_document text, update_description text, healed bigint)"
+        )
+        yield (
+            f"CREATE INDEX IF NOT EXISTS _penstock_rejects_stale ON {name(REJECTS)} "
+            "(pipeline, table_name) WHERE healed IS NULL"
+        )
+
+    def table(self, name: str) -> str:
+        """As `Dialect.table`."""
+        return f"{_quoted(self._schema)}.{_quoted(name)}"
+
+    def quoted(self, name: str) -> str:
+        """As `Dialect.quoted`."""
+        return _quoted(name)
+
+    def describe(self, cursor: Any, table: str) -> SqlTable | None:
+        """As `Dialect.describe`."""
+        found = cursor.execute(
+            "SELECT c.oid, c.relkind FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = %s AND c.relname = %s",
+            (self._schema, table),
+        ).fetchone()
+        if found is None:
+            return None
+        oid, relkind = found
+        columns = cursor.execute(
+            "SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND "
+            "attidentity = '', attgenerated <> '' OR attidentity = 'a', "
+            "col_description(attrelid, attnum) FROM pg_attribute "
+            "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (oid,),
+        ).fetchall()
+        unique = cursor.execute(
+            "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1]) "
+            "WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indpred IS NULL "
+            "AND i.indexprs IS NULL GROUP BY i.indexrelid",
+            (oid,),
+        ).fetchall()
+        return SqlTable(
+            columns=tuple(
+                _column(name, declared, comment, required=required)
+                for name, declared, required, generated, comment in columns
+                if not generated
+            ),
+            unique=tuple(frozenset(names) for (names,) in unique),
+            problems=() if relkind in {"r", "p"} else ("it is no table",),
+        )
+
+    def create(self, table: str, columns: Sequence[tuple[str, Kind]], key: Sequence[str]) -> str:
+        """As `Dialect.create`."""
+        named = ", ".join(f"{_quoted(name)} {_type(kind, name in key)}" for name, kind in columns)
+        keys = ", ".join(map(_quoted, key))
+        comments = "".join(
+            f"; COMMENT ON COLUMN {self.table(table)}.{_quoted(name)} IS '{JSON_COMMENT}'"
+            for name, kind in columns
+            if kind is Kind.JSON and name in key
+        )
+        return f"CREATE TABLE {self.table(table)} ({named}, PRIMARY KEY ({keys})){comments}"
+
+    def add(self, table: str, name: str, kind: Kind) -> Sequence[str]:
+        """As `Dialect.add`."""
+        return (f"ALTER TABLE {self.table(table)} ADD COLUMN {_quoted(name)} {_TYPES[kind]}",)
+
+    def widen(self, table: str, name: str, kind: Kind, *, key: bool) -> str:
+        """As `Dialect.widen`."""
+        declared = _type(kind, key)
+        return f"ALTER TABLE {self.table(table)} ALTER COLUMN {_quoted(name)} TYPE {declared}"
+
+    def unfit(self, kind: Kind, column: Column) -> tuple[NDArray[np.bool_], str] | None:
+        """As `Dialect.unfit`."""
+        if kind not in {Kind.STRING, Kind.OBJECT_ID}:
+            return None  # JSON writes a NUL as an escape, and that type keeps its text
+        found = compute.fill_null(compute.match_substring(column, "\0"), False)
+        mask: NDArray[np.bool_] = found.to_numpy(zero_copy_only=False)
+        return (mask, "text with a NUL, which PostgreSQL does not keep") if mask.any() else None
+
+    def key_bytes_max(self) -> int:
+        """As `Dialect.key_bytes_max`."""
+        return _KEY_BYTES_MAX
+
+    def key_limit(self, keys: int) -> int | None:  # noqa: ARG002
+        """As `Dialect.key_limit`."""
+        return None
+
+    def upsert(
+        self, cursor: Any, table: str, columns: Sequence[Values], key: Sequence[str]
+    ) -> None:
+        """As `Dialect.upsert`."""
+        names = ", ".join(_quoted(one.name) for one in columns)
+        taken = ", ".join(
+            f"u.c{at}" + ("::json" if one.kind is Kind.JSON and one.name not in key else "")
+            for at, one in enumerate(columns)
+        )
+        others = [_quoted(one.name) for one in columns if one.name not in key]
+        done = ", ".join(f"{name} = EXCLUDED.{name}" for name in others)
+        statement = (
+            f"INSERT INTO {self.table(table)} ({names}) SELECT {taken} FROM {_unnested(columns)} "
+            f"ON CONFLICT ({', '.join(map(_quoted, key))}) DO "
+            + (f"UPDATE SET {done}" if done else "NOTHING")
+        )
+        for values in _slices(columns):
+            cursor.execute(statement.encode(), values)
+
+    def delete(self, cursor: Any, table: str, key: Sequence[Values]) -> None:
+        """As `Dialect.delete`."""
+        same = _same(key)
+        statement = f"DELETE FROM {self.table(table)} t USING {_unnested(key)} WHERE {same}"
+        for values in _slices(key):
+            cursor.execute(statement.encode(), values)
+
+    def select(
+        self, cursor: Any, table: str, columns: Sequence[SqlColumn], key: Sequence[Values]
+    ) -> list[tuple[Any, ...]]:
+        """As `Dialect.select`."""
+        wanted = ", ".join(
+            f"t.{_quoted(one.name)}" + ("::text" if one.kind in TEXTS else "") for one in columns
+        )
+        statement = (
+            f"SELECT {wanted} FROM {self.table(table)} t JOIN {_unnested(key)} ON {_same(key)}"
+        )
+        rows: list[tuple[Any, ...]] = []
+        for values in _slices(key):
+            rows += cursor.execute(statement.encode(), values).fetchall()
+        return rows
+
+    def read(self, kind: Kind, values: Sequence[Any]) -> Column:
+        """As `Dialect.read`."""
+        column: Column = arrow.array(values, ARROW_TYPES[kind])
+        return column
+
+
+_REFUSALS: Final = (
+    "does not exist",
+    "authentication failed",
+    "no pg_hba.conf entry",
+    "certificate verify failed",
+    "invalid connection option",
+)
+"""Of PostgreSQL's libpq and server in English: what no retry mends."""
+
+
+def _quoted(name: str) -> str:
+    # "%" begins a place for a value in psycopg's statements.
+    return '"' + name.replace('"', '""').replace("%", "%%") + '"'
+
+
+def _type(kind: Kind, key: bool) -> str:
+    return "text" if key and kind is Kind.JSON else _TYPES[kind]
+
+
+def _column(name: str, declared: str, comment: str | None, *, required: bool) -> SqlColumn:
+    kind = _KINDS.get(declared)
+    if kind is Kind.STRING and comment == JSON_COMMENT:
+        kind = Kind.JSON
+    limit = None
+    if declared.startswith("character varying("):
+        kind, limit = Kind.STRING, int(declared.partition("(")[2].rstrip(")"))
+    return SqlColumn(name=name, kind=kind, declared=declared, required=required, limit=limit)
+
+
+def _unnested(columns: Sequence[Values]) -> str:
+    arrays = ", ".join(f"%s::{_array_type(one.kind)}[]" for one in columns)
+    names = ", ".join(f"c{number}" for number in range(len(columns)))
+    return f"unnest({arrays}) AS u({names})"
+
+
+def _array_type(kind: Kind) -> str:
+    return "text" if kind is Kind.JSON else "numeric" if kind is Kind.DECIMAL else _TYPES[kind]
+
+
+def _same(key: Sequence[Values]) -> str:
+    return " AND ".join(f"t.{_quoted(one.name)} = u.c{at}" for at, one in enumerate(key))
+
+
+def _slices(columns: Sequence[Values]) -> Iterator[list[list[Any]]]:
+    """A few rows at a time, as a list for each column."""
+    count = len(columns[0].column)
+    size = sum(one.column.nbytes for one in columns)
+    rows = max(1, min(_ROWS, int(count * (8 << 20) / max(size, 1))))
+    for start in range(0, count, rows):
+        yield [_python(one.kind, one.column.slice(start, rows)) for one in columns]
+
+
+def _python(kind: Kind, column: Any) -> list[Any]:
+    if kind is Kind.DECIMAL and not isinstance(column.type, pa.Decimal128Type):
+        column = column.cast(ARROW_TYPES[kind])
+    values: list[Any] = column.to_pylist()
+    return values

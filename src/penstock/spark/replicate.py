@@ -1,0 +1,192 @@
+"""`to = "replicate"`: keep tables or collections of another database equal to a source's.
+
+Workers reduce and decode (`penstock.spark.table.chunk`); this process writes. A batch is one
+transaction of the destination: all its source transactions are in it, whole and in order, and so is
+the pipeline's place (`penstock.spark.replica.place`). Of a row's changes in a batch only what they
+come to is written.
+
+| event | the table |
+|---|---|
+| drop, dropDatabase; TRUNCATE, which is a drop and a create | loses its rows; its columns stay |
+| rename to a collection of this pipeline | hands its rows over; what was there is replaced |
+| rename to any other, or to one that the source does not capture | loses its rows |
+| rename from a collection that this pipeline does not follow | cannot be known: a gap |
+| gap | `on_gap`: stop before it, or note it in the rejects |
+| create, modify, indexes, sharding, invalidate, system events | is as it was |
+| any other | is not guessed at: the pipeline stops before it |
+
+All of it in the transaction of its batch. Where the pipeline stops, what is before is applied.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from penstock.client.patience import StoppedError
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.destination import Destination, ReplicaPatience
+from penstock.spark.replica.place import Place, decide_start
+from penstock.spark.replica.steps import Done, steps_of
+from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.table.collect import collect_batch, entries_of
+from penstock.spark.target import Applied, TargetStoppedError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_QUIET_SECONDS: Final = 10.0
+"""How often the place moves on while nothing is applied: it needs to only before retention."""
+
+
+class ReplicaTarget:
+    """The tables of a pipeline, and its place beside them."""
+
+    columns = INPUT_COLUMNS
+
+    def __init__(
+        self, pipeline: str, config: ReplicatePipelineConfig, *, stopping: threading.Event
+    ) -> None:
+        """Raises ConfigError."""
+        self._pipeline = pipeline
+        self._config = config
+        self._destination = destination_of(pipeline, config)
+        self._patience = ReplicaPatience(pipeline, config, self._destination, stopping=stopping)
+        self._place: Place | None = None
+        self._unsaved: Place | None = None
+        """A place that is further on, with nothing to write on the way."""
+        self._saved_at = time.monotonic()
+
+    def start(self, bounds: Bounds) -> Progress:
+        """As `Target.start`; raises as `decide_start`, DestinationError."""
+        decide = partial(_decided, self._pipeline, self._config, bounds)
+        try:
+            self._place = self._patience.call(lambda: self._destination.claim(decide))
+        except StoppedError:
+            raise TargetStoppedError from None
+        self._unsaved = None
+        return self._place.progress
+
+    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+        """As `Target.apply`.
+
+        Raises IncompleteCommitError, BatchTooLargeError, ChangesLostError, DestinationError,
+        SupersededPipelineError, PipelineChangedError, and PipelineError for an event that is not
+        understood.
+        """
+        place = self._place
+        assert place is not None
+        if until.sequence <= place.progress.sequence:
+            return Applied(entries=0, rows=0)
+        collected = collect_batch(
+            batch,
+            pipeline=self._pipeline,
+            whole=not self._config.collections,
+            bytes_max=self._config.max_bytes_per_batch,
+            decode=self._destination.decode,
+        )
+        steps = steps_of(
+            collected,
+            pipeline=self._pipeline,
+            config=self._config,
+            after=place.progress.sequence,
+        )
+        if steps.stop is not None:
+            last = _last_before(batch, steps.stop.sequence, until.log_id)
+            if last is not None and last.sequence > place.progress.sequence:
+                self._write(steps.steps, place, last, batch)
+            raise steps.stop.error
+        if steps.steps:
+            done = self._write(steps.steps, place, until, batch)
+        else:
+            done = Done()
+            self._unsaved = structs.replace(place, progress=until)
+            if time.monotonic() - self._saved_at >= _QUIET_SECONDS:
+                self.save(batch_id)
+        return Applied(
+            entries=steps.entries,
+            rows=done.rows,
+            rejected=done.rejected,
+            sequence=collected.chunk.last_sequence,
+        )
+
+    def _write(self, steps: Any, place: Place, until: Progress, batch: "DataFrame | None") -> Done:
+        behind = structs.replace(place, progress=until)
+        entries_at = entries_of(batch) if batch is not None else _no_entries
+
+        def apply() -> Done:
+            return self._destination.apply(steps, before=place, until=behind, entries_at=entries_at)
+
+        try:
+            done = self._patience.call(apply)
+        except StoppedError:
+            raise TargetStoppedError from None
+        self._place, self._unsaved = behind, None
+        self._saved_at = time.monotonic()
+        return done
+
+    def save(self, batch_id: int) -> None:  # noqa: ARG002
+        """As `Target.save`."""
+        place, unsaved = self._place, self._unsaved
+        if place is None or unsaved is None:
+            return
+        try:
+            self._write([], place, unsaved.progress, None)
+        except TargetStoppedError:
+            return  # it is read once more, and nothing is in it
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._destination.reset()
+
+
+def destination_of(pipeline: str, config: ReplicatePipelineConfig) -> Destination:
+    """What a pipeline's URI names. Raises ConfigError."""
+    if config.kind.startswith("mongodb"):
+        from penstock.spark.replica.mongodb import MongoDestination
+
+        return MongoDestination(pipeline, config)
+    from penstock.spark.replica.sql import SqlDestination
+
+    if config.kind.startswith("postgres"):
+        from penstock.spark.replica.postgres import PostgresDialect
+
+        return SqlDestination(pipeline, config, PostgresDialect(pipeline, config))
+    from penstock.spark.replica.mysql import MysqlDialect
+
+    return SqlDestination(pipeline, config, MysqlDialect(pipeline, config))
+
+
+def _decided(
+    pipeline: str,
+    config: ReplicatePipelineConfig,
+    bounds: Bounds,
+    place: Place | None,
+    tables: Any,
+    gone: Any,
+) -> Place:
+    return decide_start(pipeline, config, place=place, tables=tables, gone=gone, bounds=bounds)
+
+
+def _last_before(batch: "DataFrame", sequence: int, log_id: int) -> Progress | None:
+    """The place of the batch's last entry before `sequence`: the end of a commit, for an event
+    about a whole collection is a commit of its own, or its first event here."""
+    found = (
+        batch.select("sequence", "check")
+        .where(f"sequence < {sequence}")
+        .orderBy("sequence", ascending=False)
+        .first()
+    )
+    return None if found is None else Progress(log_id, found[0], found[1] & 0xFFFFFFFF)
+
+
+def _no_entries(_: Any) -> Any:
+    raise AssertionError("a batch without steps rejects nothing")

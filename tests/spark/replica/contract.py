@@ -1,0 +1,346 @@
+"""What every destination promises: run by one class for each of them."""
+
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import (
+    ChangesLostError,
+    DestinationError,
+    HistoryTrimmedError,
+    PipelineChangedError,
+    PipelineError,
+    StreamChangedError,
+    SupersededPipelineError,
+)
+from penstock.event import ChangeEvent
+from penstock.spark.replica.steps import Done
+from tests.spark.replica.support import Driver, Replica
+from tests.spark.tables import Entries, change, fold, gap, put, schema_event
+
+
+def history(dice: random.Random, entries: Entries, *, commits: int = 40) -> None:
+    """Commits over two collections; each row's later changes may build on the one before."""
+    live: set[tuple[str, int]] = set()
+    for _ in range(commits):
+        events: list[ChangeEvent] = []
+        for _ in range(dice.randrange(1, 6)):
+            collection, key = dice.choice(["orders", "lines"]), dice.randrange(12)
+            own = (collection, key)
+            if own in live and dice.random() < 0.3:
+                events.append(change(key, "delete", collection=collection))
+                live.discard(own)
+            elif own in live and dice.random() < 0.4:
+                update = {"updatedFields": {"n": dice.randrange(1000)}, "removedFields": ["gone"]}
+                events.append(change(key, "update", update=update, collection=collection))
+            else:
+                document = {"_id": key, "n": dice.randrange(1000), "gone": "x", "deep": {"a": [1]}}
+                if dice.random() < 0.2:
+                    document[f"new{dice.randrange(3)}"] = "y" * dice.randrange(5)
+                events.append(change(key, "replace", document, collection=collection))
+                live.add(own)
+        entries.commit(*events)
+
+
+def line(key: int, **fields: Any) -> ChangeEvent:
+    """An insert into the other collection."""
+    return change(key, "insert", {"_id": key, **fields}, collection="lines")
+
+
+def expected(replica: Replica, entries: Entries, collection: str = "orders") -> dict[Any, Any]:
+    """What the fold of the log comes to."""
+    table = entries.table()
+    own = table.filter([name == collection for name in table["collection"].to_pylist()])
+    return {document["_id"]: replica.expected(document) for document in fold(own).values()}
+
+
+class ReplicaContract:
+    """Subclass it with a fixture `replica`."""
+
+    @pytest.fixture
+    def entries(self) -> Entries:
+        return Entries()
+
+    @pytest.fixture
+    def drivers(self, entries: Entries) -> Iterator[list[Driver]]:
+        opened: list[Driver] = []
+        yield opened
+        for driver in opened:
+            driver.close()
+
+    @pytest.fixture
+    def start(self, replica: Replica, entries: Entries, drivers: list[Driver]) -> Any:
+        def start(*collections: str, name: str = "p", **more: Any) -> Driver:
+            driver = Driver(entries, replica.config(*collections, **more), name)
+            drivers.append(driver)
+            driver.start()
+            return driver
+
+        return start
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_rows_equal_the_fold_of_the_log_whatever_the_batches_and_repeats(
+        self, replica: Replica, entries: Entries, start: Any, seed: int
+    ) -> None:
+        """Invariant 7: late and repeated batches, and drivers that begin again, change nothing."""
+        dice = random.Random(seed)
+        history(dice, entries)
+        ends = sorted({entries.head, *dice.sample(range(1, entries.head), 6)})
+        driver: Driver = start()
+        before = 0
+        for end in ends:
+            if dice.random() < 0.3:
+                driver = start()
+            driver.apply(max(0, before - dice.randrange(8)), end, parts=dice.randrange(1, 3))
+            assert driver.apply(0, dice.randrange(1, end + 1)) == Done()
+            before = end
+        for collection in ("orders", "lines"):
+            assert replica.rows(collection) == expected(replica, entries, collection)
+        assert replica.rejects() == []
+
+    def test_a_deleted_row_does_not_come_back_with_an_older_change(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, n=1))
+        entries.commit(change(1, "replace", {"_id": 1, "n": 2}))
+        entries.commit(change(1, "delete"))
+        start().apply()
+        late: Driver = start()
+        assert late.place is not None
+        assert late.place.progress.sequence == 3
+        assert late.apply(0, 2) == Done()
+        assert replica.rows("orders") == {}
+
+    def test_an_older_driver_finds_that_it_was_followed_and_writes_nothing(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, n=1))
+        entries.commit(put(2, n=2))
+        older: Driver = start()
+        older.apply(0, 1)
+        newer: Driver = start()
+        with pytest.raises(SupersededPipelineError):
+            older.apply(1, 2)
+        assert set(replica.rows("orders")) == {1}
+        newer.apply(1, 2)
+        assert set(replica.rows("orders")) == {1, 2}
+
+    def test_what_fails_midway_leaves_no_row_and_no_place(
+        self,
+        replica: Replica,
+        entries: Entries,
+        start: Any,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        entries.commit(put(1, n=1), line(1))
+        driver: Driver = start()
+        driver.apply()
+        entries.commit(put(2, n=1), line(2))
+
+        def power_cut(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(driver.destination, "_reject", power_cut)
+            with pytest.raises(KeyboardInterrupt):
+                driver.apply(2, 4)
+        driver.close()
+        assert set(replica.rows("orders")) == set(replica.rows("lines")) == {1}
+        again: Driver = start()
+        assert again.place is not None
+        assert again.place.progress.sequence == 2
+        again.apply(2, 4)
+        assert set(replica.rows("orders")) == set(replica.rows("lines")) == {1, 2}
+
+    def test_a_reader_never_sees_half_of_a_transaction(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """Money moves between accounts, a thousand times; its sum is what it was."""
+        entries.commit(*(put(key, n=100) for key in range(50)))
+        dice, money = random.Random(7), dict.fromkeys(range(50), 100)
+        for _ in range(60):
+            a, b = dice.sample(range(50), 2)
+            money[a], money[b] = money[a] - 7, money[b] + 7
+            entries.commit(*(change(at, "replace", {"_id": at, "n": money[at]}) for at in (a, b)))
+        driver: Driver = start()
+        driver.apply(0, 50)
+        sums: set[int | None] = set()
+        over = threading.Event()
+
+        def look() -> None:
+            while not over.is_set():
+                sums.add(replica.total("orders", "n"))
+
+        reader = threading.Thread(target=look)
+        reader.start()
+        try:
+            for end in range(52, entries.head + 1, 2):
+                driver.apply(end - 2, end)
+        finally:
+            over.set()
+            reader.join()
+        assert sums == {5000}
+
+    def test_a_commit_whose_outcome_nobody_heard_is_not_applied_twice(
+        self, replica: Replica, entries: Entries, start: Any, lose_commit: Any
+    ) -> None:
+        """The place is read again: it says whether the commit went through."""
+        entries.commit(put(1, n=1))
+        driver: Driver = start()
+        driver.apply()
+        entries.commit(change(1, "delete"), put(2, n=1))
+        for happened in (True, False):
+            lose_commit(driver, happened)
+            driver.apply(entries.head - 2)
+            assert driver.place is not None
+            assert driver.place.progress.sequence == entries.head
+            assert set(replica.rows("orders")) == {2}
+            entries.commit(change(2, "replace", {"_id": 2, "n": 3}), change(1, "delete"))
+        assert replica.rows("orders")[2]["n"] == 3
+
+    # --- events about whole collections -----------------------------------------------------------
+
+    def test_a_drop_empties_and_what_comes_behind_it_is_there(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1), put(2))
+        entries.commit(line(1))
+        driver: Driver = start()
+        driver.apply()
+        entries.commit(schema_event("drop"))
+        entries.commit(schema_event("create"), schema_event("modify"))
+        entries.commit(put(3, n=1))
+        driver.apply(3)
+        assert set(replica.rows("orders")) == {3}
+        assert set(replica.rows("lines")) == {1}
+        entries.commit(schema_event("dropDatabase", collection=""))
+        driver.apply(6)
+        assert replica.rows("orders") == replica.rows("lines") == {}
+
+    def test_a_rename_hands_the_rows_over_in_one_transaction(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, n=1), put(2, t="x"))
+        entries.commit(line(9, old=True))
+        driver: Driver = start()
+        driver.apply()
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        entries.commit(change(2, "replace", {"_id": 2, "t": "y"}, collection="lines"))
+        entries.commit(put(5))
+        driver.apply(3)
+        assert replica.rows("lines") == {1: {"_id": 1, "n": 1}, 2: {"_id": 2, "t": "y"}}
+        assert set(replica.rows("orders")) == {5}
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "fresh"}))
+        driver.apply(6)
+        assert set(replica.rows("fresh")) == {5}
+        assert replica.rows("orders") == {}
+
+    def test_a_rename_out_of_the_pipeline_empties(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1))
+        driver: Driver = start("orders")
+        driver.apply()
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "attic"}))
+        driver.apply(1)
+        assert replica.rows("orders") == {}
+
+    def test_a_gap_stops_it_with_everything_before_applied_or_is_noted(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """Invariant 4."""
+        entries.commit(put(1))
+        entries.commit(gap())
+        entries.commit(put(2))
+        with pytest.raises(ChangesLostError, match="sequence 2"):
+            start().apply()
+        assert set(replica.rows("orders")) == {1}
+        driver: Driver = start(on_gap="record")
+        driver.apply(1)
+        assert set(replica.rows("orders")) == {1, 2}
+        assert [(row["sequence"], row["healed"]) for row in replica.rejects()] == [(2, None)]
+
+    def test_an_event_that_is_not_known_stops_it_by_name(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1))
+        entries.commit(schema_event("shred"))
+        entries.commit(put(2))
+        with pytest.raises(PipelineError, match=r"'shred' of db\.orders"):
+            start().apply()
+        assert set(replica.rows("orders")) == {1}
+
+    # --- rejects ----------------------------------------------------------------------------------
+
+    def test_a_row_whose_change_is_rejected_stays_as_it_was_until_it_is_healed(
+        self, replica: Replica, entries: Entries, start: Any, misfit: ChangeEvent
+    ) -> None:
+        entries.commit(put(1, n=1), put(2, n=1))
+        entries.commit(misfit, change(2, "replace", {"_id": 2, "n": 2}))
+        update = {"updatedFields": {"n": 7}}
+        driver: Driver = start()
+        driver.apply(0, 2)
+        done = driver.apply(2)
+        assert done.rejected == 1
+        entries.commit(change(1, "update", update=update))
+        start().apply(4)  # a new driver knows that the row is stale
+        assert replica.rows("orders").get(1, {"n": 1})["n"] == 1
+        assert replica.rows("orders")[2]["n"] == 2
+        seen = [(row["sequence"], row["tab"], row["healed"]) for row in replica.rejects()]
+        assert seen == [(3, "orders", None), (5, "orders", None)]
+        entries.commit(change(1, "replace", {"_id": 1, "n": 8}))
+        start().apply(5)
+        assert replica.rows("orders")[1]["n"] == 8
+        assert [row["healed"] for row in replica.rejects()] == [6, 6]
+        entries.commit(change(1, "update", update=update))
+        start().apply(6)
+        assert replica.rows("orders")[1]["n"] == 7
+
+    # --- what a pipeline may begin with -----------------------------------------------------------
+
+    def test_a_table_that_no_pipeline_has_written_is_not_written_over(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        replica.put("orders", 5)
+        entries.commit(put(1))
+        with pytest.raises(DestinationError, match="which no pipeline has written"):
+            start().apply()
+        assert set(replica.rows("orders")) == {5}
+
+    def test_two_streams_do_not_meet_in_one_table(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1))
+        entries.commit(change(1, "insert", {"_id": 1}, database="other"))
+        with pytest.raises(DestinationError, match=r"has the (rows|documents) of db\.orders"):
+            start().apply()
+        start().apply(0, 1)
+        other: Driver = start(name="q")
+        with pytest.raises(DestinationError, match="of pipeline p"):
+            other.apply(0, 1)
+        start(name="r", table="{database}_{collection}").apply()
+        assert set(replica.rows("other_orders")) == set(replica.rows("db_orders")) == {1}
+
+    def test_a_place_is_of_one_log_one_source_and_its_tables(
+        self, replica: Replica, entries: Entries, start: Any, drivers: list[Driver]
+    ) -> None:
+        entries.commit(put(1))
+        start("orders").apply()
+
+        def refused(kind: type[Exception], text: str, driver: Driver, **bounds: int) -> None:
+            drivers.append(driver)
+            with pytest.raises(kind, match=text):
+                driver.start(**bounds)
+
+        refused(StreamChangedError, "log", Driver(entries, replica.config("orders")), log_id=5)
+        more = Driver(entries, replica.config("orders", "lines"))
+        refused(PipelineChangedError, "lines was added", more)
+        fresh = Driver(entries, replica.config(), "fresh")
+        refused(HistoryTrimmedError, "first 1 entries", fresh, trimmed=1)
+        replica.drop("orders")
+        refused(PipelineChangedError, "orders is gone", Driver(entries, replica.config("orders")))

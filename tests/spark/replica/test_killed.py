@@ -1,0 +1,94 @@
+"""Killed at any moment, driver or destination, a replica ends as the fold of the log."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.replica.contract import expected
+from tests.spark.replica.killed import entries_of
+from tests.spark.replica.support import (
+    MongoReplica,
+    MysqlReplica,
+    PostgresReplica,
+    Replica,
+    database,
+)
+
+_ROOT = Path(__file__).parents[3]
+_KILLS = 1
+"""Of the driver; the destination is killed twice as often."""
+
+
+def survive(replica: Replica, restart: Callable[[], None], folder: Path) -> None:
+    """Kill and restart the destination under a driver, and kill the driver; then let one end."""
+    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"PENSTOCK_SEED={seed}")
+    dice, entries = random.Random(seed), entries_of(seed)
+    written = replica.config(answer_seconds=20).model_dump(mode="json")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**written, "uri": replica.uri}))
+    command = [sys.executable, "-m", "tests.spark.replica.killed", str(path), str(seed)]
+    environment = {**os.environ, "PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
+    ended = None
+    for kill in range(_KILLS + 1):
+        with subprocess.Popen(
+            command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        ) as driver:
+            assert driver.stdout is not None
+            for act in (restart, driver.kill if kill < _KILLS else restart):
+                for _ in range(dice.randrange(1, 8)):
+                    driver.stdout.readline()  # so many batches are in, and the next is on its way
+                try:
+                    driver.wait(dice.uniform(0.0, 0.02))
+                except subprocess.TimeoutExpired:
+                    act()
+            driver.stdout.read()
+        ended = driver.returncode
+    assert ended == 0
+    for collection in ("orders", "lines"):
+        assert replica.rows(collection) == expected(replica, entries, collection)
+    assert replica.rejects() == []
+
+
+@pytest.mark.slow
+class TestKilled:
+    def test_postgres(self, start_postgres: Any, tmp_path: Path) -> None:
+        server = start_postgres(options=["fsync=on"])
+
+        def restart() -> None:
+            server.kill()
+            server.restart()
+
+        survive(PostgresReplica(server.create(database())), restart, tmp_path)
+
+    def test_mariadb(self, start_mariadb: Any, tmp_path: Path) -> None:
+        server = start_mariadb(options=["--innodb-flush-log-at-trx-commit=1"])
+        name = database()
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute(f"CREATE DATABASE {name}")
+
+        def restart() -> None:
+            server.kill()
+            server.restart()
+
+        survive(MysqlReplica(server.host, server.port, name), restart, tmp_path)
+
+    def test_mongodb(self, start_mongo: Any, tmp_path: Path) -> None:
+        server = start_mongo()
+
+        def restart() -> None:
+            server.kill(0)
+            server.restart(0)
+
+        replica = MongoReplica(server.uri, database())
+        try:
+            survive(replica, restart, tmp_path)
+        finally:
+            replica.close()

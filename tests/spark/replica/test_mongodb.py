@@ -1,0 +1,165 @@
+"""What MongoDB alone promises: the same BSON, and transactions of any size or a clear word."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import bson
+import pytest
+from bson import (
+    Binary,
+    Code,
+    DatetimeMS,
+    Decimal128,
+    Int64,
+    MaxKey,
+    MinKey,
+    ObjectId,
+    Regex,
+    Timestamp,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from pymongo.errors import OperationFailure
+
+from penstock.errors import ConfigError, DestinationError
+from penstock.sources.mongodb.documents import BsonEncoder, decode
+from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.documents import DOCUMENT, REASON, decode_bson
+from penstock.spark.replica.mongodb import MongoDestination
+from penstock.spark.table.kinds import Kind
+from penstock.testing.servers import MongoReplicaSet
+from tests.spark.replica.support import Driver, MongoReplica, database
+from tests.spark.tables import Entries, change, put
+
+_names = st.text(st.characters(codec="utf-8", exclude_characters="\0$."), min_size=1, max_size=5)
+_plain = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 31), (1 << 31) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1).map(Int64),
+    st.floats(allow_nan=False),
+    st.text(st.characters(codec="utf-8"), max_size=8),
+    st.binary(max_size=8),
+    st.binary(max_size=8).map(lambda data: Binary(data, 5)),
+    st.binary(min_size=12, max_size=12).map(ObjectId),
+    st.integers(-(1 << 50), 1 << 50).map(DatetimeMS),
+    st.sampled_from([Decimal128("1.10"), Decimal128("NaN"), Decimal128("-0E+3"), Timestamp(5, 6)]),
+    st.sampled_from([Regex("a.b", "im"), Code("x"), Code("x", {"a": 1}), MinKey(), MaxKey()]),
+)
+_values = st.recursive(
+    _plain,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3),
+    max_leaves=8,
+)
+_keys = st.one_of(
+    st.integers(-(1 << 31), (1 << 31) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1).map(Int64),
+    st.text(st.characters(codec="utf-8"), max_size=8),
+    st.binary(min_size=12, max_size=12).map(ObjectId),
+    st.dictionaries(_names, st.integers(0, 9), min_size=1, max_size=2),
+)
+
+
+@given(key=_keys, fields=st.dictionaries(_names.filter(lambda name: name != "_id"), _values))
+def test_a_document_of_mongodb_is_the_same_bson_again(key: Any, fields: dict[str, Any]) -> None:
+    document = {"_id": key, **fields}
+    encode = BsonEncoder().encode
+    raw, own = bson.encode(document), bson.encode({"_id": key})
+    cells = decode_bson(
+        [bytes(encode(decode(raw), raw)).decode()],
+        [bytes(encode(decode(own), own)).decode()],
+    )
+    assert cells[REASON][Kind.STRING].to_pylist() == [None]
+    assert cells[DOCUMENT][Kind.BINARY].to_pylist() == [raw]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"a":{"$symbol":"x"}}', "symbol"),
+        ('{"a":{"$numberDecimal":"%s"}}' % ("1" * 40), "34 digits"),
+        ('{"a":{"$date":"2026-01-01T00:00:00.000001Z"}}', "two milliseconds"),
+        ('{"a":18446744073709551615}', "64 bits"),
+        ('{"_id":7}', "not its key"),
+        ('{"$a":7}', "begins with"),
+    ],
+)
+def test_what_bson_does_not_hold_exactly_has_a_reason(text: str, reason: str) -> None:
+    cells = decode_bson([text], ['{"id":5}'])
+    assert cells[DOCUMENT][Kind.BINARY].to_pylist() == [None]
+    (said,) = cells[REASON][Kind.STRING].to_pylist()
+    assert said is not None
+    assert reason in str(said)
+
+
+def test_a_row_of_another_source_has_its_key_as_its_id() -> None:
+    cells = decode_bson(['{"a":1,"b":"x","c":2}', '{"a":1}'], ['{"a":1,"b":"x"}', '{"a":1}'])
+    made = [bson.decode(raw) for raw in cells[DOCUMENT][Kind.BINARY].to_pylist()]  # type: ignore[arg-type]
+    assert made == [
+        {"_id": {"a": 1, "b": "x"}, "a": 1, "b": "x", "c": 2},
+        {"_id": 1, "a": 1},
+    ]
+
+
+@pytest.fixture
+def small(start_mongo: Any) -> Iterator[MongoReplica]:
+    server: MongoReplicaSet = start_mongo(parameters={"transactionLifetimeLimitSeconds": "2"})
+    replica = MongoReplica(server.uri, database())
+    yield replica
+    replica.close()
+
+
+@pytest.mark.slow
+def test_a_transaction_beyond_16_megabytes_is_whole_and_one_that_lasts_too_long_is_named(
+    small: MongoReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = Entries()
+    entries.commit(*(put(key, text="x" * 400_000) for key in range(60)))
+    driver = Driver(entries, small.config(retry_attempts=0))
+    driver.start()
+    try:
+        driver.apply()
+        assert len(small.rows("orders")) == 60
+        entries.commit(*(change(key, "delete") for key in range(60)))
+        destination: Any = driver.destination
+        reject = destination._reject
+
+        def after_its_time(rejects: Any, entries_at: Any, session: Any) -> None:
+            while True:  # until the server has ended the transaction
+                destination._stored(session)
+
+        monkeypatch.setattr(destination, "_reject", after_its_time)
+        with pytest.raises(DestinationError, match="transactionLifetimeLimitSeconds"):
+            driver.apply(60)
+        assert len(small.rows("orders")) == 60
+        monkeypatch.setattr(destination, "_reject", reject)
+        driver.apply(60)
+        assert small.rows("orders") == {}
+    finally:
+        driver.close()
+
+
+def test_an_uri_without_a_database_is_refused(mongo: MongoReplicaSet) -> None:
+    replica = MongoReplica(mongo.uri, "nothing")
+    config = replica.config().model_copy(update={"uri": replica.config(uri=mongo.uri).uri})
+    driver = Driver(Entries(), config)
+    try:
+        with pytest.raises(ConfigError, match="names a database"):
+            driver.start()
+    finally:
+        driver.close()
+        replica.close()
+
+
+def test_an_unpassable_error_stops_it_without_quoting_a_document() -> None:
+    destination = MongoDestination(
+        "p",
+        ReplicatePipelineConfig.model_validate(
+            {"to": "replicate", "source": "shop", "uri": "mongodb://u:secret@h/d"}
+        ),
+    )
+    error = OperationFailure("document {name: 'Ada'}", 121, {"codeName": "DocumentValidation"})
+    said = str(destination.judge(error))
+    assert "DocumentValidation" in said
+    assert "Ada" not in said
+    assert "secret" not in said

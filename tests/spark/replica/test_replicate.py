@@ -1,0 +1,99 @@
+"""`to = "replicate"`, through Spark: from the service's log into a real database."""
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.serve.flight import FlightServer
+from penstock.spark.run import PipelineProgress, run_pipeline
+from tests.flight.blocks import BlockLog, gap, insert
+from tests.spark.replica.support import MongoReplica, PostgresReplica, Replica, database
+from tests.spark.tables import change
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def log() -> BlockLog:
+    return BlockLog()
+
+
+@pytest.fixture
+def endpoint(log: BlockLog) -> Iterator[str]:
+    server = FlightServer(log)
+    server.start()
+    yield server.address
+    server.stop()
+
+
+def test_a_replica_in_postgres_equals_the_log_run_after_run(
+    spark: "SparkSession", log: BlockLog, endpoint: str, postgres: Any
+) -> None:
+    _equals(spark, log, endpoint, PostgresReplica(postgres.create(database())))
+
+
+def test_a_replica_in_mongodb_equals_the_log_run_after_run(
+    spark: "SparkSession", log: BlockLog, endpoint: str, mongo: Any
+) -> None:
+    replica = MongoReplica(mongo.uri, database())
+    try:
+        _equals(spark, log, endpoint, replica)
+    finally:
+        replica.close()
+
+
+def _equals(spark: "SparkSession", log: BlockLog, endpoint: str, replica: Replica) -> None:
+    config = replica.config("orders", max_events_per_batch=100, on_gap="record")
+    seen: list[PipelineProgress] = []
+    log.append([[insert(number), insert(number, collection="lines")] for number in range(50)])
+    log.append([[insert(number) for number in range(100, 300)], [gap()], [change(7, "delete")]])
+    run_pipeline("r", config, endpoint, spark=spark, once=True, on_progress=seen.append)
+    there = {*range(50), *range(100, 300)} - {7}
+    assert set(replica.rows("orders")) == there
+    assert replica.rows("orders")[3]["total"] == 6
+    assert replica.rows("lines") == {}
+    assert [row["tab"] for row in replica.rejects()] == [None]
+    assert len(seen) > 1
+    log.append([[change(8, "update", update={"updatedFields": {"total": 5}})]])
+    run_pipeline("r", config, endpoint, spark=spark, once=True)
+    assert replica.rows("orders")[8]["total"] == 5
+    assert set(replica.rows("orders")) == there
+
+
+def test_a_destination_that_is_away_costs_nothing_but_time(
+    spark: "SparkSession", log: BlockLog, endpoint: str, start_postgres: Any
+) -> None:
+    """A6: the log is the queue; the driver waits, and goes on without a restart."""
+    server = start_postgres()
+    replica = PostgresReplica(server.create(database()))
+    config = replica.config(trigger=0.1, retry_attempts=1)
+    stop, arrived = threading.Event(), threading.Event()
+    rows: list[int] = []
+
+    def tell(progress: PipelineProgress) -> None:
+        rows.append(progress.rows)
+        arrived.set()
+        if sum(rows) >= 30:
+            stop.set()
+
+    log.append([[insert(number)] for number in range(10)])
+    running = threading.Thread(
+        target=run_pipeline,
+        args=("r", config, endpoint),
+        kwargs={"spark": spark, "on_progress": tell, "stop": stop},
+    )
+    running.start()
+    try:
+        assert arrived.wait(120)
+        server.kill()
+        log.append([[insert(number)] for number in range(10, 30)])
+        assert not stop.wait(2)
+        server.restart()
+        assert stop.wait(120)
+    finally:
+        stop.set()
+        running.join()
+    assert set(replica.rows("orders")) == set(range(30))
