@@ -1,9 +1,9 @@
 """What a pipeline is: one source, some of its collections, and where they go."""
 
 import re
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from penstock.audit.config import TrailConfig
 from penstock.config import Bytes, Config, Seconds
@@ -155,15 +155,75 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
     )
 
 
-PipelineConfig = TablePipelineConfig | AuditPipelineConfig
-TARGETS: Final[dict[str, type[TablePipelineConfig] | type[AuditPipelineConfig]]] = {
+class ViewPipelineConfig(DeltaPipelineConfig):
+    """Keep the result of a SQL aggregate over collections, with Spark."""
+
+    to: Literal["view"] = Field(
+        description="What is made of the changes: `view` keeps what a query gives of current rows."
+    )
+    path: str = Field(
+        description="Where the view is, a Delta table: a folder or a URL. The current rows that it "
+        "is made of are beside it, in the path with `_state` at its end.",
+        min_length=1,
+    )
+    collections: tuple[str, ...] = Field(
+        (),
+        validate_default=True,
+        description="The collections of the query, which it names itself; need not be written.",
+    )
+    query: str = Field(
+        description="SELECT ... FROM a collection, JOIN or LEFT JOIN others, WHERE and GROUP BY, in "
+        "Spark's SQL, with count, sum, avg, min and max.",
+        min_length=1,
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        alias="schema",
+        description='By collection: columns that it has from the start, as `orders = "total BIGINT, '
+        'status STRING"`. Others, and all without it, have the type of their first value.',
+    )
+
+    @property
+    def state_path(self) -> str:
+        """The folder of the tables of current rows."""
+        return f"{self.path.rstrip('/')}_state"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_its_query(cls, written: Any) -> Any:
+        """The collections are those of the query."""
+        if not isinstance(written, dict) or not isinstance(written.get("query"), str):
+            return written
+        from penstock.spark.view.query import check_columns, parse_columns, parse_query
+
+        query = parse_query(written["query"])
+        given = written.get("collections") or query.collections
+        plain = {str(name).removeprefix(f"{written.get('source')}/") for name in given}
+        if plain != set(query.collections):
+            raise ValueError(
+                f"collections says {', '.join(sorted(plain))}, and the query reads "
+                f"{', '.join(query.collections)}; leave collections out"
+            )
+        declared = written.get("schema") or {}
+        if isinstance(declared, dict):
+            check_columns(query, {name: parse_columns(name, ddl) for name, ddl in declared.items()})
+        return {**written, "collections": query.collections}
+
+
+PipelineConfig = TablePipelineConfig | AuditPipelineConfig | ViewPipelineConfig
+TARGETS: Final[
+    dict[str, type[TablePipelineConfig] | type[AuditPipelineConfig] | type[ViewPipelineConfig]]
+] = {
     "table": TablePipelineConfig,
     "audit": AuditPipelineConfig,
+    "view": ViewPipelineConfig,
 }
 """By what a pipeline's `to` says: how it is configured."""
 
 
-def config_class(to: object) -> type[TablePipelineConfig] | type[AuditPipelineConfig]:
+def config_class(
+    to: object,
+) -> type[TablePipelineConfig] | type[AuditPipelineConfig] | type[ViewPipelineConfig]:
     """How a pipeline with that `to` is configured. Raises ValueError for what does not exist."""
     if not isinstance(to, str) or to not in TARGETS:
         raise ValueError(

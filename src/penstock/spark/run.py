@@ -103,7 +103,7 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        target = _target_of(name, config, endpoint, stopping, credentials)
+        target = _target_of(name, config, endpoint, session, stopping, credentials)
         runner = _Runner(name, config, endpoint, session, stopping, teller, target, credentials)
         try:
             runner.run(once=once or config.trigger == "availableNow")
@@ -118,6 +118,7 @@ def _target_of(
     name: str,
     config: PipelineConfig,
     endpoint: str,
+    spark: "SparkSession",
     stopping: threading.Event,
     credentials: Credentials,
 ) -> Target:
@@ -125,6 +126,10 @@ def _target_of(
         from penstock.spark.tables import TableTarget
 
         return TableTarget(name, config)
+    if config.to == "view":
+        from penstock.spark.views import ViewTarget
+
+        return ViewTarget(name, config, spark)
     from penstock.spark.audit import AuditTarget
 
     return AuditTarget(name, config, endpoint, stopping=stopping, credentials=credentials)
