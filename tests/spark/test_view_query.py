@@ -38,7 +38,8 @@ def test_the_collections_of_a_view_are_those_of_its_query() -> None:
     config = view(f"SELECT count(*) AS n {_FROM}")
     assert config.collections == ("orders", "customers")
     assert config.state_path == "lake/v_state"
-    assert view(f"SELECT count(*) AS n {_FROM}", collections=["customers", "shop/orders"])
+    named = view(f"SELECT count(*) AS n {_FROM}", collections=["customers", "shop/orders"])
+    assert named.collections == config.collections
     with pytest.raises(ValidationError, match="leave collections out"):
         view(f"SELECT count(*) AS n {_FROM}", collections=["orders"])
 

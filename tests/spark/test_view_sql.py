@@ -44,23 +44,39 @@ _TYPES = {
     "BIGINT": "bigint",
 }
 QUERIES = [
-    "SELECT status, count(*) AS orders, count(n) AS known, sum(n) AS total, min(n) AS least, "
-    "max(n) AS most, avg(n) AS mean FROM orders GROUP BY status",
-    "SELECT count(*) AS orders, sum(total) AS revenue, max(weight) AS heaviest FROM orders "
-    "WHERE status <> 'void'",
-    "SELECT c.region, count(*) AS orders, sum(o.total) AS revenue, min(o.n) AS least, "
-    "sum(o.weight) AS weight FROM orders o JOIN customers c ON o.customer = c._id "
-    "WHERE o.status <> 'void' GROUP BY c.region",
-    "SELECT c.region AS place, o.status, count(*) AS orders, count(c._id) AS known, "
-    "max(c.score) AS best, sum(o.n) + count(*) AS mixed FROM orders o "
-    "LEFT JOIN customers c ON o.customer = c._id GROUP BY c.region, o.status",
-    "SELECT l.name, count(*) AS orders, count(l._id) AS known, min(o.n) AS least "
-    "FROM orders o LEFT JOIN customers c ON o.customer = c._id "
-    "LEFT JOIN lands l ON c.land = l._id AND o.n >= 0 GROUP BY l.name",
-    "SELECT l.name, sum(o.n) AS total FROM orders o LEFT JOIN customers c ON o.customer = c._id "
-    "JOIN lands l ON c.land = l._id WHERE c.score > 0 OR o.status = 'new' GROUP BY l.name",
-    "SELECT o.n > 0 AS positive, max(o.total) AS most, avg(o.weight) AS mean FROM orders o "
-    "JOIN customers c ON o.n = c.score GROUP BY o.n > 0",
+    (
+        "SELECT status, count(*) AS orders, count(n) AS known, sum(n) AS total, min(n) AS least, "
+        "max(n) AS most, avg(n) AS mean "
+        "FROM orders GROUP BY status"
+    ),
+    (
+        "SELECT count(*) AS orders, sum(total) AS revenue, max(weight) AS heaviest FROM orders "
+        "WHERE status <> 'void'"
+    ),
+    (
+        "SELECT c.region, count(*) AS orders, sum(o.total) AS revenue, min(o.n) AS least, "
+        "sum(o.weight) AS weight FROM orders o JOIN customers c ON o.customer = c._id "
+        "WHERE o.status <> 'void' GROUP BY c.region"
+    ),
+    (
+        "SELECT c.region AS place, o.status, count(*) AS orders, count(c._id) AS known, "
+        "max(c.score) AS best, sum(o.n) + count(*) AS mixed FROM orders o "
+        "LEFT JOIN customers c ON o.customer = c._id GROUP BY c.region, o.status"
+    ),
+    (
+        "SELECT l.name, count(*) AS orders, count(l._id) AS known, min(o.n) AS least "
+        "FROM orders o LEFT JOIN customers c ON o.customer = c._id "
+        "LEFT JOIN lands l ON c.land = l._id AND o.n >= 0 GROUP BY l.name"
+    ),
+    (
+        "SELECT l.name, sum(o.n) AS total FROM orders o "
+        "LEFT JOIN customers c ON o.customer = c._id JOIN lands l ON c.land = l._id "
+        "WHERE c.score > 0 OR o.status = 'new' GROUP BY l.name"
+    ),
+    (
+        "SELECT o.n > 0 AS positive, max(o.total) AS most, avg(o.weight) AS mean FROM orders o "
+        "JOIN customers c ON o.n = c.score GROUP BY o.n > 0"
+    ),
 ]
 
 Row = tuple[Any, ...]
@@ -133,9 +149,7 @@ class Duck:
         return name
 
     def types(self, query: ViewQuery, names: Mapping[str, str]) -> Types:
-        described = self.connection.execute(
-            f"DESCRIBE {translated(rows(query, names))}"
-        ).fetchall()
+        described = self.connection.execute(f"DESCRIBE {translated(rows(query, names))}").fetchall()
         known = {name: _TYPES[type_] for name, type_, *_ in described}
         return Types(
             groups=tuple(known[f"_g{at}"] for at in range(len(query.groups))),
@@ -168,14 +182,17 @@ def test_what_changed_makes_the_view_that_all_rows_make(
     view = duck.keep(
         "kept", finished(query, types, partials(query, types, typed(types, rows(query, then))))
     )
-    came, gone = {}, {}
+    came: dict[str, str] = {}
+    gone: dict[str, str] = {}
     for name in query.collections:
         if new[name] != old[name]:
             came[name], gone[name] = difference(now[name], then[name])
     changed = signed(query, types, Sides(now=now, then=then, came=came, gone=gone))
     delta = duck.keep("delta", deltas(query, types, changed))
     whole = f"{ROWS} > 0 AND NOT {AGAIN}" if query.groups else f"NOT {AGAIN}"
-    found = duck.run(finished(query, types, merged(query, types, delta=delta, view=view), whole=whole))
+    found = duck.run(
+        finished(query, types, merged(query, types, delta=delta, view=view), whole=whole)
+    )
     again = {row[GROUP] for row in found if row[AGAIN] and (row[ROWS] or not query.groups)}
     everything = typed(types, rows(query, now))
     anew = [

@@ -4,7 +4,10 @@ import json
 import math
 import os
 import random
+import re
+import tomllib
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,7 @@ from penstock.errors import PipelineError
 from penstock.event import AnyEvent
 from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.table.kinds import Kind
-from penstock.spark.view.query import parse_query
+from penstock.spark.view.query import parse_columns, parse_query
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
 from penstock.spark.view.upkeep import Kept, Upkeep
@@ -111,9 +114,7 @@ def order(key: int, dice: random.Random) -> AnyEvent:
     return change(key, "replace", text=text)
 
 
-def test_a_view_equals_its_query_after_every_batch(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_a_view_equals_its_query_after_every_batch(spark: "SparkSession", tmp_path: Path) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"PENSTOCK_SEED={seed}")
     dice, lake = random.Random(seed), Lake(spark, tmp_path, _REVENUE)
@@ -138,7 +139,9 @@ def test_a_view_equals_its_query_after_every_batch(
 def test_events_about_whole_collections_and_wider_columns_reach_the_view(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    lake = Lake(spark, tmp_path, "SELECT count(*) AS orders, sum(n) AS n, max(n) AS most FROM orders")
+    lake = Lake(
+        spark, tmp_path, "SELECT count(*) AS orders, sum(n) AS n, max(n) AS most FROM orders"
+    )
     assert lake.upkeep.catch_up().anew
     assert lake.rows() == [(0, None, None)]
     lake.batch(put(1, n=1), put(2, n=2), put(3, n="not a number"))
@@ -154,9 +157,7 @@ def test_events_about_whole_collections_and_wider_columns_reach_the_view(
     assert lake.upkeep.catch_up() == Kept(groups=0)
 
 
-def test_whatever_the_view_missed_it_catches_up_on(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
+def test_whatever_the_view_missed_it_catches_up_on(spark: "SparkSession", tmp_path: Path) -> None:
     """A crash between the current rows and the view, as often as it may be, loses nothing."""
     lake = Lake(spark, tmp_path, "SELECT k, count(*) AS n, sum(v) AS v FROM orders GROUP BY k")
     lake.batch(*(put(key, k=key % 3, v=key) for key in range(9)))
@@ -184,9 +185,11 @@ def test_groups_are_told_apart_as_sql_does(spark: "SparkSession", tmp_path: Path
         "GROUP BY d, at, b",
         schema={"orders": "d DOUBLE, at TIMESTAMP, b BINARY"},
     )
-    lake.state["orders"].create({"d": Kind.DOUBLE, "at": Kind.TIMESTAMP})
+    lake.state["orders"].create({"d": Kind.DOUBLE, "at": Kind.TIMESTAMP, "b": Kind.BINARY})
     micros = [f'{{"$date": "2026-01-01T00:00:00.00000{digit}Z"}}' for digit in (1, 2)]
-    binary = [f'{{"$binary": {{"base64": "{data}", "subType": "00"}}}}' for data in ("/w==", "/g==")]
+    binary = [
+        f'{{"$binary": {{"base64": "{data}", "subType": "00"}}}}' for data in ("/w==", "/g==")
+    ]
     nan = '{"$numberDouble": "NaN"}'
     documents = [
         f'"d": 0.0, "at": {micros[0]}',
@@ -213,7 +216,7 @@ def test_what_spark_cannot_compute_stops_by_name_and_goes_on_once_it_is_mended(
 ) -> None:
     lake = Lake(spark, tmp_path, "SELECT sum(10 / n) AS total FROM orders")
     lake.batch(put(1, n=5))
-    with pytest.raises(PipelineError, match="pipeline p: Spark cannot compute.*DIVIDE_BY_ZERO"):
+    with pytest.raises(PipelineError, match=r"pipeline p: Spark cannot compute.*DIVIDE_BY_ZERO"):
         lake.batch(put(2, n=0))
     assert lake.rows() == [(2.0,)]
     lake.batch(put(2, n=10))
@@ -221,3 +224,33 @@ def test_what_spark_cannot_compute_stops_by_name_and_goes_on_once_it_is_mended(
     flags = Lake(spark, tmp_path / "flags", "SELECT sum(done) AS total FROM orders")
     with pytest.raises(PipelineError, match=r"sum\(`?orders`?.done\): there is none of type bool"):
         flags.batch(put(1, done=True))
+
+
+def test_the_page_on_views_says_what_is_kept(spark: "SparkSession", tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "view.md").read_text()
+    (written,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    configured = tomllib.loads(written)["pipelines"]["revenue"]
+    lake = Lake(spark, tmp_path, configured["query"], schema=configured["schema"])
+    for name, ddl in lake.config.columns.items():
+        lake.state[name].create(parse_columns(name, ddl))
+    lake.upkeep.catch_up()
+    totals = ["10.00", "20.50", "5.00", "99.00"]
+    for key, total in enumerate(totals):
+        status = "void" if total == "99.00" else "paid"
+        lake.commit(
+            change(
+                key,
+                "insert",
+                text=f'{{"_id": {{"$numberLong": "{key}"}}, "status": "{status}", '
+                f'"customer_id": {{"$numberLong": "{key // 2}"}}, '
+                f'"total": {{"$numberDecimal": "{total}"}}}}',
+            )
+        )
+    # The second of them moves later.
+    lake.batch(customer(0, region="south"), customer(1, region="south"))
+    assert not lake.batch(customer(0, region="north")).anew
+    shown = re.findall(r"^\| (\w+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert lake.rows() == [
+        (region, int(orders), Decimal(revenue), Decimal(largest))
+        for region, orders, revenue, largest in shown
+    ]

@@ -13,8 +13,8 @@ QUERY = (
 
 
 def config(path: str) -> ViewPipelineConfig:
-    return ViewPipelineConfig(
-        to="view", source="shop", path=path, query=QUERY, max_events_per_batch=60
+    return ViewPipelineConfig.model_validate(
+        {"to": "view", "source": "shop", "path": path, "query": QUERY, "max_events_per_batch": 60}
     )
 
 

@@ -57,10 +57,12 @@ def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | No
 
 
 def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
-    if pipeline.to != "table":
+    if pipeline.to == "audit":
         return
-    written = (pipeline.path, pipeline.rejects_path)
-    for key, address in zip(_KEYS, written, strict=True):
+    written = [("path", pipeline.path), ("rejects", pipeline.rejects_path)]
+    if pipeline.to == "view":
+        written.append(("path", pipeline.state_path))
+    for key, address in written:
         yield Place(pipeline=name, key=key, parts=_parts(address))
 
 

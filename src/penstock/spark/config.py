@@ -1,7 +1,7 @@
 """What a pipeline is: one source, some of its collections, and where they go."""
 
 import re
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
@@ -172,15 +172,15 @@ class ViewPipelineConfig(DeltaPipelineConfig):
         description="The collections of the query, which it names itself; need not be written.",
     )
     query: str = Field(
-        description="SELECT ... FROM a collection, JOIN or LEFT JOIN others, WHERE and GROUP BY, in "
-        "Spark's SQL, with count, sum, avg, min and max.",
+        description="SELECT ... FROM a collection, JOIN or LEFT JOIN others, WHERE and GROUP BY, "
+        "in Spark's SQL, with count, sum, avg, min and max.",
         min_length=1,
     )
     columns: dict[str, str] = Field(
         default_factory=dict,
         alias="schema",
-        description='By collection: columns that it has from the start, as `orders = "total BIGINT, '
-        'status STRING"`. Others, and all without it, have the type of their first value.',
+        description="By collection: columns that it has from the start, as "
+        '`orders = "total BIGINT, status STRING"`. Others have the type of their first value.',
     )
 
     @property
@@ -192,22 +192,26 @@ class ViewPipelineConfig(DeltaPipelineConfig):
     @classmethod
     def _of_its_query(cls, written: Any) -> Any:
         """The collections are those of the query."""
-        if not isinstance(written, dict) or not isinstance(written.get("query"), str):
-            return written
+        fields = cast("dict[str, Any]", written)
+        if not isinstance(written, dict) or not isinstance(fields.get("query"), str):
+            return fields
         from penstock.spark.view.query import check_columns, parse_columns, parse_query
 
-        query = parse_query(written["query"])
-        given = written.get("collections") or query.collections
-        plain = {str(name).removeprefix(f"{written.get('source')}/") for name in given}
+        query = parse_query(fields["query"])
+        given: Any = fields.get("collections") or query.collections
+        if not isinstance(given, list | tuple):
+            return fields
+        plain = {str(name).removeprefix(f"{fields.get('source')}/") for name in given}
         if plain != set(query.collections):
             raise ValueError(
                 f"collections says {', '.join(sorted(plain))}, and the query reads "
                 f"{', '.join(query.collections)}; leave collections out"
             )
-        declared = written.get("schema") or {}
+        declared = fields.get("schema") or {}
         if isinstance(declared, dict):
-            check_columns(query, {name: parse_columns(name, ddl) for name, ddl in declared.items()})
-        return {**written, "collections": query.collections}
+            ddl = cast("dict[str, str]", declared)
+            check_columns(query, {name: parse_columns(name, ddl[name]) for name in ddl})
+        return {**fields, "collections": query.collections}
 
 
 PipelineConfig = TablePipelineConfig | AuditPipelineConfig | ViewPipelineConfig

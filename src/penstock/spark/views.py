@@ -45,9 +45,7 @@ class ViewTarget:
             storage_options=storage,
             history_seconds=config.history,
         )
-        self._upkeep = Upkeep(
-            spark, self._query, pipeline=pipeline, view=view, state=self._state
-        )
+        self._upkeep = Upkeep(spark, self._query, pipeline=pipeline, view=view, state=self._state)
 
     def start(self, bounds: Bounds) -> Progress:
         """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`."""

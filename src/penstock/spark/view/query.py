@@ -7,9 +7,9 @@ but their row.
 
 # sqlglot leaves the types of an expression's arguments open.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlglot
@@ -290,7 +290,7 @@ def _groups(select: exp.Select) -> list[exp.Expression]:
             _refuse(f"GROUP BY {clause.upper().replace('_', ' ')}")
     groups: list[exp.Expression] = []
     for one in group.expressions:
-        if isinstance(one, exp.Literal):
+        if type(one) is exp.Literal:
             raise ValueError(f"GROUP BY {_said(one)} is a place or nothing; write the expression")
         _check_scalar(one, "GROUP BY")
         if one not in groups:
@@ -331,7 +331,7 @@ class _Outputs:
             node.replace(exp.column(f"_g{self._groups.index(node)}"))
         elif type(node) in AGGREGATES:
             node.replace(exp.column(f"_a{self._aggregate(node)}"))
-        elif isinstance(node, exp.Column):
+        elif type(node) is exp.Column:
             raise ValueError(
                 f"{_said(node)} is neither aggregated nor in GROUP BY; write it there, or min or "
                 f"max of it"
@@ -342,7 +342,7 @@ class _Outputs:
                 self._rewrite(child)
 
     def _aggregate(self, node: exp.Expression) -> int:
-        argument = node.this
+        argument: Any = node.this
         if isinstance(argument, exp.Distinct) or node.args.get("distinct"):
             _refuse(_said(node))
         if node.expressions or (argument is None and not isinstance(node, exp.Count)):
@@ -371,15 +371,11 @@ def _needed(select: exp.Select) -> dict[str, dict[str, str]]:
 
 
 def _check_scalar(node: exp.Expression, where: str) -> None:
-    for one in _nodes(node):
+    for one in node.walk():
         _check_node(one, where)
 
 
-def _nodes(node: exp.Expression) -> Iterator[Any]:
-    yield from node.walk()
-
-
-def _check_node(node: exp.Expression, where: str) -> None:
+def _check_node(node: Any, where: str) -> None:
     if type(node) in AGGREGATES:
         raise ValueError(f"{_said(node)} is an aggregate, and cannot stand in {where}")
     if type(node) not in _SCALARS or (isinstance(node, exp.In) and not node.expressions):

@@ -7,11 +7,14 @@ query's columns of that.
 
 A change of rows is told as rows that came (`_sign` 1) and rows that are gone (-1). `deltas` and
 `merged` add them to the partials that the view has. Two things do not add up: a sum of doubles,
-whose rounding depends on order, and a least or greatest value that is gone. Such groups are `_again`
-to be aggregated from all their rows.
+whose rounding depends on order, and a least or greatest value that is gone. Such groups are
+`_again` to be aggregated from all their rows.
 
 A sum of doubles is taken in ascending order of the values, so that it depends on them alone.
 """
+
+# The statements are made here: expressions were parsed, and names are quoted.
+# ruff: noqa: S608
 
 import re
 from collections.abc import Mapping
@@ -252,9 +255,7 @@ def merged(query: ViewQuery, types: Types, *, delta: str, view: str) -> str:
 # --- columns ------------------------------------------------------------------------------------
 
 
-def finished(
-    query: ViewQuery, types: Types, relation: str, *, whole: str | None = None
-) -> str:
+def finished(query: ViewQuery, types: Types, relation: str, *, whole: str | None = None) -> str:
     """The view's rows: the query's columns, then Penstock's own, from partials.
 
     With `whole`, from `merged`: where that does not hold there is nothing to say yet, and the
@@ -276,7 +277,7 @@ def _value(one: Aggregate, types: Types) -> str:
     at = one.argument
     if at is None:
         return ROWS
-    if one.function != "sum" and one.function != "avg":
+    if one.function not in {"sum", "avg"}:
         return f"_{one.function}{at}"
     whole = f"_sum{at}"
     if one.function == "avg":

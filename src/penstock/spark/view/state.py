@@ -5,6 +5,7 @@ two versions is therefore in the files that only one of them has.
 """
 
 # The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -108,9 +109,7 @@ def _open(path: str, storage: dict[str, str] | None) -> DeltaTable | None:
         return None
 
 
-def read_files(
-    spark: "SparkSession", files: list[str], schema: pa.Schema
-) -> "DataFrame":
+def read_files(spark: "SparkSession", files: list[str], schema: pa.Schema) -> "DataFrame":
     """The rows of some files with these columns; those that a file has not are null."""
     from pyspark.sql.pandas.types import from_arrow_schema
 

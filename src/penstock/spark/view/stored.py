@@ -6,6 +6,7 @@ the rows or not at all.
 """
 
 # The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -152,9 +153,7 @@ class ViewTable:
         assert self._delta is not None
         if self._delta.version() % _TIDY_COMMITS or not self._delta.version():
             return
-        Table(self._path, storage_options=self._storage).tidy(
-            history_seconds=self._history_seconds
-        )
+        Table(self._path, storage_options=self._storage).tidy(history_seconds=self._history_seconds)
         self.reload()
 
 

@@ -5,7 +5,11 @@ at the view's versions; so it does not matter how often, or where, whoever wrote
 Where the old versions are not known any more, the view is made anew from all rows.
 """
 
+# The statements are made here: expressions were parsed, and names are quoted.
+# ruff: noqa: S608
+
 # The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -90,7 +94,9 @@ class Upkeep:
             raise self._failed(error) from error
 
     def _caught_up(self, made: Made | None, marks: dict[str, Mark]) -> Kept:
-        now = {name: self._relation(name, "now", table.files) for name, table in self._state.items()}
+        now = {
+            name: self._relation(name, "now", table.files) for name, table in self._state.items()
+        }
         types = self._types(now)
         number = self._number(types)
         current = Made(query=number, marks=marks)
@@ -178,7 +184,9 @@ class Upkeep:
     ) -> pa.Table:
         """The groups that changed, as `ViewTable.merge` takes them."""
         query = self._query
-        delta = self._spark.sql(sql.deltas(query, types, signed(query, types, self._sides(now, then)))).persist()
+        delta = self._spark.sql(
+            sql.deltas(query, types, signed(query, types, self._sides(now, then)))
+        ).persist()
         try:
             named = self._named("delta", delta)
             view = self._named("view", read_files(self._spark, self._view.files, self._view.schema))
