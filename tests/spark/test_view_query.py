@@ -1,11 +1,17 @@
 """What a view can keep, and what is refused by name before anything starts."""
 
+from pathlib import Path
+
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pydantic import ValidationError
 
+from penstock.errors import PipelineChangedError
 from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.table.kinds import Kind
 from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.stored import ViewTable
 
 _FROM = "FROM orders o JOIN customers c ON o.customer = c._id"
 
@@ -77,6 +83,7 @@ def test_the_collections_of_a_view_are_those_of_its_query() -> None:
         ("SELECT count(*) AS n FROM orders WHERE count(*) > 1", "cannot stand in WHERE"),
         ("SELECT sum(n) OVER () AS n FROM orders", "cannot keep SUM"),
         ("SELECT n, count(*) AS c FROM orders", "neither aggregated nor in GROUP BY"),
+        ("SELECT count(*) AS n FROM orders WHERE _rejected_sequence IS NULL", "how old a row is"),
         ("SELECT * FROM orders", "cannot keep|has no name"),
         ("SELECT count(*) FROM orders", "has no name"),
         ("SELECT count(*) AS n, sum(x) AS N FROM orders", "two columns"),
@@ -115,3 +122,10 @@ def test_a_schema_has_the_types_that_a_table_has() -> None:
 def test_a_schema_that_cannot_be_is_refused(schema: dict[str, str], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         view("SELECT sum(n) AS n FROM orders", schema=schema)
+
+
+def test_a_table_that_is_no_view_of_the_pipeline_is_never_written_over(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"mine": [1]}))
+    view = ViewTable(str(tmp_path), "p", storage_options={}, history_seconds=3600)
+    with pytest.raises(PipelineChangedError, match="is no view of it"):
+        view.made(("orders",))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,11 +15,15 @@ from deltalake import DeltaTable
 
 from penstock.event import ChangeEvent
 from penstock.serve.flight import FlightServer
+from penstock.spark.run import run_pipeline
 from penstock.spark.table.arrow import compute
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import change, fold
+from tests.spark.view_driver import config
 
-_KILLS = 3
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 _ROOT = Path(__file__).parents[2]
 
 
@@ -27,7 +31,7 @@ def history(dice: random.Random) -> list[list[ChangeEvent]]:
     """Commits over two collections, of which one is joined to the other."""
     commits: list[list[ChangeEvent]] = []
     live: set[tuple[str, int]] = set()
-    for _ in range(110):
+    for _ in range(70):
         events: list[ChangeEvent] = []
         for _ in range(dice.randrange(1, 5)):
             own = collection, key = dice.choice(["orders", "orders", "lines"]), dice.randrange(30)
@@ -70,9 +74,11 @@ def expected(entries: pa.Table) -> dict[Any, tuple[Any, ...]]:
     }
 
 
-@pytest.mark.spark
 @pytest.mark.slow
-def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=pytest.mark.soak)])
+def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(
+    spark: "SparkSession", tmp_path: Path, kills: int
+) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"PENSTOCK_SEED={seed}")
     dice = random.Random(seed)
@@ -80,10 +86,12 @@ def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(tmp_path: P
     log.append(history(dice))
     server = FlightServer(log)
     server.start()
-    command = [sys.executable, "-m", "tests.spark.view_driver", server.address, str(tmp_path / "v")]
+    path = str(tmp_path / "v")
+    command = [sys.executable, "-m", "tests.spark.view_driver", server.address, path]
+    # A test runner's own settings are not the driver's.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
     try:
-        for kill in range(_KILLS + 1):
+        for _ in range(kills):
             with subprocess.Popen(
                 command,
                 cwd=_ROOT,
@@ -93,15 +101,14 @@ def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(tmp_path: P
                 start_new_session=True,
             ) as driver:
                 assert driver.stdout is not None
-                if kill < _KILLS:
-                    # Once a batch has said that it is done, so in the midst of the next.
-                    driver.stdout.readline()
-                    try:
-                        driver.wait(dice.uniform(0.0, 1.0))
-                    except subprocess.TimeoutExpired:
-                        os.killpg(driver.pid, signal.SIGKILL)
+                # Once a batch has said that it is done, so in the midst of the next.
+                driver.stdout.readline()
+                try:
+                    driver.wait(dice.uniform(0.0, 1.0))
+                except subprocess.TimeoutExpired:
+                    os.killpg(driver.pid, signal.SIGKILL)
                 driver.communicate()
-            assert driver.returncode == 0 or kill < _KILLS
+        run_pipeline("p", config(path), server.address, spark=spark, once=True)
     finally:
         server.stop()
     view = {

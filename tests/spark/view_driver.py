@@ -33,6 +33,8 @@ if __name__ == "__main__":
                 "spark.log.level": "OFF",
                 "spark.driver.memory": "512m",
                 "spark.sql.shuffle.partitions": "2",
+                # Few rows: to compile their plans would take longer than to run them.
+                "spark.sql.codegen.wholeStage": "false",
             },
         ),
         once=True,

@@ -198,18 +198,15 @@ class ViewPipelineConfig(DeltaPipelineConfig):
         from penstock.spark.view.query import check_columns, parse_columns, parse_query
 
         query = parse_query(fields["query"])
-        given: Any = fields.get("collections") or query.collections
-        if not isinstance(given, list | tuple):
-            return fields
+        given = cast("list[str]", fields.get("collections") or list(query.collections))
         plain = {str(name).removeprefix(f"{fields.get('source')}/") for name in given}
         if plain != set(query.collections):
             raise ValueError(
                 f"collections says {', '.join(sorted(plain))}, and the query reads "
                 f"{', '.join(query.collections)}; leave collections out"
             )
-        declared = fields.get("schema") or {}
-        if isinstance(declared, dict):
-            ddl = cast("dict[str, str]", declared)
+        ddl = cast("dict[str, str]", fields.get("schema") or {})
+        if isinstance(ddl, dict):
             check_columns(query, {name: parse_columns(name, ddl[name]) for name in ddl})
         return {**fields, "collections": query.collections}
 

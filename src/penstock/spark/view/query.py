@@ -17,7 +17,7 @@ from msgspec import Struct
 from sqlglot import errors, exp
 
 from penstock.spark.table.kinds import Kind
-from penstock.spark.table.plan import OWN_COLUMNS
+from penstock.spark.table.plan import OWN_COLUMNS, REJECTED
 
 DIALECT: Final = "spark"
 
@@ -268,6 +268,9 @@ def _qualify(select: exp.Select, aliases: list[str]) -> None:
             raise ValueError(f"{_said(column)} has too many parts; write collection.column")
         if isinstance(column.this, exp.Star):
             _refuse(_said(column))
+        if column.name.lower() == REJECTED:
+            # It changes while the row does not, so nothing would follow it.
+            _refuse(f"{_said(column)}, which says how old a row is")
         if not column.table:
             if len(aliases) > 1:
                 raise ValueError(
@@ -342,15 +345,15 @@ class _Outputs:
                 self._rewrite(child)
 
     def _aggregate(self, node: exp.Expression) -> int:
-        argument: Any = node.this
+        argument = node.this
         if isinstance(argument, exp.Distinct) or node.args.get("distinct"):
             _refuse(_said(node))
         if node.expressions or (argument is None and not isinstance(node, exp.Count)):
             _refuse(_said(node))
         place = None
         if not isinstance(argument, exp.Star):
-            _check_scalar(argument, _said(node))
-            text = _sql(argument)
+            _check_scalar(node.this, _said(node))
+            text = _sql(node.this)
             if text not in self.arguments:
                 self.arguments.append(text)
             place = self.arguments.index(text)

@@ -18,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 from deltalake.exceptions import TableNotFoundError
 from msgspec import Struct
 
+from penstock.errors import PipelineChangedError
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Table
 from penstock.spark.table.plan import OPERATION
@@ -64,9 +65,18 @@ class ViewTable:
             self._delta = None
 
     def made(self, collections: tuple[str, ...]) -> Made | None:
-        """What it was made of; None if there is none, or it does not say."""
+        """What it was made of; None if there is none, or it was made of other collections.
+
+        Raises PipelineChangedError for a table that is no view of this pipeline.
+        """
         if self._delta is None:
             return None
+        if self._delta.transaction_version(dict(self._ids(()))["query"]) is None:
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table at {self._path} is no view of it",
+                remedy="or move that table away",
+            )
         known = {name: self._delta.transaction_version(id_) for name, id_ in self._ids(collections)}
         if any(value is None for value in known.values()):
             return None
