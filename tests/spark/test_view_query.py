@@ -88,6 +88,7 @@ def test_the_collections_of_a_view_are_those_of_its_query() -> None:
         ("SELECT count(*) FROM orders", "has no name"),
         ("SELECT count(*) AS n, sum(x) AS N FROM orders", "two columns"),
         ("SELECT count(*) AS _n FROM orders", "begin with _"),
+        ("SELECT count(*) AS `my n` FROM orders", "files hold none with a space"),
         ("SELECT count(*) AS n FROM orders GROUP BY ROLLUP (a)", "cannot keep|GROUP BY"),
         ("SELECT n, count(*) AS c FROM orders GROUP BY 1", "write the expression"),
         ("SELECT a + 1 AS b, count(*) AS c FROM orders GROUP BY b", "may be the column|neither"),

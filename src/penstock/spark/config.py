@@ -195,8 +195,11 @@ class ViewPipelineConfig(DeltaPipelineConfig):
         fields = cast("dict[str, Any]", written)
         if not isinstance(written, dict) or not isinstance(fields.get("query"), str):
             return fields
-        from penstock.spark.view.query import check_columns, parse_columns, parse_query
-
+        try:
+            from penstock.spark.view.query import check_columns, parse_columns, parse_query
+        except ModuleNotFoundError:
+            # A service needs no Spark; the pipeline's own process does, and has what reads SQL.
+            return fields
         query = parse_query(fields["query"])
         given = cast("list[str]", fields.get("collections") or list(query.collections))
         plain = {str(name).removeprefix(f"{fields.get('source')}/") for name in given}

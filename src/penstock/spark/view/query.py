@@ -9,6 +9,7 @@ but their row.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateImportUsage=false
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from penstock.spark.table.kinds import Kind
 from penstock.spark.table.plan import OWN_COLUMNS, REJECTED
 
 DIALECT: Final = "spark"
+_PLAIN: Final = re.compile(r"[^_\s,;{}()=`][^\s,;{}()=`]*")
 
 AGGREGATES: Final[dict[type[exp.Expression], str]] = {
     exp.Count: "count",
@@ -145,10 +147,10 @@ def parse_query(text: str) -> ViewQuery:
         name = projection.output_name
         if not name or isinstance(projection, exp.Star):
             raise ValueError(f"{_said(projection)} has no name; write {_said(projection)} AS name")
-        if name.startswith("_"):
+        if not _PLAIN.fullmatch(name):
             raise ValueError(
-                f"a view's column cannot be called {name}: those that begin with _ are Penstock's "
-                f"own. Write {_said(projection.unalias())} AS name"
+                f"a view's column cannot be called {name!r}: those that begin with _ are "
+                f"Penstock's own, and files hold none with a space or one of ,;{{}}()=`"
             )
         if name.lower() in {one.lower() for one in named}:
             raise ValueError(f"two columns of the query are called {name}")
