@@ -12,7 +12,8 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from penstock.spark.config import PipelineConfig
 
-_KEYS: Final = ("path", "rejects")
+_KEYS: Final = ("path", "rejects", "standing")
+_FILES: Final = ("ca", "certificate", "key")
 # Hadoop's names for the same store.
 _SAME_SCHEME: Final = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 
@@ -31,13 +32,16 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 def beside(folder: Path, pipeline: "PipelineConfig") -> "PipelineConfig":
-    """`pipeline` with its relative folders made relative to `folder`; URLs stay as they are."""
+    """`pipeline` with its relative folders and files made relative to `folder`; URLs stay."""
     written = {key: getattr(pipeline, key, None) for key in _KEYS}
-    absolute = {
+    absolute: dict[str, str | Path] = {
         key: str(folder / place)
         for key, place in written.items()
         if place is not None and "://" not in place
     }
+    for key in _FILES:
+        if isinstance(file := getattr(pipeline, key, None), Path):
+            absolute[key] = folder / file
     return pipeline.model_copy(update=absolute)
 
 
@@ -57,10 +61,12 @@ def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | No
 
 
 def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
-    if pipeline.to != "table":
+    if pipeline.to == "audit" or pipeline.to == "replicate":  # noqa: PLR1714 - types follow it
         return
-    written = (pipeline.path, pipeline.rejects_path)
-    for key, address in zip(_KEYS, written, strict=True):
+    written = [("path", pipeline.path), ("rejects", pipeline.rejects_path)]
+    if pipeline.to == "view":
+        written.append(("path", pipeline.state_path))
+    for key, address in written:
         yield Place(pipeline=name, key=key, parts=_parts(address))
 
 

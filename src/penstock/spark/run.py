@@ -121,7 +121,7 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        target = _target_of(name, config, endpoint, stopping, credentials, archive)
+        target = _target_of(name, config, endpoint, session, stopping, credentials, archive)
         service = ServiceTeller(
             name,
             source=config.source,
@@ -151,6 +151,7 @@ def _target_of(
     name: str,
     config: PipelineConfig,
     endpoint: str,
+    spark: "SparkSession",
     stopping: threading.Event,
     credentials: Credentials,
     archive: str,
@@ -163,6 +164,10 @@ def _target_of(
         from penstock.spark.replicate import ReplicaTarget
 
         return ReplicaTarget(name, config, stopping=stopping)
+    if config.to == "view":
+        from penstock.spark.views import ViewTarget
+
+        return ViewTarget(name, config, spark)
     from penstock.spark.audit import AuditTarget
 
     return AuditTarget(

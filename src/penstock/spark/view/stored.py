@@ -1,0 +1,171 @@
+"""The view itself: a Delta table that says, in each commit, what it was made of.
+
+Beside the rows a commit has the number of the query and, of each table of current rows, the version
+that the rows equal. They are app transactions of the Delta protocol, so they change together with
+the rows or not at all.
+"""
+
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
+from deltalake.exceptions import TableNotFoundError
+from msgspec import Struct
+
+from penstock.errors import PipelineChangedError
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.delta import Table
+from penstock.spark.table.plan import OPERATION
+from penstock.spark.table.reduce import DELETE
+from penstock.spark.view.sql import GROUP
+from penstock.spark.view.state import Mark
+
+_WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
+_TIDY_COMMITS: Final = 100
+
+
+class Made(Struct, frozen=True, kw_only=True):
+    """What a view was made of."""
+
+    query: int
+    """The number of the query and of all types in it."""
+    marks: dict[str, Mark]
+    """By collection."""
+
+
+class ViewTable:
+    """The view's table, as it is now. Not shared between threads."""
+
+    def __init__(
+        self,
+        path: str,
+        pipeline: str,
+        *,
+        storage_options: Mapping[str, str],
+        history_seconds: float,
+    ) -> None:
+        self._path = path
+        self._pipeline = pipeline
+        self._storage = dict(storage_options) or None
+        self._history_seconds = history_seconds
+        self._delta: DeltaTable | None = None
+        self.reload()
+
+    def reload(self) -> None:
+        """See what was committed since."""
+        try:
+            self._delta = DeltaTable(self._path, storage_options=self._storage)
+        except TableNotFoundError:
+            self._delta = None
+
+    def made(self, collections: tuple[str, ...]) -> Made | None:
+        """What it was made of; None if there is none, or it was made of other collections.
+
+        Raises PipelineChangedError for a table that is no view of this pipeline.
+        """
+        if self._delta is None:
+            return None
+        if self._delta.transaction_version(dict(self._ids(()))["query"]) is None:
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table at {self._path} is no view of it",
+                remedy="or move that table away",
+            )
+        known = {name: self._delta.transaction_version(id_) for name, id_ in self._ids(collections)}
+        if any(value is None for value in known.values()):
+            return None
+        said = {name: value or 0 for name, value in known.items()}
+        return Made(
+            query=said["query"],
+            marks={
+                name: Mark(table=said[f"{name}/table"], version=said[f"{name}/version"])
+                for name in collections
+            },
+        )
+
+    def _ids(self, collections: tuple[str, ...]) -> list[tuple[str, str]]:
+        names = ["query"]
+        names += [f"{name}/{part}" for name in collections for part in ("table", "version")]
+        return [(name, f"penstock/{self._pipeline}/view/{name}") for name in names]
+
+    @property
+    def files(self) -> list[str]:
+        return [] if self._delta is None else self._delta.file_uris()
+
+    @property
+    def schema(self) -> pa.Schema:
+        assert self._delta is not None
+        return arrow.schema(self._delta.schema().to_arrow())
+
+    def replace(self, rows: pa.Table, made: Made) -> None:
+        """Have these rows and these columns, and no others."""
+        write_deltalake(
+            self._path if self._delta is None else self._delta,
+            rows,
+            mode="overwrite",
+            schema_mode="overwrite",
+            storage_options=self._storage,
+            writer_properties=_WRITER,
+            commit_properties=self._properties(made),
+        )
+        self._tidied()
+
+    def merge(self, changes: pa.Table, made: Made) -> None:
+        """Have these groups instead of those of the same GROUP; OPERATION says which go."""
+        assert self._delta is not None
+        if not changes.num_rows:
+            # Nothing changed in the view, but what it equals did.
+            write_deltalake(
+                self._delta,
+                changes.drop_columns(OPERATION),
+                mode="append",
+                commit_properties=self._properties(made),
+            )
+            self._tidied()
+            return
+        columns = [name for name in changes.column_names if name != OPERATION]
+        values = {f"`{_quoted(name)}`": f"s.`{_quoted(name)}`" for name in columns}
+        (
+            self._delta.merge(
+                changes,
+                f"t.`{GROUP}` = s.`{GROUP}`",
+                source_alias="s",
+                target_alias="t",
+                writer_properties=_WRITER,
+                commit_properties=self._properties(made),
+            )
+            .when_matched_delete(f"s.{OPERATION} = {DELETE}")
+            .when_matched_update(values)
+            .when_not_matched_insert(values, predicate=f"s.{OPERATION} <> {DELETE}")
+            .execute()
+        )
+        self._tidied()
+
+    def _properties(self, made: Made) -> CommitProperties:
+        said: dict[str, int] = {"query": made.query}
+        for name, mark in made.marks.items():
+            said |= {f"{name}/table": mark.table, f"{name}/version": mark.version}
+        ids = dict(self._ids(tuple(made.marks)))
+        return CommitProperties(
+            custom_metadata={"penstock.pipeline": self._pipeline},
+            app_transactions=[Transaction(ids[name], value) for name, value in said.items()],
+        )
+
+    def _tidied(self) -> None:
+        """See the commit; every hundredth joins the small files and deletes the old ones."""
+        self.reload()
+        assert self._delta is not None
+        if self._delta.version() % _TIDY_COMMITS or not self._delta.version():
+            return
+        Table(self._path, storage_options=self._storage).tidy(history_seconds=self._history_seconds)
+        self.reload()
+
+
+def _quoted(name: str) -> str:
+    return name.replace("`", "``")

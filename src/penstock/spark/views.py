@@ -1,0 +1,85 @@
+"""`to = "view"`: keep a SQL aggregate over collections, from Spark.
+
+Two steps for each batch, each exactly once by itself. The current rows of the query's collections
+are tables as `to = "table"` keeps them, with all that it promises. The view is then brought from
+the versions of those tables that it says it equals to those there are (`penstock.spark.view`).
+A crash in between is no case of its own: the next start takes the second step first.
+"""
+
+from typing import TYPE_CHECKING
+
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark.config import TablePipelineConfig, ViewPipelineConfig
+from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.table.delta import secrets
+from penstock.spark.tables import TableTarget
+from penstock.spark.target import Applied
+from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.state import StateTable
+from penstock.spark.view.stored import ViewTable
+from penstock.spark.view.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class ViewTarget:
+    """The view of a pipeline, and the tables of current rows beside it."""
+
+    columns = INPUT_COLUMNS
+
+    def __init__(self, pipeline: str, config: ViewPipelineConfig, spark: "SparkSession") -> None:
+        self._config = config
+        self._query = parse_query(config.query)
+        tables = tables_of(config)
+        self._rows = TableTarget(pipeline, tables)
+        storage = secrets(config.storage_options)
+        self._state = {
+            name: StateTable(tables.table_path(name), storage_options=storage)
+            for name in self._query.collections
+        }
+        view = ViewTable(
+            config.path,
+            pipeline,
+            storage_options=storage,
+            history_seconds=config.history,
+        )
+        self._upkeep = Upkeep(spark, self._query, pipeline=pipeline, view=view, state=self._state)
+
+    def start(self, bounds: Bounds) -> Progress:
+        """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`."""
+        after = self._rows.start(bounds)
+        for name, ddl in self._config.columns.items():
+            self._state[name].create(parse_columns(name, ddl))
+        self._upkeep.catch_up()
+        return after
+
+    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+        """As `Target.apply`; raises as `merge_into_delta` and `Upkeep.catch_up`."""
+        applied = self._rows.apply(batch, batch_id, until=until)
+        self._upkeep.catch_up()
+        return applied
+
+    def save(self, batch_id: int) -> None:
+        """As `Target.save`."""
+        self._rows.save(batch_id)
+
+    def close(self) -> None:
+        """As `Target.close`."""
+        self._rows.close()
+
+
+def tables_of(config: ViewPipelineConfig) -> TablePipelineConfig:
+    """The tables of current rows, as a pipeline of their own would keep them."""
+    shared = {
+        name: getattr(config, name)
+        for name in TablePipelineConfig.model_fields
+        if name in type(config).model_fields and name not in {"to", "path", "rejects", "standing"}
+    }
+    return TablePipelineConfig(
+        **shared,
+        path=config.state_path,
+        rejects=config.rejects_path,
+        standing=config.standing_path,
+    )

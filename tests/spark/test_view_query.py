@@ -1,0 +1,132 @@
+"""What a view can keep, and what is refused by name before anything starts."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from pydantic import ValidationError
+
+from penstock.errors import PipelineChangedError
+from penstock.spark.config import ViewPipelineConfig
+from penstock.spark.table.kinds import Kind
+from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.stored import ViewTable
+
+_FROM = "FROM orders o JOIN customers c ON o.customer = c._id"
+
+
+def view(query: str, **more: object) -> ViewPipelineConfig:
+    return ViewPipelineConfig.model_validate(
+        {"to": "view", "source": "shop", "path": "lake/v", "query": query, **more}
+    )
+
+
+def test_a_query_is_taken_apart() -> None:
+    query = parse_query(
+        "SELECT c.region, round(sum(o.total) / count(*), 2) AS mean, max(o.n) AS most "
+        f"{_FROM} LEFT JOIN `odd name` ON c.x = `odd name`.y WHERE o.status <> 'void' "
+        "GROUP BY c.region, o.status"
+    )
+    assert query.collections == ("orders", "customers", "odd name")
+    assert [table.join for table in query.tables] == ["", "INNER", "LEFT"]
+    assert query.tables[0].columns == ("customer", "n", "status", "total")
+    assert query.groups == ("c.region", "o.status")
+    assert query.arguments == ("o.total", "o.n")
+    assert query.outputs == (
+        ("region", "_g0"),
+        ("mean", "ROUND(_a0 / _a1, 2)"),
+        ("most", "_a2"),
+    )
+
+
+def test_the_collections_of_a_view_are_those_of_its_query() -> None:
+    config = view(f"SELECT count(*) AS n {_FROM}")
+    assert config.collections == ("orders", "customers")
+    assert config.state_path == "lake/v_state"
+    named = view(f"SELECT count(*) AS n {_FROM}", collections=["customers", "shop/orders"])
+    assert named.collections == config.collections
+    with pytest.raises(ValidationError, match="leave collections out"):
+        view(f"SELECT count(*) AS n {_FROM}", collections=["orders"])
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT count( FROM orders", "no SQL that Spark reads"),
+        ("DELETE FROM orders", "not one SELECT"),
+        ("SELECT count(*) AS n FROM orders; SELECT 1 AS n", "not one SELECT"),
+        ("SELECT count(*) AS n FROM orders UNION SELECT 1 AS n", "not one SELECT"),
+        ("WITH x AS (SELECT 1) SELECT count(*) AS n FROM x", "cannot keep WITH"),
+        ("SELECT DISTINCT n FROM orders GROUP BY n", "cannot keep DISTINCT"),
+        ("SELECT count(*) AS n FROM orders HAVING count(*) > 1", "cannot keep HAVING"),
+        ("SELECT count(*) AS n FROM orders ORDER BY 1", "cannot keep ORDER BY"),
+        ("SELECT count(*) AS n FROM orders LIMIT 1", "cannot keep LIMIT"),
+        ("SELECT 1 AS n", "has no FROM"),
+        ("SELECT count(*) AS n FROM (SELECT 1)", "in FROM"),
+        ("SELECT count(*) AS n FROM db.orders", "own name"),
+        ("SELECT count(*) AS n FROM orders o, customers c", "cannot keep CROSS JOIN"),
+        ("SELECT count(*) AS n FROM orders o JOIN customers c", "without ON"),
+        (f"SELECT count(*) AS n {_FROM.replace('JOIN', 'RIGHT JOIN')}", "cannot keep RIGHT JOIN"),
+        (f"SELECT count(*) AS n {_FROM.replace('JOIN', 'FULL JOIN')}", "cannot keep FULL JOIN"),
+        ("SELECT count(*) AS n FROM orders o CROSS JOIN customers c", "cannot keep CROSS JOIN"),
+        ("SELECT count(*) AS n FROM orders a JOIN orders b ON a.x = b.x", "orders twice"),
+        (f"SELECT count(*) AS n {_FROM} WHERE status = 1", "does not say its collection"),
+        (f"SELECT sum(z.n) AS n {_FROM}", "of no collection of the query"),
+        ("SELECT count(DISTINCT n) AS n FROM orders", "cannot keep COUNT"),
+        ("SELECT max(n) FILTER (WHERE n > 1) AS n FROM orders", "cannot keep MAX"),
+        ("SELECT median(n) AS n FROM orders", "cannot keep MEDIAN"),
+        ("SELECT my_function(n) AS n FROM orders GROUP BY n", "neither aggregated|cannot keep MY"),
+        ("SELECT sum(rand()) AS n FROM orders", "cannot keep RAND"),
+        ("SELECT count(*) AS n FROM orders WHERE at > current_timestamp()", "CURRENT_TIMESTAMP"),
+        ("SELECT sum(sum(n)) AS n FROM orders", "is an aggregate"),
+        ("SELECT count(*) AS n FROM orders WHERE count(*) > 1", "cannot stand in WHERE"),
+        ("SELECT sum(n) OVER () AS n FROM orders", "cannot keep SUM"),
+        ("SELECT n, count(*) AS c FROM orders", "neither aggregated nor in GROUP BY"),
+        ("SELECT count(*) AS n FROM orders WHERE _rejected_sequence IS NULL", "how old a row is"),
+        ("SELECT * FROM orders", "cannot keep|has no name"),
+        ("SELECT count(*) FROM orders", "has no name"),
+        ("SELECT count(*) AS n, sum(x) AS N FROM orders", "two columns"),
+        ("SELECT count(*) AS _n FROM orders", "begin with _"),
+        ("SELECT count(*) AS `my n` FROM orders", "files hold none with a space"),
+        ("SELECT count(*) AS n FROM orders GROUP BY ROLLUP (a)", "cannot keep|GROUP BY"),
+        ("SELECT n, count(*) AS c FROM orders GROUP BY 1", "write the expression"),
+        ("SELECT a + 1 AS b, count(*) AS c FROM orders GROUP BY b", "may be the column|neither"),
+        ("SELECT count(*) AS n FROM orders WHERE x IN (SELECT 1)", "cannot keep"),
+    ],
+)
+def test_more_than_a_view_can_keep_is_refused_by_name(query: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        view(query)
+
+
+def test_a_schema_has_the_types_that_a_table_has() -> None:
+    assert parse_columns("orders", "n BIGINT, `odd name` DECIMAL(38, 18), doc VARIANT") == {
+        "n": Kind.INT64,
+        "odd name": Kind.DECIMAL,
+        "doc": Kind.JSON,
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"orders": "n DECIMAL(10, 2)"}, r"n cannot be DECIMAL\(10, 2\)"),
+        ({"orders": "n BIGINT NOT NULL"}, "write name TYPE"),
+        ({"orders": "n"}, "write name TYPE"),
+        ({"orders": "n BIGINT, N INT"}, "N is there already"),
+        ({"orders": "_key STRING"}, "_key is there already"),
+        ({"orders": "x BIGINT"}, "has no column n, which the query reads"),
+        ({"other": "x BIGINT"}, "does not read other"),
+    ],
+)
+def test_a_schema_that_cannot_be_is_refused(schema: dict[str, str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        view("SELECT sum(n) AS n FROM orders", schema=schema)
+
+
+def test_a_table_that_is_no_view_of_the_pipeline_is_never_written_over(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"mine": [1]}))
+    view = ViewTable(str(tmp_path), "p", storage_options={}, history_seconds=3600)
+    with pytest.raises(PipelineChangedError, match="is no view of it"):
+        view.made(("orders",))

@@ -1,0 +1,256 @@
+"""A view equals its query of the current rows after every batch, on Spark itself."""
+
+import json
+import math
+import os
+import random
+import re
+import tomllib
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pytest
+import sqlglot
+from deltalake import DeltaTable
+
+from penstock.errors import PipelineError
+from penstock.event import AnyEvent
+from penstock.spark.config import ViewPipelineConfig
+from penstock.spark.table.kinds import Kind
+from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.state import StateTable
+from penstock.spark.view.stored import ViewTable
+from penstock.spark.view.upkeep import Kept, Upkeep
+from penstock.spark.views import tables_of
+from tests.spark.tables import Entries, apply, change, put, rejects_of, schema_event
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_REVENUE = (
+    "SELECT c.region, count(*) AS orders, count(o.n) AS known, sum(o.n) AS n, min(o.n) AS least, "
+    "max(o.total) AS most, sum(o.total) AS revenue, avg(o.n) AS mean, sum(o.weight) AS weight "
+    "FROM orders o LEFT JOIN customers c ON o.customer = c._id "
+    "WHERE o.status <> 'void' GROUP BY c.region"
+)
+
+_TOTAL = '"total": {"$numberDecimal": "0.1"}, "status": "new"'
+
+
+class Lake:
+    """A view and its log. Batches are applied to its current rows here, the view by Spark."""
+
+    def __init__(self, spark: "SparkSession", path: Path, query: str, **more: Any) -> None:
+        self.config = ViewPipelineConfig.model_validate(
+            {"to": "view", "source": "shop", "path": str(path / "v"), "query": query, **more}
+        )
+        self.query = parse_query(query)
+        self.entries = Entries()
+        self.applied = 0
+        self.state = {
+            name: StateTable(tables_of(self.config).table_path(name), storage_options={})
+            for name in self.query.collections
+        }
+        view = ViewTable(self.config.path, "p", storage_options={}, history_seconds=3600)
+        self.upkeep = Upkeep(spark, self.query, pipeline="p", view=view, state=self.state)
+
+    def commit(self, *events: AnyEvent) -> None:
+        self.entries.commit(*events)
+
+    def apply(self) -> None:
+        """Bring the current rows up to the log, and not the view."""
+        apply(self.entries.table(self.applied), tables_of(self.config))
+        self.applied = self.entries.head
+
+    def batch(self, *events: AnyEvent) -> Kept:
+        self.commit(*events)
+        self.apply()
+        return self.upkeep.catch_up()
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.query.outputs]
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        found = DeltaTable(self.config.path).to_pyarrow_table().to_pylist()
+        return in_order([tuple(row[name] for name in self.names) for row in found])
+
+    def expected(self) -> list[tuple[Any, ...]]:
+        """What DuckDB makes of the current rows."""
+        with duckdb.connect() as connection:
+            for name in self.query.collections:
+                rows = DeltaTable(tables_of(self.config).table_path(name)).to_pyarrow_table()
+                connection.register(name, rows)
+            translated = sqlglot.transpile(self.config.query, read="spark", write="duckdb")[0]
+            return in_order(connection.execute(translated).fetchall())
+
+
+def in_order(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: tuple(f"{value}" for value in row))
+
+
+def customer(key: int, **fields: Any) -> AnyEvent:
+    return change(key, "replace", {"_id": key, **fields}, collection="customers")
+
+
+def order(key: int, dice: random.Random) -> AnyEvent:
+    if dice.random() < 0.2:
+        return change(key, "delete")
+    if dice.random() < 0.2:
+        return change(key, "update", update={"updatedFields": {"n": dice.randrange(50)}})
+    document = {
+        "_id": key,
+        "customer": dice.randrange(6),
+        "status": dice.choice(["new", "paid", "void"]),
+        "n": dice.choice([None, dice.randrange(50)]),
+        # Sums of eighths are exact, in whatever order.
+        "weight": dice.choice([None, dice.randrange(-80, 80) / 8]),
+    }
+    total = f'{{"$numberDecimal": "{dice.randrange(10_000) / 100}"}}'
+    text = f'{{"total": {total}, {json.dumps(document)[1:]}'
+    return change(key, "replace", text=text)
+
+
+def test_a_view_equals_its_query_after_every_batch(spark: "SparkSession", tmp_path: Path) -> None:
+    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"PENSTOCK_SEED={seed}")
+    dice, lake = random.Random(seed), Lake(spark, tmp_path, _REVENUE)
+    lake.batch(
+        *(customer(key, region=dice.choice(["n", "s", None])) for key in range(4)),
+        *(order(key, dice) for key in range(20)),
+        # Of each column a value of its kind.
+        change(99, "insert", text=f'{{"_id": 99, "n": 1, "customer": 1, "weight": 0.5, {_TOTAL}}}'),
+    )
+    assert lake.rows() == lake.expected()
+    for number in range(6):
+        events = [order(dice.randrange(25), dice) for _ in range(dice.randrange(1, 8))]
+        if number % 2:
+            events += [customer(dice.randrange(6), region=dice.choice(["n", "s", "w"]))]
+        if number == 3:
+            events += [change(dice.randrange(4), "delete", collection="customers")]
+        kept = lake.batch(*events)
+        assert not kept.anew
+        assert lake.rows() == lake.expected()
+
+
+def test_events_about_whole_collections_and_wider_columns_reach_the_view(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    lake = Lake(
+        spark, tmp_path, "SELECT count(*) AS orders, sum(n) AS n, max(n) AS most FROM orders"
+    )
+    assert lake.upkeep.catch_up().anew
+    assert lake.rows() == [(0, None, None)]
+    lake.batch(put(1, n=1), put(2, n=2), put(3, n="not a number"))
+    assert [row["sequence"] for row in rejects_of(lake.config.path)] == [3]
+    assert lake.rows() == [(2, 3, 2)]
+    assert not lake.batch(put(4, n=3, other="a new column")).anew
+    assert lake.rows() == [(3, 6, 3)]
+    # int32 to int64: the type of the view's column grows with it.
+    assert lake.batch(put(5, n=1 << 40)).anew
+    assert lake.rows() == lake.expected() == [(4, 6 + (1 << 40), 1 << 40)]
+    lake.batch(schema_event("drop"), put(6, n=7))
+    assert lake.rows() == [(1, 7, 7)]
+    assert lake.upkeep.catch_up() == Kept(groups=0)
+
+
+def test_whatever_the_view_missed_it_catches_up_on(spark: "SparkSession", tmp_path: Path) -> None:
+    """A crash between the current rows and the view, as often as it may be, loses nothing."""
+    lake = Lake(spark, tmp_path, "SELECT k, count(*) AS n, sum(v) AS v FROM orders GROUP BY k")
+    lake.batch(*(put(key, k=key % 3, v=key) for key in range(9)))
+    for key in (1, 2, 3):
+        lake.commit(change(key, "delete"), put(key + 10, k=7, v=1), put(0, k=key, v=key))
+        lake.apply()
+    assert lake.rows() != lake.expected()
+    assert not lake.upkeep.catch_up().anew
+    assert lake.rows() == lake.expected()
+    # The old versions are gone: all of it is made anew, and is the same.
+    lake.commit(put(5, k=0, v=100))
+    lake.apply()
+    DeltaTable(tables_of(lake.config).table_path("orders")).vacuum(
+        retention_hours=0, enforce_retention_duration=False, dry_run=False
+    )
+    assert lake.upkeep.catch_up().anew
+    assert lake.rows() == lake.expected()
+
+
+def test_groups_are_told_apart_as_sql_does(spark: "SparkSession", tmp_path: Path) -> None:
+    lake = Lake(
+        spark,
+        tmp_path,
+        "SELECT d, at, b, count(*) AS n, min(d) AS least, sum(d) AS total FROM orders "
+        "GROUP BY d, at, b",
+        schema={"orders": "d DOUBLE, at TIMESTAMP, b BINARY"},
+    )
+    lake.state["orders"].create({"d": Kind.DOUBLE, "at": Kind.TIMESTAMP, "b": Kind.BINARY})
+    micros = [f'{{"$date": "2026-01-01T00:00:00.00000{digit}Z"}}' for digit in (1, 2)]
+    binary = [
+        f'{{"$binary": {{"base64": "{data}", "subType": "00"}}}}' for data in ("/w==", "/g==")
+    ]
+    nan = '{"$numberDouble": "NaN"}'
+    documents = [
+        f'"d": 0.0, "at": {micros[0]}',
+        f'"d": -0.0, "at": {micros[0]}',
+        f'"d": 0.0, "at": {micros[1]}',
+        f'"d": {nan}, "b": {binary[0]}',
+        f'"d": {nan}, "b": {binary[1]}',
+        f'"d": {nan}, "b": {binary[1]}',
+        '"b": null',
+    ]
+    for key, document in enumerate(documents):
+        lake.commit(change(key, "insert", text=f'{{"_id": {key}, {document}}}'))
+    lake.apply()
+    lake.upkeep.catch_up()
+    assert [row[3] for row in lake.rows()] == [2, 1, 1, 2, 1]
+    lake.batch(change(1, "delete"), change(4, "delete"), change(6, "delete"))
+    found = lake.rows()
+    assert [row[3] for row in found] == [1, 1, 1, 1]
+    assert sum(math.isnan(row[5]) for row in found) == 2
+
+
+def test_what_spark_cannot_compute_stops_by_name_and_goes_on_once_it_is_mended(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "SELECT sum(10 / n) AS total FROM orders")
+    lake.batch(put(1, n=5))
+    with pytest.raises(PipelineError, match=r"pipeline p: Spark cannot compute.*DIVIDE_BY_ZERO"):
+        lake.batch(put(2, n=0))
+    assert lake.rows() == [(2.0,)]
+    lake.batch(put(2, n=10))
+    assert lake.rows() == [(3.0,)]
+    flags = Lake(spark, tmp_path / "flags", "SELECT sum(done) AS total FROM orders")
+    with pytest.raises(PipelineError, match=r"sum\(`?orders`?.done\): there is none of type bool"):
+        flags.batch(put(1, done=True))
+
+
+def test_the_page_on_views_says_what_is_kept(spark: "SparkSession", tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "view.md").read_text()
+    (written,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    configured = tomllib.loads(written)["pipelines"]["revenue"]
+    lake = Lake(spark, tmp_path, configured["query"], schema=configured["schema"])
+    for name, ddl in lake.config.columns.items():
+        lake.state[name].create(parse_columns(name, ddl))
+    lake.upkeep.catch_up()
+    totals = ["10.00", "20.50", "5.00", "99.00"]
+    for key, total in enumerate(totals):
+        status = "void" if total == "99.00" else "paid"
+        lake.commit(
+            change(
+                key,
+                "insert",
+                text=f'{{"_id": {{"$numberLong": "{key}"}}, "status": "{status}", '
+                f'"customer_id": {{"$numberLong": "{key // 2}"}}, '
+                f'"total": {{"$numberDecimal": "{total}"}}}}',
+            )
+        )
+    # The second of them moves later.
+    lake.batch(customer(0, region="south"), customer(1, region="south"))
+    assert not lake.batch(customer(0, region="north")).anew
+    shown = re.findall(r"^\| (\w+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert lake.rows() == [
+        (region, int(orders), Decimal(revenue), Decimal(largest))
+        for region, orders, revenue, largest in shown
+    ]
