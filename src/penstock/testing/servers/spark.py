@@ -10,6 +10,7 @@ package, on the Java that Penstock finds.
 import json
 import os
 import socket
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -97,6 +98,9 @@ class SparkWorker(Server):
         _home()
         if self._hidden and os.geteuid() != 0:
             raise ServerUnavailableError("only root can hide folders from a worker")
+        tried = ["/usr/bin/unshare", "--mount", "true"]
+        if self._hidden and subprocess.run(tried, capture_output=True, check=False).returncode:
+            raise ServerUnavailableError("this machine lets nobody hide folders from a worker")
 
     def _prepare(self) -> None:
         (self.folder / "local").mkdir()
