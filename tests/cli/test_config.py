@@ -172,6 +172,13 @@ def pipelines(*settings: str) -> str:
         ("path = 'a'\nrejects = 'a'", "path = 'b'", "a.path and pipelines.a.rejects"),
         ("path = 'a'\nrejects = 'a/'", "path = 'b'", "a.path and pipelines.a.rejects"),
         ("path = 'a/t'\nrejects = 'a'", "path = 'b'", "a.path and pipelines.a.rejects"),
+        ("path = 'a'\nto = 'history'", "path = 'a'", "a.path and pipelines.b.path"),
+        ("path = 'a'\nto = 'changelog'", "path = 'a/orders'", "a.path and pipelines.b.path"),
+        (
+            "path = 'a'\nto = 'changelog'\nformat = 'parquet'",
+            "path = 'a_manifest'\nto = 'changelog'",
+            "a.path and pipelines.b.path",
+        ),
     ],
 )
 def test_pipelines_that_would_write_over_each_other_are_refused_and_both_named(

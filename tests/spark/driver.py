@@ -1,10 +1,15 @@
-"""A pipeline in a process of its own, to be killed: driver.py ENDPOINT PATH [history]."""
+"""A pipeline in a process of its own, to be killed: driver.py ENDPOINT PATH [history | FORMAT].
+
+With a format it keeps a changelog, and tidies it all the time.
+"""
 
 import sys
 from pathlib import Path
 
+from penstock.spark.config import PipelineConfig
 from penstock.spark.run import PipelineProgress, run_pipeline
 from penstock.spark.session import local_session
+from tests.spark.changelogs import changelog
 from tests.spark.histories import history
 from tests.spark.tables import pipeline
 
@@ -13,12 +18,21 @@ def say(progress: PipelineProgress) -> None:
     print(progress.sequence, flush=True)
 
 
+def kept(path: Path, form: str = "table") -> PipelineConfig:
+    if form in {"delta", "parquet"}:
+        return changelog(
+            path, format=form, max_events_per_batch=60, compact_every=2, vacuum_every=2
+        )
+    made = history if form == "history" else pipeline
+    return made(path, "orders", "lines", max_events_per_batch=60)
+
+
 if __name__ == "__main__":
-    kept = history if sys.argv[3:] == ["history"] else pipeline
+    endpoint, path, *more = sys.argv[1:]
     run_pipeline(
         "p",
-        kept(Path(sys.argv[2]), "orders", "lines", max_events_per_batch=60),
-        sys.argv[1],
+        kept(Path(path), *more),
+        endpoint,
         spark=local_session(
             master="local[2]", settings={"spark.log.level": "OFF", "spark.driver.memory": "512m"}
         ),

@@ -15,6 +15,7 @@ from penstock.errors import BatchTooLargeError
 from penstock.spark.history.batch import HistoryWriter
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.table.chunk import Collected, join
+from penstock.spark.table.upkeep import tidy
 from tests.spark.histories import SPAN, Model, history, in_order, rows, versions_of
 from tests.spark.tables import (
     Entries,
@@ -77,8 +78,7 @@ def test_tidying_keeps_all_versions_and_users_may_delete_what_is_closed(tmp_path
     for number in range(6):
         entries.commit(put(1, n=number))
         apply(entries.table(number), history(path))
-    table = VersionTable(str(path))
-    table.tidy(history_seconds=3600)
+    assert tidy("p", history(path), VersionTable(str(path))).failed == ""
     assert [row[0] for row in rows(path, "n")] == list(range(6))
     replaced = DeltaTable(str(path)).vacuum(
         retention_hours=0, enforce_retention_duration=False, dry_run=True

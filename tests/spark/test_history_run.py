@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from penstock.serve.flight import FlightServer
 from penstock.spark.run import PipelineProgress, run_pipeline
@@ -51,11 +52,16 @@ def test_versions_fold_to_the_rows_of_the_table_and_of_the_log(
     commits = commits_of(dice)
     log.append([at(event, 1000 * number) for event in commits[number]] for number in range(60))
     seen: list[PipelineProgress] = []
-    config = history(tmp_path / "history", "orders", "lines", max_events_per_batch=40)
+    config = history(
+        tmp_path / "history", "orders", "lines", max_events_per_batch=40, compact_every=2
+    )
     run_pipeline("h", config, endpoint, spark=spark, once=True, on_progress=seen.append)
     log.append([at(event, 60_000) for event in events] for events in commits[60:])
     for _ in range(2):
         run_pipeline("h", config, endpoint, spark=spark, once=True, on_progress=seen.append)
+    # Tidied between batches, like any table.
+    told = DeltaTable(str(tmp_path / "history" / "orders")).history()
+    assert "OPTIMIZE" in {commit["operation"] for commit in told}
     current = pipeline(tmp_path / "table", "orders", "lines")
     run_pipeline("t", current, endpoint, spark=spark, once=True)
     whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
@@ -77,8 +83,6 @@ def test_spark_finds_what_a_row_was_at_a_time(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
     """By a query of Spark's over the table's files, as docs/how-to/history.md says it."""
-    from deltalake import DeltaTable
-
     log.append([[at(put(1, n=1), 1000)], [at(put(1, n=2), 2000)], [at(change(1, "delete"), 3000)]])
     run_pipeline("h", history(tmp_path / "t"), endpoint, spark=spark, once=True)
     versions = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()

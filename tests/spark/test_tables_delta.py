@@ -12,6 +12,7 @@ from penstock.spark.config import TablePipelineConfig, config_class
 from penstock.spark.run import own_error
 from penstock.spark.table.delta import Stamp, Table
 from penstock.spark.table.plan import OWN_COLUMNS
+from penstock.spark.table.upkeep import due, tidy
 from tests.spark.tables import Entries, apply, pipeline, put, rows_of
 
 
@@ -68,10 +69,33 @@ def test_tidying_keeps_the_rows_the_place_and_what_lies_beside(tmp_path: Path) -
     beside.mkdir()
     (beside / "0").write_text("kept")
     rows = rows_of(tmp_path / "t")
-    Table(config.path).tidy(history_seconds=3600)
+    assert tidy("p", config, Table(config.path)).failed == ""
     assert rows_of(tmp_path / "t") == rows
     assert (beside / "0").read_text() == "kept"
     assert Table(config.path).applied("p", log_id=None) == entries.head
+
+
+def test_tidying_is_due_once_for_each_multiple_that_commits_have_passed() -> None:
+    assert [at for at in range(1, 9) if due(range(at, at + 1), 3)] == [3, 6]
+    assert due(range(2, 5), 3)
+    assert not due(range(4, 6), 3)
+    assert not due(range(1, 100), 0)
+    assert not due(range(3, 3), 3)
+
+
+def test_tidying_that_fails_is_said_and_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    entries.commit(put(1, n=1))
+    apply(entries.table(), config)
+
+    def fail(_: Table) -> None:
+        raise OSError
+
+    monkeypatch.setattr(Table, "compact", fail)
+    assert tidy("p", config, Table(config.path)).failed == "OSError"
+    assert len(rows_of(tmp_path / "t")) == 1
 
 
 def test_a_target_that_does_not_exist_is_refused_by_naming_what_does() -> None:

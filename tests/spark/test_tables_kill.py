@@ -71,7 +71,7 @@ def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path)
     server.start()
     command = [sys.executable, "-m", "tests.spark.driver", server.address, str(tmp_path / "lake")]
     # A test runner's own settings are not the driver's.
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (_ROOT / "src", _ROOT)))}
     try:
         for kill in range(_KILLS + 1):
             with subprocess.Popen(

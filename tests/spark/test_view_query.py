@@ -127,6 +127,6 @@ def test_a_schema_that_cannot_be_is_refused(schema: dict[str, str], said: str) -
 
 def test_a_table_that_is_no_view_of_the_pipeline_is_never_written_over(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"mine": [1]}))
-    view = ViewTable(str(tmp_path), "p", storage_options={}, history_seconds=3600)
+    table = ViewTable(str(tmp_path), "p", config=view("SELECT count(*) AS n FROM orders"))
     with pytest.raises(PipelineChangedError, match="is no view of it"):
-        view.made(("orders",))
+        table.made(("orders",))

@@ -54,7 +54,7 @@ class Lake:
             name: StateTable(tables_of(self.config).table_path(name), storage_options={})
             for name in self.query.collections
         }
-        view = ViewTable(self.config.path, "p", storage_options={}, history_seconds=3600)
+        view = ViewTable(self.config.path, "p", config=self.config)
         self.upkeep = Upkeep(spark, self.query, pipeline="p", view=view, state=self.state)
 
     def commit(self, *events: AnyEvent) -> None:

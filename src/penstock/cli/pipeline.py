@@ -14,6 +14,7 @@ from penstock.cli import (
     pipeline_ask,
     pipeline_export,
     pipeline_plan,
+    pipeline_tidy,
     pipeline_verify,
 )
 from penstock.errors import PenstockError, PipelinesStoppedError
@@ -25,6 +26,7 @@ app.command("plan")(pipeline_plan.plan)
 app.command("stop")(pipeline_ask.stop)
 app.command("forget")(pipeline_ask.forget)
 app.command("reset")(pipeline_plan.reset)
+app.command("tidy")(pipeline_tidy.command)
 app.command("export")(pipeline_export.command)
 app.command("verify")(pipeline_verify.command)
 

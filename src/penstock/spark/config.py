@@ -77,24 +77,13 @@ class ReadingConfig(Config):
         return names
 
 
-class DeltaPipelineConfig(ReadingConfig):
-    """What is kept in Delta tables, whatever it is."""
+class LakePipelineConfig(ReadingConfig):
+    """What is kept as files at a path, and looked after."""
 
     path: str = Field(
         description="Where the Delta table is, a folder or a URL. With one collection the table "
         "itself; otherwise each collection is a table in the folder of its name below.",
         min_length=1,
-    )
-    rejects: str | None = Field(
-        None,
-        description="The Delta table of the changes that fit no column. Default: the path with "
-        "`_rejects` at its end.",
-    )
-    max_bytes_per_batch: Bytes = Field(
-        2 << 30,
-        gt=0,
-        description="The driver holds a batch's last change of each row. One that comes to more "
-        "bytes than this stops the pipeline, by name, instead of exhausting memory.",
     )
     standing: str | None = Field(
         None,
@@ -110,24 +99,57 @@ class DeltaPipelineConfig(ReadingConfig):
     history: Seconds = Field(
         3600.0, gt=0, description="How long replaced files of a table are kept for its readers."
     )
+    compact_every: int = Field(
+        100,
+        ge=0,
+        description="Commits of a table after which its small files are joined, between two "
+        "batches; 0: never. `penstock pipeline tidy` does it by hand.",
+    )
+    vacuum_every: int = Field(
+        100,
+        ge=0,
+        description="Commits of a table after which replaced files older than `history` are "
+        "deleted, between two batches; 0: never. `penstock pipeline tidy` does it by hand.",
+    )
     storage_options: dict[str, SecretStr] = Field(
         default_factory=dict, description="Credentials and settings of the object store."
     )
-
-    @property
-    def rejects_path(self) -> str:
-        return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
     @property
     def standing_path(self) -> str:
         """The Delta table that says how far the pipeline has come."""
         return self.standing or f"{self.path.rstrip('/')}/_penstock_standing"
 
+    @property
+    def in_one_table(self) -> bool:
+        """Whether all collections are in one table, so that none can be begun anew in it."""
+        return False
+
     def table_path(self, collection: str) -> str:
         """Where the table of a collection is."""
         if len(self.collections) == 1:
             return self.path.rstrip("/")
         return f"{self.path.rstrip('/')}/{folder_of(collection)}"
+
+
+class DeltaPipelineConfig(LakePipelineConfig):
+    """What is kept in Delta tables, whatever it is."""
+
+    rejects: str | None = Field(
+        None,
+        description="The Delta table of the changes that fit no column. Default: the path with "
+        "`_rejects` at its end.",
+    )
+    max_bytes_per_batch: Bytes = Field(
+        2 << 30,
+        gt=0,
+        description="The driver holds a batch's last change of each row. One that comes to more "
+        "bytes than this stops the pipeline, by name, instead of exhausting memory.",
+    )
+
+    @property
+    def rejects_path(self) -> str:
+        return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
 
 class TablePipelineConfig(DeltaPipelineConfig):
@@ -352,12 +374,76 @@ class ViewPipelineConfig(DeltaPipelineConfig):
         return {**fields, "collections": query.collections}
 
 
+class ChangelogPipelineConfig(LakePipelineConfig):
+    """Keep every change of a source, append-only, with Spark."""
+
+    to: Literal["changelog"] = Field(
+        description="What is made of the changes: `changelog` keeps every one of them, unaltered."
+    )
+    path: str = Field(
+        description="Where the changelog is, a folder or a URL: one Delta table, or one folder of "
+        "Parquet files.",
+        min_length=1,
+    )
+    format: Literal["delta", "parquet"] = Field(
+        "delta",
+        description="`delta`: a Delta table, compacted as it grows. `parquet`: plain files, for "
+        "readers that know nothing of Delta; what they contain is in the Delta table at the path "
+        "with `_manifest` at its end.",
+    )
+    partition_by: tuple[Literal["date", "collection"], ...] = Field(
+        ("date", "collection"),
+        description="The folders that the files lie in. `date` is the day of the commit in UTC; "
+        "`collection` is the column `collection_folder`, its name as a folder's. It cannot be "
+        "changed once there is a changelog.",
+    )
+    standing: str | None = Field(
+        None,
+        description="The Delta table of one row that says how far the pipeline has come. Default: "
+        "`_penstock_standing` in the Delta table, which for `parquet` is the manifest.",
+    )
+    on_gap: Literal["halt", "record"] = Field(
+        "record",
+        description="What to do where changes were lost upstream: write the gap to the changelog, "
+        "in its place, and go on; or stop before it.",
+    )
+    history: Seconds = Field(
+        3600.0,
+        gt=0,
+        description="How long files that compaction has replaced are kept for readers. No change "
+        "is ever deleted.",
+    )
+
+    @field_validator("partition_by")
+    @classmethod
+    def _names_are_different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) < len(names):
+            raise ValueError("a column is named twice")
+        return names
+
+    @property
+    def standing_path(self) -> str:
+        """As of any pipeline, beside the one Delta table."""
+        return self.standing or f"{self.table_path('')}/_penstock_standing"
+
+    @property
+    def in_one_table(self) -> bool:
+        """All collections are."""
+        return True
+
+    def table_path(self, collection: str) -> str:  # noqa: ARG002 - all are in one
+        """The Delta table: the changelog, or the manifest of its files."""
+        path = self.path.rstrip("/")
+        return path if self.format == "delta" else f"{path}_manifest"
+
+
 PipelineConfig = (
     TablePipelineConfig
     | AuditPipelineConfig
     | HistoryPipelineConfig
     | ReplicatePipelineConfig
     | ViewPipelineConfig
+    | ChangelogPipelineConfig
 )
 TARGETS: Final[dict[str, type[PipelineConfig]]] = {
     "table": TablePipelineConfig,
@@ -365,6 +451,7 @@ TARGETS: Final[dict[str, type[PipelineConfig]]] = {
     "history": HistoryPipelineConfig,
     "replicate": ReplicatePipelineConfig,
     "view": ViewPipelineConfig,
+    "changelog": ChangelogPipelineConfig,
 }
 """By what a pipeline's `to` says: how it is configured."""
 

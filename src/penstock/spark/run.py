@@ -168,6 +168,10 @@ def _target_of(
         from penstock.spark.views import ViewTarget
 
         return ViewTarget(name, config, spark)
+    if config.to == "changelog":
+        from penstock.spark.changelogs import ChangelogTarget
+
+        return ChangelogTarget(name, config)
     from penstock.spark.audit import AuditTarget
 
     return AuditTarget(
@@ -414,7 +418,8 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
     if isinstance(error, CommitFailedError):
         return PipelineError(
             f"pipeline {pipeline}: another process committed to the same table at the same time. "
-            f"Nothing of the batch was written twice. Run one driver per pipeline."
+            f"Nothing of the batch was written twice. Run one driver per pipeline, and `penstock "
+            f"pipeline tidy` while it does not run; then start it again."
         )
     if any(said in str(error) for said in _WORKERS_AWAY):
         return WorkersUnavailableError(pipeline=pipeline)

@@ -17,6 +17,7 @@ from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
 from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.upkeep import keep_up
 from penstock.spark.table.writing import BatchResult, Writer
 from penstock.spark.target import Applied
 
@@ -105,7 +106,9 @@ def merge_into_delta(
         entries_at=entries_of(batch),
         tables=tables,
     )
-    return writer.apply(collected)
+    result = writer.apply(collected)
+    keep_up(pipeline, config, writer.opened)
+    return result
 
 
 def writer_of(

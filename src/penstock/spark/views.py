@@ -42,8 +42,7 @@ class ViewTarget:
         view = ViewTable(
             config.path,
             pipeline,
-            storage_options=storage,
-            history_seconds=config.history,
+            config=config,
         )
         self._upkeep = Upkeep(spark, self._query, pipeline=pipeline, view=view, state=self._state)
 

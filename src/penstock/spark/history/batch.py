@@ -32,7 +32,6 @@ from penstock.spark.history.apply import HistoryWrite, Tracking, prepare, prepar
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.batch import TIDY_COMMITS
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.delta import Stamp
 from penstock.spark.table.writing import Writer
@@ -102,8 +101,6 @@ class HistoryWriter(Writer[VersionTable]):
                 table.append(write.versions, stamp)
             else:
                 table.put(write.versions, stamp)
-            if table.version % TIDY_COMMITS == 0:
-                table.tidy(history_seconds=self._config.history)
             self._rows += write.versions.num_rows
 
     def _empty(self, table: VersionTable, control: Control, database: str, stamp: Stamp) -> None:

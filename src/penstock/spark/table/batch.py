@@ -18,16 +18,12 @@ batch is applied again; a row is never missing from a table without being in the
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.delta import Stamp, Table, of_stream, text
 from penstock.spark.table.plan import DATABASE, SEQUENCE
 from penstock.spark.table.writing import Writer
-
-TIDY_COMMITS: Final = 100
-"""How often a table's small files are joined and its old ones deleted."""
 
 
 class BatchWriter(Writer[Table]):
@@ -50,8 +46,6 @@ class BatchWriter(Writer[Table]):
                 table.rewrite(write.changes, stamp)
             else:
                 table.merge(write.changes, stamp)
-            if table.version % TIDY_COMMITS == 0:
-                table.tidy(history_seconds=self._config.history)
             self._rows += write.changes.num_rows - len(write.rejects)
 
     def _empty(self, table: Table, control: Control, database: str, stamp: Stamp) -> None:

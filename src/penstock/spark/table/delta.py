@@ -12,12 +12,14 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-id
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import TableNotFoundError
+from deltalake.transaction import AddAction
 from msgspec import Struct
 
 from penstock.errors import StreamChangedError
@@ -90,6 +92,7 @@ class Table:
         self._storage = dict(storage_options or {})
         self._delta: DeltaTable | None = None
         self.reload()
+        self._opened = self.version
 
     def reload(self) -> None:
         """See what others have committed."""
@@ -118,6 +121,18 @@ class Table:
     def version(self) -> int:
         """Grows with each commit; -1 before the first."""
         return -1 if self._delta is None else self._delta.version()
+
+    @property
+    def commits(self) -> range:
+        """The versions that came since it was opened here."""
+        return range(self._opened + 1, self.version + 1)
+
+    @property
+    def layout(self) -> tuple[pa.Schema, list[str]] | None:
+        """All its columns, and those of them that are partitions; None before the first commit."""
+        if self._delta is None:
+            return None
+        return self._arrow_schema, list(self._delta.metadata().partition_columns)
 
     @property
     def schema(self) -> pa.Schema:
@@ -266,25 +281,67 @@ class Table:
             commit_properties=stamp.properties(),
         )
 
-    def tidy(self, *, history_seconds: float) -> None:
-        """Join small files, and delete those that no version of the last `history_seconds` uses."""
+    def add_files(self, files: Sequence[AddAction], schema: pa.Schema, stamp: Stamp) -> None:
+        """Have files that are written already be part of the table, in one commit.
+
+        `schema` are the columns of a new table; those in the files' `partition_values` are its
+        partitions.
+        """
+        partition_by = list(files[0].partition_values)
         if self._delta is None:
-            return
-        self._delta.optimize.compact()
-        self._delta.vacuum(
-            retention_hours=max(1, round(history_seconds / 3600)),
+            self._create(schema, partition_by=partition_by)
+        assert self._delta is not None
+        self._delta.create_write_transaction(
+            list(files),
+            mode="append",
+            schema=self._delta.schema(),
+            partition_by=partition_by,
+            commit_properties=stamp.properties(),
+        )
+
+    def compact(self) -> tuple[int, int]:
+        """Join small files, in one commit: how many there were, and how many they became."""
+        if self._delta is None:
+            return 0, 0
+        self.reload()
+        done = self._delta.optimize.compact(writer_properties=WRITER)
+        return done["numFilesRemoved"], done["numFilesAdded"]
+
+    def vacuum(self, *, history_seconds: float) -> int:
+        """Delete files that no version of the last `history_seconds` uses; an hour at least.
+
+        How many. Only files that a commit has replaced: what else lies in the folder stays.
+        """
+        if self._delta is None:
+            return 0
+        self.reload()
+        deleted = self._delta.vacuum(
+            retention_hours=_hours(history_seconds),
             enforce_retention_duration=False,
             dry_run=False,
         )
         self._delta.cleanup_metadata()
+        return len(deleted)
 
-    def _create(self, schema: pa.Schema) -> None:
+    def unknown_files(self, *, older_seconds: float) -> list[str]:
+        """Files in the folder, last written so long ago, that no version of as long uses."""
+        if self._delta is None:
+            return []
+        self.reload()
+        return self._delta.vacuum(
+            retention_hours=_hours(older_seconds),
+            enforce_retention_duration=False,
+            dry_run=True,
+            full=True,
+        )
+
+    def _create(self, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> None:
         columns = [field for field in schema if field.name != OPERATION]
         self._delta = DeltaTable.create(
             self.path,
             schema=arrow.schema(columns),
             mode="ignore",
-            partition_by=list(self.partitions) or None,
+            partition_by=list(partition_by or self.partitions) or None,
             storage_options=self._storage or None,
         )
         self.reload()
@@ -338,6 +395,11 @@ def as_wide(column: Column, target: pa.DataType) -> Column:
 def of_stream(source: str, database: str) -> str:
     """The SQL condition for the rows of one database of a source."""
     return f"`{SOURCE}` = {text(source)} AND `{DATABASE}` = {text(database)}"
+
+
+def _hours(seconds: float) -> int:
+    """Never fewer: vacuum knows whole hours only."""
+    return max(1, math.ceil(seconds / 3600))
 
 
 def text(value: str) -> str:

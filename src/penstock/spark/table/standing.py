@@ -27,9 +27,10 @@ from penstock.errors import (
 )
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.config import DeltaPipelineConfig
+from penstock.spark.config import LakePipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.upkeep import tidy
 
 log = structlog.get_logger()
 
@@ -70,7 +71,7 @@ class Start(Struct, frozen=True, kw_only=True):
 
 
 def decide_start(
-    config: DeltaPipelineConfig,
+    config: LakePipelineConfig,
     pipeline: str,
     *,
     standing: Standing | None,
@@ -128,7 +129,7 @@ def decide_start(
 
 
 def decide_reset(
-    config: DeltaPipelineConfig,
+    config: LakePipelineConfig,
     pipeline: str,
     *,
     standing: Standing | None,
@@ -188,7 +189,7 @@ def decide_reset(
     )
 
 
-def _refuse_others(config: DeltaPipelineConfig, pipeline: str, standing: Standing) -> None:
+def _refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing) -> None:
     """Refuse what no place in the log can make right: other rows in the same tables."""
     remedy = "or change it back"
     if standing.pipeline != pipeline:
@@ -200,12 +201,15 @@ def _refuse_others(config: DeltaPipelineConfig, pipeline: str, standing: Standin
     ):
         was, now = _names(standing.collections), _names(config.collections)
         change = f"its collections were {was} and are now {now}, whose tables lie elsewhere"
+    elif config.in_one_table and (added := _added(config, standing)):
+        change = f"{_names(added)} was added to its collections, and their changes until now would "
+        change += "be missing from the midst of what is there"
     else:
         return
     raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy)
 
 
-def _added(config: DeltaPipelineConfig, standing: Standing) -> list[str]:
+def _added(config: LakePipelineConfig, standing: Standing) -> list[str]:
     if not standing.collections:
         return []
     if not config.collections:
@@ -220,7 +224,7 @@ def _names(collections: tuple[str, ...] | list[str]) -> str:
 class StandingTable:
     """The row, in a Delta table of its own beside the tables; so it is wherever they can be."""
 
-    def __init__(self, config: DeltaPipelineConfig, pipeline: str) -> None:
+    def __init__(self, config: LakePipelineConfig, pipeline: str) -> None:
         self._config = config
         self._pipeline = pipeline
         self._storage = secrets(config.storage_options)
@@ -285,6 +289,11 @@ class StandingTable:
         self.save(batch_id=0)
         return standing.progress
 
+    def collections(self) -> list[str]:
+        """Those that have a table, as the row says that is stored; none without one."""
+        standing = self.read()
+        return [] if standing is None else sorted(standing.tables)
+
     @property
     def tables(self) -> dict[str, int]:
         """By collection: the sequence that its table must have by now."""
@@ -326,7 +335,7 @@ class StandingTable:
         self._saved, self._unsaved = standing, None
         self._saved_at = time.monotonic()
         if self._table.version % _TIDY_COMMITS == 0:
-            self._table.tidy(history_seconds=self._config.history)
+            tidy(self._pipeline, self._config, self._table)
 
     def read(self) -> Standing | None:
         """What the row says; None before the first run."""

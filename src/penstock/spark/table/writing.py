@@ -112,6 +112,12 @@ class Writer(ABC, Generic[_Own]):
             },
         )
 
+    @property
+    def opened(self) -> list[Table]:
+        """The tables that it has looked into, each as it is now."""
+        rejects = [] if self._rejects is None else [self._rejects]
+        return [*self._touched.values(), *rejects]
+
     # --- what the tables keep -------------------------------------------------------------------
 
     @abstractmethod

@@ -10,7 +10,6 @@ the rows or not at all.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -19,15 +18,16 @@ from deltalake.exceptions import TableNotFoundError
 from msgspec import Struct
 
 from penstock.errors import PipelineChangedError
+from penstock.spark.config import LakePipelineConfig
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Table
+from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.plan import OPERATION
 from penstock.spark.table.reduce import DELETE
+from penstock.spark.table.upkeep import tidy_if_due
 from penstock.spark.view.sql import GROUP
 from penstock.spark.view.state import Mark
 
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
-_TIDY_COMMITS: Final = 100
 
 
 class Made(Struct, frozen=True, kw_only=True):
@@ -47,13 +47,12 @@ class ViewTable:
         path: str,
         pipeline: str,
         *,
-        storage_options: Mapping[str, str],
-        history_seconds: float,
+        config: LakePipelineConfig,
     ) -> None:
         self._path = path
         self._pipeline = pipeline
-        self._storage = dict(storage_options) or None
-        self._history_seconds = history_seconds
+        self._config = config
+        self._storage = secrets(config.storage_options) or None
         self._delta: DeltaTable | None = None
         self.reload()
 
@@ -158,12 +157,12 @@ class ViewTable:
         )
 
     def _tidied(self) -> None:
-        """See the commit; every hundredth joins the small files and deletes the old ones."""
+        """See the commit, and do the upkeep that it made due."""
         self.reload()
         assert self._delta is not None
-        if self._delta.version() % _TIDY_COMMITS or not self._delta.version():
-            return
-        Table(self._path, storage_options=self._storage).tidy(history_seconds=self._history_seconds)
+        version = self._delta.version()
+        table = Table(self._path, storage_options=self._storage)
+        tidy_if_due(self._pipeline, self._config, table, range(version, version + 1))
         self.reload()
 
 

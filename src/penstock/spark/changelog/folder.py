@@ -1,0 +1,91 @@
+"""A folder of files, on this machine or in an object store, as workers and the driver use it."""
+
+# The stubs of pyarrow leave file systems open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow.fs as pafs
+from deltalake.fs import DeltaStorageHandler
+
+LEFTOVER_SECONDS: Final = 86_400.0
+"""So old is what no batch can be writing any more."""
+
+
+class Folder:
+    """Files by their names below a path. Made anew in each process: it holds connections."""
+
+    def __init__(self, path: str, *, storage_options: Mapping[str, str]) -> None:
+        """A folder on this machine is made if it is not there."""
+        self._local = _local(path)
+        if self._local is None:
+            handler: Any = DeltaStorageHandler(path, dict(storage_options))
+            self._files: Any = pafs.PyFileSystem(handler)
+        else:
+            self._local.mkdir(parents=True, exist_ok=True)
+            self._files = pafs.SubTreeFileSystem(str(self._local), pafs.LocalFileSystem())
+
+    def create(self, name: str) -> Any:
+        """A stream into a new file, which is there for others once it is closed, or sooner."""
+        if self._local is not None:
+            (self._local / name).parent.mkdir(parents=True, exist_ok=True)
+        return self._files.open_output_stream(name)
+
+    def keep(self, name: str) -> None:
+        """Have a closed file survive a power cut; an object store has done so."""
+        if self._local is not None:
+            _sync(self._local / name)
+            self._sync_folders(name)
+
+    def _sync_folders(self, name: str) -> None:
+        assert self._local is not None
+        folder = (self._local / name).parent
+        while folder != self._local:
+            _sync(folder)
+            folder = folder.parent
+        _sync(folder)
+
+    def size(self, name: str) -> int | None:
+        """Its bytes; None if it is not there."""
+        found = self._files.get_file_info(name)
+        return found.size if found.type is pafs.FileType.File else None
+
+    def move(self, name: str, to: str) -> None:
+        """Call a file `to`: at once on a disk, by copying in an object store."""
+        self._files.move(name, to)
+        if self._local is not None:
+            self._sync_folders(to)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files; one that is not there is deleted."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._files.delete_file(name)
+
+    def files(self) -> Iterator[tuple[str, float]]:
+        """All files, and when each was last written, in Unix seconds."""
+        chosen = pafs.FileSelector("", recursive=True, allow_not_found=True)
+        for found in self._files.get_file_info(chosen):
+            if found.type is pafs.FileType.File:
+                yield found.path.lstrip("/"), found.mtime.timestamp()
+
+
+def _local(path: str) -> Path | None:
+    if "://" not in path:
+        return Path(path).absolute()
+    url = urlsplit(path)
+    return Path(unquote(url.path)) if url.scheme == "file" else None
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,270 @@
+"""What says which files are the changelog: a Delta log, or a manifest of plain Parquet files.
+
+Both are a Delta table with one commit per batch, which carries how far the changelog has come of
+which log (`penstock.spark.table.delta`). Workers write files first; they count once that commit is
+there, and a batch that is torn before it has written nothing that anybody reads.
+
+`delta`: the commit makes the files part of the table.
+
+`parquet`: the commit lists the files in the manifest. Until then they have names that no reader
+looks at (`.changes-….parquet.inprogress`); then each gets its own. From the commit to the last of
+these renames, milliseconds on a disk, or until the next start if the driver dies there, who reads
+the folder sees some files of the batch and not others. It never sees one twice, nor a torn one.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Any, Final, Protocol
+
+import msgspec
+import pyarrow as pa
+import structlog
+from deltalake.transaction import AddAction
+
+from penstock.errors import PipelineChangedError, PipelineError
+from penstock.spark.changelog.entries import ENTRY_SCHEMA, partition_fields
+from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
+from penstock.spark.changelog.writing import File, hidden_name, is_hidden, is_of, is_ours
+from penstock.spark.config import ChangelogPipelineConfig
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.delta import Stamp, Table, secrets
+
+log = structlog.get_logger()
+
+_FILE_FIELDS: Final = (
+    arrow.field("path", pa.string(), nullable=False),
+    arrow.field("size", pa.int64(), nullable=False),
+    arrow.field("rows", pa.int64(), nullable=False),
+    arrow.field("first_sequence", pa.int64(), nullable=False),
+    arrow.field("last_sequence", pa.int64(), nullable=False),
+    arrow.field("until", pa.int64(), nullable=False),
+)
+"""A row of the manifest: a file, and the sequence up to which its batch has everything."""
+
+
+class Format(Protocol):
+    """How files become a changelog."""
+
+    table: Table
+    """Whose commits say what is in it; as of now."""
+
+    @property
+    def hidden(self) -> bool:
+        """As of Writing."""
+        ...
+
+    def check(self) -> None:
+        """Raises PipelineChangedError if what is at the path has other columns or folders."""
+        ...
+
+    def finish(self, until: int) -> None:
+        """Bring to its end what a driver left that had committed up to `until` as its last."""
+        ...
+
+    def add(self, files: Sequence[File], stamp: Stamp) -> None:
+        """Have the files, all of a batch, be part of the changelog, in one commit."""
+        ...
+
+    def discard(self, attempt: str) -> None:
+        """Delete what workers have written in an attempt that nothing is kept of, if that can be
+        done now."""
+        ...
+
+    def leftovers(self) -> int:
+        """Delete what batches have left that were torn a day ago, or longer: how many files."""
+        ...
+
+
+def format_of(pipeline: str, config: ChangelogPipelineConfig) -> Format:
+    """The format that the configuration says, as it is at its path now."""
+    kind = DeltaFormat if config.format == "delta" else ParquetFormat
+    return kind(pipeline, config)
+
+
+class _Files:
+    """What both formats know of their files."""
+
+    def __init__(self, pipeline: str, config: ChangelogPipelineConfig, columns: pa.Schema) -> None:
+        self._pipeline = pipeline
+        self._config = config
+        self._columns = columns
+        self._storage = secrets(config.storage_options)
+        self.table = Table(config.table_path(""), storage_options=self._storage)
+        self._opened: Folder | None = None
+
+    @property
+    def _folder(self) -> Folder:
+        # A folder on this machine is made when it is opened.
+        if self._opened is None:
+            self._opened = Folder(self._config.path, storage_options=self._storage)
+        return self._opened
+
+    def _check(self, partitions: Sequence[str]) -> None:
+        found = self.table.layout
+        if found is None:
+            return
+        columns, laid_out = found
+        wanted = [(field.name, field.type) for field in self._columns]
+        there = [(field.name, field.type) for field in columns]
+        if there == wanted and laid_out == list(partitions):
+            return
+        raise PipelineChangedError(
+            pipeline=self._pipeline,
+            change=f"the Delta table {self.table.path} is not a changelog of this Penstock whose "
+            f"partition_by is {', '.join(self._config.partition_by) or 'empty'}",
+            remedy="or change partition_by or format back",
+        )
+
+    def _seen(self, names: Iterable[tuple[str, int]]) -> None:
+        """Raises PipelineError if a file is not there, as the driver sees it, with its size."""
+        for name, size in names:
+            if self._folder.size(name) != size:
+                raise PipelineError(
+                    f"pipeline {self._pipeline}: a worker has written {name}, and it is not there "
+                    f"with its {size} bytes for the driver. Nothing of the batch was added. "
+                    f"Workers and driver must share the path: give the pipeline an object store "
+                    f"or a mounted folder."
+                )
+
+    def discard(self, attempt: str) -> None:
+        """As `Format.discard`."""
+        try:
+            names = [
+                name
+                for name, _ in self._folder.files()
+                if self._in_place(name) and is_of(name, attempt)
+            ]
+            self._folder.remove(names)
+        except Exception as error:
+            # It is in nobody's way, and goes with the leftovers; what failed before is what counts.
+            log.warning(
+                "files of a torn batch are deleted later",
+                pipeline=self._pipeline,
+                error=type(error).__name__,
+            )
+
+    def _in_place(self, name: str) -> bool:
+        """Whether a name has the folders of this changelog and of no other."""
+        steps = name.split("/")[:-1]
+        names = [field.name for field in partition_fields(self._config.partition_by)]
+        return [step.partition("=")[0] for step in steps] == names and is_ours(name)
+
+
+class DeltaFormat(_Files):
+    """`format = "delta"`."""
+
+    hidden = False
+
+    def __init__(self, pipeline: str, config: ChangelogPipelineConfig) -> None:
+        partitions = partition_fields(config.partition_by)
+        super().__init__(pipeline, config, arrow.schema([*ENTRY_SCHEMA, *partitions]))
+
+    def check(self) -> None:
+        """As `Format.check`."""
+        self._check([field.name for field in partition_fields(self._config.partition_by)])
+
+    def finish(self, until: int) -> None:
+        """Nothing is left: the commit was all."""
+
+    def add(self, files: Sequence[File], stamp: Stamp) -> None:
+        """As `Format.add`."""
+        self._seen((file.path, file.size) for file in files)
+        self.table.add_files([_action(file) for file in files], self._columns, stamp)
+
+    def leftovers(self) -> int:
+        """As `Format.leftovers`."""
+        unknown = self.table.unknown_files(older_seconds=LEFTOVER_SECONDS)
+        names = [name for name in unknown if self._in_place(name)]
+        self._folder.remove(names)
+        return len(names)
+
+
+class ParquetFormat(_Files):
+    """`format = "parquet"`."""
+
+    hidden = True
+
+    def __init__(self, pipeline: str, config: ChangelogPipelineConfig) -> None:
+        partitions = partition_fields(config.partition_by)
+        super().__init__(pipeline, config, arrow.schema([*_FILE_FIELDS, *partitions]))
+
+    def check(self) -> None:
+        """As `Format.check`."""
+        self._check([])
+
+    def finish(self, until: int) -> None:
+        """Give the files of the last commit their names, where it was not done."""
+        wanted = {"path", "size", "until"}
+        for batch in self.table.scan(f"`until` = {until}"):
+            rows = batch.select([name for name in batch.schema.names if name in wanted])
+            for row in rows.to_pylist():
+                if row["until"] == until:
+                    self._show(row["path"], row["size"])
+
+    def add(self, files: Sequence[File], stamp: Stamp) -> None:
+        """As `Format.add`."""
+        self._seen((file.hidden, file.size) for file in files)
+        rows = [_row(file, stamp.until) for file in files]
+        self.table.append(arrow.Table.from_pylist(rows, schema=self._columns), stamp)
+        for file in files:
+            self._show(file.path, file.size)
+
+    def _show(self, path: str, size: int) -> None:
+        hidden = hidden_name(path)
+        if self._folder.size(path) == size:
+            self._folder.remove([hidden])
+            return
+        if self._folder.size(hidden) != size:
+            raise PipelineError(
+                f"pipeline {self._pipeline}: the file {path} is in the changelog's manifest, and "
+                f"is not in its folder. Nothing was written. Bring it back from a backup, or "
+                f"begin a new changelog at another path."
+            )
+        self._folder.move(hidden, path)
+
+    def leftovers(self) -> int:
+        """As `Format.leftovers`."""
+        before = time.time() - LEFTOVER_SECONDS
+        names = [
+            name
+            for name, written_at in self._folder.files()
+            if written_at < before and is_hidden(name) and self._in_place(name)
+        ]
+        self._folder.remove(names)
+        return len(names)
+
+
+def _action(file: File) -> AddAction:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": file.least,
+        "maxValues": file.greatest,
+    }
+    return AddAction(
+        path=file.path,
+        size=file.size,
+        partition_values=dict(file.partition.values),
+        modification_time=int(time.time() * 1000),
+        data_change=True,
+        stats=msgspec.json.encode(statistics).decode(),
+    )
+
+
+def _row(file: File, until: int) -> dict[str, Any]:
+    partition: dict[str, Any] = dict(file.partition.values)
+    if partition.get("date") is not None:
+        partition["date"] = date.fromisoformat(partition["date"])
+    return {
+        "path": file.path,
+        "size": file.size,
+        "rows": file.rows,
+        "first_sequence": file.least["sequence"],
+        "last_sequence": file.greatest["sequence"],
+        "until": until,
+        **partition,
+    }

@@ -1,0 +1,122 @@
+"""Small files are joined and replaced ones deleted, between two batches.
+
+It promises: nothing is done while a batch is written; the rows of a table stay what they are; a
+file that a version of the last `history` uses stays; and what fails is logged and tried again when
+it is due again, for a table that is not tidied is still right, and a pipeline that stops is not.
+
+What is due is told by the table's own version, so runs that end after each batch get to it too.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+import structlog
+from deltalake.exceptions import CommitFailedError
+from msgspec import Struct
+
+from penstock.spark.config import LakePipelineConfig
+from penstock.spark.table.delta import Table
+
+log = structlog.get_logger()
+
+
+class Tidied(Struct, frozen=True, kw_only=True):
+    """What was done for one table."""
+
+    path: str
+    joined: int = 0
+    """Small files that were joined."""
+    into: int = 0
+    """Files that they became."""
+    deleted: int = 0
+    """Files that went: replaced ones older than `history`, and what torn batches left."""
+    seconds: float = 0.0
+    failed: str = ""
+    """The kind of what went wrong; empty if nothing did."""
+
+
+def keep_up(
+    pipeline: str,
+    config: LakePipelineConfig,
+    tables: Iterable[Table],
+    *,
+    leftovers: Callable[[], int] | None = None,
+) -> None:
+    """Tidy those of `tables` for which their commits since they were opened made it due.
+
+    `leftovers` as of `tidy`, where a table is vacuumed.
+    """
+    for table in tables:
+        tidy_if_due(pipeline, config, table, table.commits, leftovers=leftovers)
+
+
+def tidy_if_due(
+    pipeline: str,
+    config: LakePipelineConfig,
+    table: Table,
+    commits: range,
+    *,
+    leftovers: Callable[[], int] | None = None,
+) -> None:
+    """Tidy `table` if these versions of it made it due."""
+    compact = due(commits, config.compact_every)
+    vacuum = due(commits, config.vacuum_every)
+    if compact or vacuum:
+        tidy(
+            pipeline,
+            config,
+            table,
+            compact=compact,
+            vacuum=vacuum,
+            leftovers=leftovers if vacuum else None,
+        )
+
+
+def due(versions: range, every: int) -> bool:
+    """Whether one of `versions` is a multiple of `every`, which is 0 for never. Pure."""
+    if not every or not versions:
+        return False
+    return versions.stop - 1 - (versions.stop - 1) % every >= max(versions.start, 1)
+
+
+def tidy(
+    pipeline: str,
+    config: LakePipelineConfig,
+    table: Table,
+    *,
+    compact: bool = True,
+    vacuum: bool = True,
+    leftovers: Callable[[], int] | None = None,
+) -> Tidied:
+    """Do it now. Raises nothing: what went wrong is logged, and said in `failed`.
+
+    `leftovers` deletes what torn batches left, and says how many files that were.
+    """
+    started = time.monotonic()
+    joined = into = deleted = 0
+    failed = ""
+    try:
+        if compact:
+            joined, into = table.compact()
+        if vacuum:
+            deleted = table.vacuum(history_seconds=config.history)
+        if leftovers is not None:
+            deleted += leftovers()
+    except Exception as error:
+        # The text may quote a path with credentials.
+        failed = _kind(error)
+        log.warning("table not tidied; its rows are as they were", pipeline=pipeline, error=failed)
+    return Tidied(
+        path=table.path,
+        joined=joined,
+        into=into,
+        deleted=deleted,
+        seconds=time.monotonic() - started,
+        failed=failed,
+    )
+
+
+def _kind(error: Exception) -> str:
+    if isinstance(error, CommitFailedError):
+        return "another process committed to it at the same time"
+    return type(error).__name__
