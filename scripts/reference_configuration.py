@@ -27,6 +27,7 @@ from penstock.serve.config import HoldingConfig, ServeConfig
 from penstock.serve.dynamodb.config import CapturedConfig
 from penstock.serve.zero.config import ZeroConfig
 from penstock.spark.config import TARGETS, PipelineConfig
+from penstock.spark.transform.config import ExpectConfig, TransformConfig
 from penstock.zero.config import (
     ZeroColumnConfig,
     ZeroSourceConfig,
@@ -89,6 +90,8 @@ def sections() -> Iterator[tuple[str, type[BaseModel]]]:
         elif name == "pipelines":
             for to, of_target in TARGETS.items():
                 yield f'pipelines.NAME] to = "{to}"', of_target
+            yield "[pipelines.NAME.transform]", TransformConfig
+            yield "[pipelines.NAME.expect]", ExpectConfig
 
 
 def is_of(annotation: Any, primitive: Any) -> bool:

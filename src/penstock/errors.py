@@ -51,6 +51,8 @@
     │   ├── DestinationError         the database that it writes to refuses what it does
     │   ├── PartialViewError         its token does not show everything of its source
     │   ├── BatchTooLargeError       a batch is more than the driver may hold
+    │   ├── ExpectationError         a change does not meet an expectation that stops
+    │   ├── TransformError           a user's own code fails, and not on a change alone
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
     │   └── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
     ├── AuditError                   an audit trail cannot be written, read or proved
@@ -700,6 +702,26 @@ class ResetRefusedError(PipelineError):
 
     def __init__(self, *, pipeline: str, why: str, remedy: str) -> None:
         super().__init__(f"pipeline {pipeline} was not reset: {why}. Nothing was changed. {remedy}")
+
+
+class ExpectationError(PipelineError):
+    """A change does not meet an expectation whose action is to stop; its batch is not written."""
+
+    code = "pipeline.expectation"
+
+    def __init__(self, *, pipeline: str, sequence: int, expectation: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: the change at sequence {sequence} does not meet the expectation "
+            f"{expectation}, whose action is to stop. Nothing of its batch was written, and all "
+            f"before it is safe. Correct the row at the source and lower max_events_per_batch to "
+            f"see how far it goes, or set action = 'drop' to write such changes to the rejects."
+        )
+
+
+class TransformError(PipelineError):
+    """A step's own code fails in a way that no single change explains; nothing was written."""
+
+    code = "pipeline.transform"
 
 
 class AuditError(PenstockError):

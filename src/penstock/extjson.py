@@ -182,6 +182,11 @@ def exact(value: Any, path: tuple[str, ...] = (), *, hook: Hook | None = None) -
     return value
 
 
+def is_wrapper(value: Any) -> bool:
+    """Whether a decoded JSON value is a wrapper: one value, though JSON writes it as an object."""
+    return type(value) is dict and next(iter(cast("dict[str, Any]", value)), "") in _WRAPPER_KEYS
+
+
 def refuse_mimic(document: Mapping[str, Any]) -> None:
     """Raise AmbiguousDocumentError if a plain `document` would read as a wrapper."""
     first = next(iter(document), "")

@@ -310,8 +310,14 @@ PIPELINE_ROWS = Counter(
 )
 PIPELINE_REJECTED = Counter(
     "penstock_pipeline_rejected_total",
-    "Changes that fitted no column.",
+    "Changes that fitted no column, or that a step or an expectation refused.",
     ["pipeline"],
+    registry=PIPELINE_REGISTRY,
+)
+PIPELINE_UNMET = Counter(
+    "penstock_pipeline_unmet_total",
+    "Changes that did not meet an expectation of the pipeline.",
+    ["pipeline", "expectation"],
     registry=PIPELINE_REGISTRY,
 )
 PIPELINE_BATCH_SECONDS = Histogram(

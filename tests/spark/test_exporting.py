@@ -45,6 +45,11 @@ def table(*collections: str) -> TablePipelineConfig:
 def test_what_is_no_flow_is_refused() -> None:
     with pytest.raises(ConfigError, match="'audit'"):
         exported(AuditPipelineConfig.model_validate({"to": "audit", "source": "s", "uri": "x"}))
+    masked = TablePipelineConfig.model_validate(
+        {"source": "shop", "collections": ["t"], "path": "lake", "transform": [{"mask": ["a"]}]}
+    )
+    with pytest.raises(ConfigError, match="steps or expectations"):
+        exported(masked, t="a STRING")
     with pytest.raises(ConfigError, match="names its tables"):
         exported(table())
     with pytest.raises(ConfigError, match="those of other are not known"):

@@ -20,10 +20,10 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
+from penstock.spark.raised import own_error
 from penstock.spark.run import (
     PipelineProgress,
     _Runner,  # pyright: ignore[reportPrivateUsage]
-    own_error,
     run_pipeline,
 )
 from penstock.spark.table.delta import Table

@@ -9,7 +9,7 @@ from deltalake.exceptions import CommitFailedError
 
 from penstock.errors import PipelineError, TrimmedError
 from penstock.spark.config import TablePipelineConfig, config_class
-from penstock.spark.run import own_error
+from penstock.spark.raised import own_error
 from penstock.spark.table.delta import Stamp, Table
 from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.upkeep import due, tidy

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from penstock.errors import HistoryTrimmedError, PipelineError
+from penstock.errors import ConfigError, HistoryTrimmedError, PipelineError
 from penstock.serve.flight import FlightServer
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import KEY
@@ -64,6 +64,15 @@ def meddled(path: str) -> None:
     (row,) = (one for one in rows.to_pylist() if one[KEY] == '{"_id":10}')
     extra = pa.Table.from_pylist([{**row, KEY: '{"_id":999}'}], schema=rows.schema)
     write_deltalake(table, extra, mode="append")
+
+
+def test_tables_that_steps_have_made_are_neither_compared_nor_repaired(
+    spark: "SparkSession", endpoint: str, tmp_path: Path
+) -> None:
+    """Repaired, they would have what a step hides."""
+    masked = pipeline(tmp_path / "t", transform=[{"mask": ["name"]}])
+    with pytest.raises(ConfigError, match="steps or expectations"):
+        verified(masked, endpoint, spark, repair=True)
 
 
 def test_what_somebody_altered_is_found_and_made_right(

@@ -4,10 +4,12 @@ import signal
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
+from msgspec import to_builtins
 
 from penstock.cli import (
     output,
@@ -17,7 +19,11 @@ from penstock.cli import (
     pipeline_tidy,
     pipeline_verify,
 )
-from penstock.errors import PenstockError, PipelinesStoppedError
+from penstock.errors import ConfigError, PenstockError, PipelinesStoppedError
+
+if TYPE_CHECKING:
+    from penstock.cli.config import Settings
+    from penstock.spark.config import TablePipelineConfig
 
 app = typer.Typer(help="Spark pipelines.", no_args_is_help=True)
 app.command("list")(pipeline_ask.list_all)
@@ -132,6 +138,76 @@ def _report(name: str, error: PenstockError, *, as_json: bool) -> None:
         typer.echo(msgspec.json.encode(fact).decode(), err=True)
     else:
         typer.echo(f"{name} stopped for good: {error}", err=True)
+
+
+@app.command("rejects")
+def rejects(
+    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+) -> None:
+    """List the changes that were rejected, and neither replayed nor followed by a later one."""
+    _, pipeline = _table_pipeline(name, config)
+    from penstock.spark.transform.replay import pending_rejects
+
+    shown = ("sequence", "collection", "key", "reason", "step", "expectation", "field")
+    for one in pending_rejects(name, pipeline):
+        if as_json:
+            output.emit({column: one.get(column) for column in shown})
+        else:
+            where = f"{one['collection'] or ''} {one['key'] or ''}".strip()
+            typer.echo(f"{one['sequence']:,} {where}: {one['reason']}")
+
+
+@app.command("replay")
+def replay(
+    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="The service's Flight address, instead of the configured one."),
+    ] = None,
+) -> None:
+    """Try rejected changes again, as the pipeline is configured now.
+
+    A change is applied once, and only while no later one of its row is in the table.
+    """
+    settings, pipeline = _table_pipeline(name, config)
+    from penstock.cli.config import missing_extra
+    from penstock.client.credentials import Credentials
+
+    try:
+        from penstock.spark.raised import own_error
+        from penstock.spark.transform.replay import replay_rejects
+    except ImportError as error:
+        raise missing_extra("a pipeline", "spark,java", error) from error
+    service = endpoint or settings.serve.flight
+    try:
+        outcomes = replay_rejects(
+            name, pipeline, service, credentials=Credentials.from_environment()
+        )
+    except Exception as error:
+        raise own_error(error, pipeline=name) from error
+    for one in outcomes:
+        if as_json:
+            output.emit(to_builtins(one))
+        else:
+            why = f": {one.reason}" if one.reason else ""
+            typer.echo(f"{one.sequence:,} {one.collection or ''} {one.key or ''} {one.state}{why}")
+
+
+def _table_pipeline(name: str, config: Path) -> "tuple[Settings, TablePipelineConfig]":
+    from penstock.cli.config import load, near
+
+    settings = load(config)
+    pipeline = settings.table_pipelines.get(name)
+    if pipeline is None:
+        raise ConfigError(
+            f"{config}: there is no [pipelines.{name}] with to = 'table'"
+            f"{near(name, settings.table_pipelines)}. Nothing was changed."
+        )
+    return settings, pipeline
 
 
 @contextmanager

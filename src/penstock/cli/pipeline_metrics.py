@@ -18,6 +18,7 @@ from penstock.telemetry import (
     PIPELINE_REGISTRY,
     PIPELINE_REJECTED,
     PIPELINE_ROWS,
+    PIPELINE_UNMET,
 )
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Meter(Collector):
         PIPELINE_ENTRIES.labels(name).inc(progress.entries)
         PIPELINE_ROWS.labels(name).inc(progress.rows)
         PIPELINE_REJECTED.labels(name).inc(progress.rejected)
+        for expectation, changes in progress.unmet.items():
+            PIPELINE_UNMET.labels(name, expectation).inc(changes)
         PIPELINE_BATCH_SECONDS.labels(name).observe(progress.seconds)
         moved = self._pipelines[name]
         moved.sequence = max(moved.sequence, progress.sequence)

@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from penstock.audit.config import TrailConfig
 from penstock.client.patience import PatienceConfig
 from penstock.config import Bytes, Config, Seconds
+from penstock.spark.transform.config import ExpectConfig, TransformConfig
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 
@@ -152,7 +153,28 @@ class DeltaPipelineConfig(LakePipelineConfig):
         return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
 
-class TablePipelineConfig(DeltaPipelineConfig):
+class SteppedPipelineConfig(DeltaPipelineConfig):
+    """What is kept of documents that may pass through steps first."""
+
+    transform: tuple[TransformConfig, ...] = Field(
+        (), description="What is done to documents before they are written, step by step."
+    )
+    expect: tuple[ExpectConfig, ...] = Field(
+        (), description="What is expected of documents when all steps are done."
+    )
+
+    @model_validator(mode="after")
+    def _steps_are_of_collections(self) -> Self:
+        if len({one.name for one in self.expect}) < len(self.expect):
+            raise ValueError("two expectations have one name")
+        named = {name for step in self.transform for name in step.collections}
+        named |= {name for one in self.expect for name in one.collections}
+        if self.collections and (others := sorted(named.difference(self.collections))):
+            raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
+        return self
+
+
+class TablePipelineConfig(SteppedPipelineConfig):
     """Keep tables equal to collections, with Spark."""
 
     to: Literal["table"] = Field(
@@ -179,7 +201,7 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
     )
 
 
-class HistoryPipelineConfig(DeltaPipelineConfig):
+class HistoryPipelineConfig(SteppedPipelineConfig):
     """Keep every version of every row in tables, with Spark."""
 
     to: Literal["history"] = Field(

@@ -142,6 +142,11 @@ def project(
             f"pipeline {name} goes to {config.to!r}, for which declarative pipelines have no flow. "
             f"Nothing was written. Pipelines to 'table' can be exported."
         )
+    if config.transform or config.expect:
+        raise ConfigError(
+            f"pipeline {name} has steps or expectations, which a declarative project would leave "
+            f"out. Nothing was written. Write them in that project, or use penstock pipeline run."
+        )
     if not config.collections:
         raise ConfigError(
             f"pipeline {name} follows whatever collections its source has, and a declarative "

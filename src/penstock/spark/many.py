@@ -13,7 +13,8 @@ import structlog
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import PenstockError
 from penstock.spark.config import PipelineConfig
-from penstock.spark.run import PipelineProgress, own_error, run_pipeline
+from penstock.spark.raised import own_error
+from penstock.spark.run import PipelineProgress, run_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

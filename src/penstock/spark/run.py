@@ -11,7 +11,6 @@ cannot heal by itself is raised as the error of errors.py that it is.
 import json
 import queue
 import random
-import re
 import signal
 import threading
 import time
@@ -21,27 +20,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from deltalake.exceptions import CommitFailedError
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from penstock import errors
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
-from penstock.client.flight import from_wire
-from penstock.errors import (
-    PartialViewError,
-    PenstockError,
-    PipelineError,
-    WorkersUnavailableError,
-)
+from penstock.errors import PartialViewError, PenstockError
 from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
-from penstock.spark.options import NOTE, credential_options, place_of
+from penstock.spark.config import (
+    HistoryPipelineConfig,
+    PipelineConfig,
+    SteppedPipelineConfig,
+    TablePipelineConfig,
+)
+from penstock.spark.options import credential_options, place_of
+from penstock.spark.raised import own_error
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, require_driver
 from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
+from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,9 +54,6 @@ _TOLD_MAX: Final = 1000
 _TOLD_SECONDS_MAX: Final = 5.0
 _SETTLE_SECONDS: Final = 10.0
 """How often a target stores how far it has come while nothing is applied."""
-_WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
-_NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
-_NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
 
 class PipelineProgress(Struct, frozen=True, kw_only=True):
@@ -78,6 +73,8 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
 
     timestamp: int = 0
     """When the last entry was committed, in Unix milliseconds; 0 where that is not known."""
+    unmet: dict[str, int] = {}
+    """By expectation: how many changes did not meet it."""
 
     @property
     def entries_per_second(self) -> float:
@@ -206,12 +203,20 @@ class _Runner:
         self._stopping = stopping
         self._teller = teller
         self._target = target
+        self._stage = (
+            Stage(name, config, target.columns)
+            if isinstance(config, SteppedPipelineConfig)
+            else None
+        )
+        """What happens before the target."""
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
 
     def run(self, *, once: bool) -> None:
         """Start the query, and again after errors that pass."""
+        if self._stage is not None:
+            self._stage.check(self._spark)
         attempt = 0
         while not self._stopping.is_set():
             before = self._batches
@@ -271,7 +276,8 @@ class _Runner:
         register(self._spark)
         from penstock.spark.rows import ENTRY_SCHEMA
 
-        columns = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[column] for column in self._target.columns])
+        names = self._stage.columns if self._stage else self._target.columns
+        columns = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[name] for name in names])
         options = {
             "endpoint": self._endpoint,
             "source": config.source,
@@ -302,7 +308,7 @@ class _Runner:
                 started = time.monotonic()
                 try:
                     until = _end_of(checkpoint, batch_id)
-                    result = self._target.apply(batch, batch_id, until=until)
+                    result, unmet = self._applied(batch, batch_id, until)
                     self._service.passed(until)
                     self._settle(result, batch_id)
                 except TargetStoppedError:
@@ -313,9 +319,20 @@ class _Runner:
                 self._batches += 1
             seconds = time.monotonic() - started
             self._service.applied(result, seconds=seconds)
-            self._teller.tell(_progress(self._name, batch_id, result, seconds))
+            self._teller.tell(_progress(self._name, batch_id, result, seconds, unmet))
 
         return apply
+
+    def _applied(
+        self, batch: "DataFrame", batch_id: int, until: Progress
+    ) -> tuple[Applied, dict[str, int]]:
+        """The batch is in the target, and its rejects are where they belong."""
+        if self._stage is None:
+            return self._target.apply(batch, batch_id, until=until), {}
+        with self._stage.staged(batch, batch_id, log_id=until.log_id) as staged:
+            result = self._target.apply(staged.frame, batch_id, until=until)
+            rejected = result.rejected + staged.rejected
+            return structs.replace(result, rejected=rejected), staged.unmet
 
     def _settle(self, result: Applied, batch_id: int) -> None:
         """Tell the service where the target stands, once that is stored with it."""
@@ -406,48 +423,9 @@ class _Stopped(Exception):  # noqa: N818 - no error: it ends a batch that was no
     """The pipeline was told to stop before this batch."""
 
 
-def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
-    """What `error`, which may have come through Spark as text, says in our own words.
-
-    Spark's workers and its JVM hand errors on as the text of a traceback; ours are found by the
-    note that `format("penstock")` adds there, or the name of their class. The text of any other
-    is not repeated: it may quote a document.
-    """
-    if isinstance(error, PenstockError):
-        return error
-    if isinstance(error, CommitFailedError):
-        return PipelineError(
-            f"pipeline {pipeline}: another process committed to the same table at the same time. "
-            f"Nothing of the batch was written twice. Run one driver per pipeline, and `penstock "
-            f"pipeline tidy` while it does not run; then start it again."
-        )
-    if any(said in str(error) for said in _WORKERS_AWAY):
-        return WorkersUnavailableError(pipeline=pipeline)
-    for noted in reversed(_NOTED.findall(str(error))):
-        known = from_wire(noted.encode())
-        if known is not None:
-            return known
-    for name, sentence in reversed(_NAMED.findall(str(error))):
-        kind = getattr(errors, name, None)
-        if isinstance(kind, type) and issubclass(kind, PenstockError):
-            found = kind.__new__(kind)
-            Exception.__init__(found, sentence)
-            return found
-    return PipelineError(
-        f"pipeline {pipeline}: {_kind_of(error)}, which is no error of Penstock's own; Spark's log "
-        f"has its text. Each table has a batch whole or not at all; the batch is applied again "
-        f"when the pipeline is started."
-    )
-
-
-def _kind_of(error: BaseException) -> str:
-    """The class of `error` and, where Spark passed it on as text, of what it comes from."""
-    kind = type(error).__name__
-    inner = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", str(error), re.MULTILINE)
-    return f"{kind} ({inner[-1]})" if inner and inner[-1] != kind else kind
-
-
-def _progress(name: str, batch_id: int, result: Applied, seconds: float) -> PipelineProgress:
+def _progress(
+    name: str, batch_id: int, result: Applied, seconds: float, unmet: dict[str, int]
+) -> PipelineProgress:
     return PipelineProgress(
         pipeline=name,
         batch_id=batch_id,
@@ -457,6 +435,7 @@ def _progress(name: str, batch_id: int, result: Applied, seconds: float) -> Pipe
         sequence=result.sequence,
         seconds=seconds,
         timestamp=result.timestamp,
+        unmet=unmet,
     )
 
 

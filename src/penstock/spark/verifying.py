@@ -21,7 +21,7 @@ from msgspec import Struct
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient
-from penstock.errors import PartialViewError, PipelineError
+from penstock.errors import ConfigError, PartialViewError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import TablePipelineConfig
@@ -72,10 +72,16 @@ def verify_tables(
     machine, for a session on it. `archive` is where the service's [archive] is. Repairing needs a
     pipeline that does not run.
 
-    Raises PipelineError where the pipeline never ran, moves on too fast to be looked at, or moved
-    while it was repaired, then nothing of that table was changed; HistoryTrimmedError where the
-    log's beginning is gone; as `merge_into_delta` else.
+    Raises ConfigError for a pipeline with steps or expectations, whose tables the log alone does
+    not tell; PipelineError where the pipeline never ran, moves on too fast to be looked at, or
+    moved while it was repaired, then nothing of that table was changed; HistoryTrimmedError where
+    the log's beginning is gone; as `merge_into_delta` else.
     """
+    if config.transform or config.expect:
+        raise ConfigError(
+            f"pipeline {name} has steps or expectations: its tables are not what the log alone "
+            f"says. Nothing was compared or changed. Compare at the source what they must keep."
+        )
     register(spark)
     until, sides = _pinned(name, config)
     with scratch_folder() as folder:

@@ -66,7 +66,7 @@ from penstock.spark.table.decode import Cells
 from penstock.spark.table.kinds import Kind
 from penstock.spark.table.patch import Change, State, fold
 from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
-from penstock.spark.table.rejects import Reject, rejects_table
+from penstock.spark.table.rejects import STEP_COLUMNS, Reject, rejects_table
 
 Document = dict[str, Any]
 
@@ -330,7 +330,9 @@ class MongoDestination:
             return
         only = list({reject.identity: reject for _, reject in rejects}.values())
         tables = {reject.identity: name for name, reject in rejects}
-        rows = rejects_table(self._pipeline, only, entries_at([one.sequence for one in only]))
+        entries = entries_at([one.sequence for one in only])
+        rows = rejects_table(self._pipeline, only, entries, captured=True)
+        rows = rows.drop_columns(list(STEP_COLUMNS))
         documents = [
             {
                 **row,

@@ -447,7 +447,7 @@ class SqlDestination:
         tables = {reject.identity: name for name, reject in rejects}
         names = ", ".join(map(self._dialect.quoted, (*_REJECT_COLUMNS, "table_name")))
         places = ", ".join(["%s"] * (len(_REJECT_COLUMNS) + 1))
-        for row in rejects_table(self._pipeline, only, entries).to_pylist():
+        for row in rejects_table(self._pipeline, only, entries, captured=True).to_pylist():
             table = tables[row["sequence"], None]
             values = [row[name] for name in _REJECT_COLUMNS]
             cursor.execute(

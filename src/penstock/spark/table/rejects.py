@@ -27,10 +27,24 @@ REJECTS_SCHEMA: Final = arrow.schema(
         arrow.field("reason", pa.string(), nullable=False),
         arrow.field("full_document", pa.string()),
         arrow.field("update_description", pa.string()),
+        arrow.field("step", pa.string()),
+        arrow.field("expectation", pa.string()),
+        arrow.field("captured", pa.bool_()),
+        arrow.field("state", pa.string()),
     ]
 )
 """One row per rejected change. `field` is null where the change as a whole was the reason; the
-documents are as they were captured, Extended JSON."""
+documents are Extended JSON, and `captured` says whether they are as they were captured. `step` is
+the transform that refused it, null where the table did. `state` is null until it is replayed:
+REPLAYED or SUPERSEDED."""
+
+STEP_COLUMNS: Final = ("step", "expectation", "captured", "state")
+"""Those of REJECTS_SCHEMA that only pipelines with steps have something for."""
+
+REPLAYED: Final = "replayed"
+"""It is in its table now."""
+SUPERSEDED: Final = "superseded"
+"""A later change of its row is in the table, or was rejected after it."""
 
 ENTRY_COLUMNS: Final = (
     "sequence",
@@ -54,6 +68,10 @@ class Reject(Struct, frozen=True, kw_only=True):
     key: str | None = None
     document: dict[str, Any] | None = None
     """Key and document of a row that an event about its whole collection moved."""
+    step: str | None = None
+    expectation: str | None = None
+    told: tuple[str | None, str | None] | None = None
+    """Document and update as far as they may be told; None: as the entry has them."""
 
     @property
     def identity(self) -> tuple[int, str | None]:
@@ -62,6 +80,8 @@ class Reject(Struct, frozen=True, kw_only=True):
 
     def overrides(self) -> dict[str, Any]:
         """What it says itself instead of its entry."""
+        if self.told is not None:
+            return {"full_document": self.told[0], "update_description": self.told[1]}
         if self.document is None:
             return {}
         return {"key": self.key, "full_document": msgspec.json.encode(self.document).decode()}
@@ -90,8 +110,13 @@ def known_rejects(
     }
 
 
-def rejects_table(pipeline: str, rejects: list[Reject], entries: pa.Table) -> pa.Table:
-    """REJECTS_SCHEMA rows, by sequence. `entries` (ENTRY_COLUMNS) holds what was rejected."""
+def rejects_table(
+    pipeline: str, rejects: list[Reject], entries: pa.Table, *, captured: bool
+) -> pa.Table:
+    """REJECTS_SCHEMA rows, by sequence. `entries` (ENTRY_COLUMNS) holds what was rejected.
+
+    `captured`: its documents are as they were captured.
+    """
     by_sequence: dict[int, dict[str, Any]] = {
         row["sequence"]: row for row in entries.select(ENTRY_COLUMNS).to_pylist()
     }
@@ -103,6 +128,9 @@ def rejects_table(pipeline: str, rejects: list[Reject], entries: pa.Table) -> pa
             "sequence": reject.sequence,
             "field": reject.field,
             "reason": reject.reason,
+            "step": reject.step,
+            "expectation": reject.expectation,
+            "captured": captured and not reject.overrides(),
         }
         for reject in sorted(rejects, key=lambda reject: reject.sequence)
     ]

@@ -20,12 +20,13 @@ from msgspec import Struct
 
 from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.event import Kind
-from penstock.spark.config import DeltaPipelineConfig
+from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
 from penstock.spark.table.delta import Stamp, Table, secrets
 from penstock.spark.table.reduce import CONTROL
-from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
+from penstock.spark.table.rejecting import write_rejects
+from penstock.spark.table.rejects import Reject
 
 HARMLESS: Final = frozenset(
     {
@@ -72,7 +73,7 @@ class Writer(ABC, Generic[_Own]):
         entries_at: Callable[[Sequence[int]], pa.Table],
         tables: Mapping[str, int] | None = None,
     ) -> None:
-        """`entries_at` gives entries as captured (ENTRY_COLUMNS), for the rejects.
+        """`entries_at` gives entries as they came (ENTRY_COLUMNS), for the rejects.
 
         `tables` are sequences that the tables of collections must have: one that has less is not
         the table that it was.
@@ -164,19 +165,15 @@ class Writer(ABC, Generic[_Own]):
             return
         if self._rejects is None:
             self._rejects = Table(self._config.rejects_path, storage_options=self._storage)
-        table = self._rejects
-        self._applied(table)  # refuses those of another log
-        # Which changes are rejected depends on where batches end, and that may be another place
-        # when a batch comes again: so each is looked for, and none is told by its sequence alone.
-        sequences = [reject.sequence for reject in rejects]
-        known = known_rejects(
-            table.scan(between(self._pipeline, min(sequences), max(sequences))), rejects
+        self._rejected += write_rejects(
+            self._rejects,
+            rejects,
+            stamp,
+            entries_at=self._entries_at,
+            captured=not (
+                isinstance(self._config, SteppedPipelineConfig) and self._config.transform
+            ),
         )
-        fresh = [reject for reject in rejects if reject.identity not in known]
-        if fresh:
-            entries = self._entries_at([reject.sequence for reject in fresh])
-            table.append(rejects_table(self._pipeline, fresh, entries), stamp)
-            self._rejected += len(fresh)
 
     # --- events about whole collections ---------------------------------------------------------
 

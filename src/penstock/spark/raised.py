@@ -1,0 +1,64 @@
+"""What an error that came through Spark, as text, says in our own words."""
+
+import re
+from typing import Final
+
+from deltalake.exceptions import CommitFailedError
+
+from penstock import errors
+from penstock.client.flight import from_wire
+from penstock.errors import PenstockError, PipelineError, WorkersUnavailableError
+from penstock.spark.options import NOTE
+
+_WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+_NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
+_NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
+
+
+def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
+    """The error of the tree that `error` is, or comes from; None for any other.
+
+    Spark's workers and its JVM hand errors on as the text of a traceback; ours are found by the
+    note that `format("penstock")` adds there, or the name of their class.
+    """
+    if isinstance(error, PenstockError):
+        return error
+    if any(said in str(error) for said in _WORKERS_AWAY):
+        return WorkersUnavailableError(pipeline=pipeline)
+    for noted in reversed(_NOTED.findall(str(error))):
+        known = from_wire(noted.encode())
+        if known is not None:
+            return known
+    for name, sentence in reversed(_NAMED.findall(str(error))):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, PenstockError):
+            found = kind.__new__(kind)
+            Exception.__init__(found, sentence)
+            return found
+    return None
+
+
+def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
+    """As `known_error`, with an error for all others. Their text is not repeated: it may quote a
+    document."""
+    known = known_error(error, pipeline=pipeline)
+    if known is not None:
+        return known
+    if isinstance(error, CommitFailedError):
+        return PipelineError(
+            f"pipeline {pipeline}: another process committed to the same table at the same time. "
+            f"Nothing of the batch was written twice. Run one driver per pipeline, and `penstock "
+            f"pipeline tidy` while it does not run; then start it again."
+        )
+    return PipelineError(
+        f"pipeline {pipeline}: {kind_of(error)}, which is no error of Penstock's own; Spark's log "
+        f"has its text. Each table has a batch whole or not at all; the batch is applied again "
+        f"when the pipeline is started."
+    )
+
+
+def kind_of(error: BaseException) -> str:
+    """The class of `error` and, where Spark passed it on as text, of what it comes from."""
+    kind = type(error).__name__
+    inner = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", str(error), re.MULTILINE)
+    return f"{kind} ({inner[-1]})" if inner and inner[-1] != kind else kind

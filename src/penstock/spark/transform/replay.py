@@ -1,0 +1,374 @@
+"""Rejected changes, tried again with the steps of today: `penstock pipeline replay`.
+
+The log says what a change was, the table where its row stands. A row that a rejected change left
+stale has every change since in the rejects; so all of them go through the steps together, in their
+order, onto the row. What they come to is written if the row then is as its last change says. A row
+that is not in the table may have been deleted since: the log says so, and without it nothing is
+done. The table is written first, then the rejects say so; a crash in between is seen in the row.
+
+A pipeline may run meanwhile: Delta refuses whichever of the two commits to a table last.
+"""
+
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.flight import LogClient, ReadRequest
+from penstock.event import Kind
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.table.apply import prepare
+from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
+from penstock.spark.table.delta import Stamp, Table, secrets, text
+from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
+from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
+from penstock.spark.transform.stage import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LEFT: Final = "left"
+"""It stays in the rejects, for the reason that is given."""
+
+_NAMED_MAX: Final = 500
+
+Identity = tuple[str, str, str]
+"""(key, database, source) of a row."""
+
+
+class Replayed(Struct, frozen=True, kw_only=True):
+    """What became of a rejected change."""
+
+    sequence: int
+    collection: str | None
+    key: str | None
+    state: str
+    """replayed, superseded or left."""
+    reason: str = ""
+    """Why it is left."""
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """Where a table says that a row stands."""
+
+    sequence: int
+    rejected: int | None
+
+
+class Fate(Struct, frozen=True, kw_only=True):
+    """What is to be done with a row's rejected changes."""
+
+    tried: tuple[int, ...] = ()
+    """To be applied together, ascending."""
+    states: dict[int, str] = {}
+    """By sequence: what is known without applying anything."""
+    reason: str = ""
+    """Why the rest is left."""
+
+
+def decide(
+    pending: Sequence[int],
+    *,
+    row: Row | None,
+    applied: int,
+    known_from: int,
+    others: Sequence[int],
+) -> Fate:
+    """What to do with the rejected changes of one row, by their sequences, ascending. Pure.
+
+    `row` is what the table has; `applied` how far the table is. Of the sequences from `known_from`
+    on `others` are all changes of the row, or events that end it, which are not `pending`.
+    """
+    here = [at for at in pending if at <= applied]
+    if not here:
+        return Fate(reason="its batch is not in the table yet")
+    if row is not None:
+        states = {at: SUPERSEDED for at in here if at < row.sequence}
+        if row.sequence in here:
+            states[row.sequence] = REPLAYED
+        tried = tuple(at for at in here if at > row.sequence)
+        if tried and row.rejected != tried[-1]:
+            return Fate(states=states, reason="the table has it neither applied nor rejected")
+        if tried and known_from > tried[0]:
+            return Fate(states=states, reason="the log no longer has it")
+        return Fate(tried=tried, states=states)
+    if known_from > here[0]:
+        return Fate(reason="the log no longer has it")
+    last = max((at for at in others if at <= applied), default=0)
+    states = {at: SUPERSEDED for at in here if at < last}
+    return Fate(tried=tuple(at for at in here if at > last), states=states)
+
+
+def pending_rejects(pipeline: str, config: TablePipelineConfig) -> list[dict[str, Any]]:
+    """The rows of the rejects table that are not settled, by sequence."""
+    table = Table(config.rejects_path, storage_options=secrets(config.storage_options))
+    rows: list[dict[str, Any]] = [
+        row for batch in table.scan(f"pipeline = {text(pipeline)}") for row in batch.to_pylist()
+    ]
+    return sorted(
+        (row for row in rows if row.get("state") is None), key=lambda row: int(row["sequence"])
+    )
+
+
+def replay_rejects(
+    name: str,
+    config: TablePipelineConfig,
+    endpoint: str,
+    *,
+    spark: "SparkSession | None" = None,
+    credentials: Credentials = NOBODY,
+) -> list[Replayed]:
+    """Try the pipeline's rejected changes again; what became of each, by sequence.
+
+    Raises StreamChangedError for tables of another log, ConfigError, ServiceUnavailableError.
+    """
+    with LogClient(endpoint, credentials=credentials) as client:
+        return _Replay(name, config, client, spark).run()
+
+
+class _Replay:
+    def __init__(
+        self,
+        name: str,
+        config: TablePipelineConfig,
+        client: LogClient,
+        spark: "SparkSession | None",
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._client = client
+        self._spark = spark
+        self._bounds = client.bounds()
+        self._storage = secrets(config.storage_options)
+        self._stage = Stage(name, config, INPUT_COLUMNS)
+
+    def run(self) -> list[Replayed]:
+        rejects = Table(self._config.rejects_path, storage_options=self._storage)
+        rejects.applied(self._name, log_id=self._bounds.log_id)
+        outcomes: list[Replayed] = []
+        by_collection: dict[str, list[dict[str, Any]]] = {}
+        for one in pending_rejects(self._name, self._config):
+            if one["collection"] and one["key"] is not None:
+                by_collection.setdefault(one["collection"], []).append(one)
+            else:
+                outcomes.append(_outcome(one, LEFT, "it is no change of a row"))
+        for collection, pending in by_collection.items():
+            settled = self._collection(collection, pending)
+            self._mark(rejects, settled)
+            outcomes += settled
+        return sorted(outcomes, key=lambda one: one.sequence)
+
+    def _collection(self, collection: str, pending: list[dict[str, Any]]) -> list[Replayed]:
+        table = Table(self._config.table_path(collection), storage_options=self._storage)
+        applied = table.applied(self._name, log_id=self._bounds.log_id)
+        found = self._read(collection, pending, applied)
+        rows = _rows_of(table, [one["key"] for one in pending])
+        groups: dict[Identity, list[dict[str, Any]]] = {}
+        for one in pending:
+            groups.setdefault((one["key"], one["database"], one["source"]), []).append(one)
+        fates = {
+            own: decide(
+                [one["sequence"] for one in group],
+                row=rows.get(own),
+                applied=applied,
+                known_from=self._bounds.trimmed + 1,
+                others=found.others(own),
+            )
+            for own, group in groups.items()
+        }
+        tried = {own: fate.tried for own, fate in fates.items() if fate.tried}
+        left = self._apply(table, tried, found, applied)
+        outcomes: list[Replayed] = []
+        for own, group in groups.items():
+            fate = fates[own]
+            for one in group:
+                at = one["sequence"]
+                if at in fate.states:
+                    outcomes.append(_outcome(one, fate.states[at]))
+                elif at in fate.tried and own not in left:
+                    state = REPLAYED if at == fate.tried[-1] else SUPERSEDED
+                    outcomes.append(_outcome(one, state))
+                else:
+                    outcomes.append(_outcome(one, LEFT, left.get(own, fate.reason)))
+        return outcomes
+
+    def _read(self, collection: str, pending: list[dict[str, Any]], applied: int) -> "_Found":
+        """What the log has of the rejected changes, and of what came after them."""
+        wanted = arrow.array([one["sequence"] for one in pending], pa.int64())
+        first = max(pending[0]["sequence"] - 1, self._bounds.trimmed)
+        found = _Found(collection)
+        if first >= applied:
+            return found
+        request = ReadRequest(
+            log_id=self._bounds.log_id,
+            after=first,
+            until=applied,
+            source=self._config.source,
+            collections=(f"{self._config.source}/{collection}",),
+            columns=self._stage.columns,
+        )
+        for batch in self._client.read(request):
+            found.add(batch, wanted)
+        return found
+
+    def _apply(
+        self,
+        table: Table,
+        tried: dict[Identity, tuple[int, ...]],
+        found: "_Found",
+        applied: int,
+    ) -> dict[Identity, str]:
+        """Write what fits now; of the other rows, why it does not."""
+        sequences = [at for group in tried.values() for at in group]
+        entries = found.entries(sequences)
+        missing = {own for own, group in tried.items() if not found.has(group)}
+        left = dict.fromkeys(missing, "an event about its whole collection moved it")
+        if not entries.num_rows:
+            return left
+        entries, reasons = self._staged(entries)
+        chunk = reduce_entries(entries)
+        base = table.rows([key for key, _, _ in tried])
+        # Its row is known after all, if all that was rejected is applied now.
+        marks = arrow.nulls(base.num_rows, pa.int64())
+        column = base.schema.get_field_index(REJECTED)
+        base = base.set_column(column, base.schema.field(column), marks)
+        write = prepare(chunk, schema=table.schema, base=base)
+        reasons = {one.sequence: one.reason for one in write.rejects} | reasons
+        kept: list[bool] = []
+        for change in write.changes.select(
+            [KEY, DATABASE, SOURCE, SEQUENCE, OPERATION]
+        ).to_pylist():
+            own = (change[KEY], change[DATABASE], change[SOURCE])
+            last = tried[own][-1]
+            fits = change[OPERATION] != STALE and change[SEQUENCE] == last and own not in left
+            kept.append(fits)
+            if not fits and own not in left:
+                left[own] = reasons.get(last, "it does not say the whole row")
+        changes = write.changes.filter(arrow.array(kept, pa.bool_()))
+        if changes.num_rows:
+            stamp = self._stamp(applied)
+            if write.widened:
+                table.rewrite(changes, stamp)
+            else:
+                table.merge(changes, stamp)
+        return left
+
+    def _staged(self, entries: pa.Table) -> tuple[pa.Table, dict[int, str]]:
+        """Entries (INPUT_COLUMNS) with all steps done; of those refused, by sequence, why."""
+        if self._stage.is_empty:
+            return entries, {}
+        from penstock.spark.session import local_session
+
+        spark = self._spark or local_session(app_name=f"penstock {self._name}")
+        self._stage.check(spark)
+        with self._stage.computed(spark.createDataFrame(signed(entries))) as computed:
+            reasons = {at: verdict.reason for at, verdict in computed.refused.items()}
+            done: pa.Table = computed.frame.select(*INPUT_COLUMNS).toArrow()
+            return done, reasons
+
+    def _mark(self, rejects: Table, settled: Sequence[Replayed]) -> None:
+        for state in (REPLAYED, SUPERSEDED):
+            of_state = [one for one in settled if one.state == state]
+            for start in range(0, len(of_state), _NAMED_MAX):
+                some = of_state[start : start + _NAMED_MAX]
+                rejects.relabel(
+                    f"pipeline = {text(self._name)} AND ({' OR '.join(map(_is_it, some))})",
+                    {"state": text(state)},
+                    self._stamp(max(one.sequence for one in some)),
+                )
+
+    def _stamp(self, until: int) -> Stamp:
+        """Of a commit that moves nothing on."""
+        return Stamp(
+            pipeline=self._name, log_id=self._bounds.log_id, after=until, until=until, batch=-1
+        )
+
+
+class _Found:
+    """Entries of the log: those that were rejected, whole; of the others, what they concern."""
+
+    def __init__(self, collection: str) -> None:
+        self._collection = collection
+        self._entries: list[pa.RecordBatch] = []
+        self._others: dict[Identity, list[int]] = {}
+        self._ends: list[tuple[int, str]] = []
+
+    def add(self, batch: pa.RecordBatch, wanted: pa.Int64Array) -> None:
+        """Take in a part of the log."""
+        data = compute.equal(batch["kind"], int(Kind.DATA))
+        chosen = compute.and_(compute.is_in(batch["sequence"], wanted), data)
+        self._entries.append(batch.filter(chosen))
+        for row in batch.filter(compute.invert(chosen)).to_pylist():
+            self._ends += [(row["sequence"], database) for database in self._ended(row)]
+            if row["kind"] == Kind.DATA and row["collection"] == self._collection:
+                own = (row["key"], row["database"], row["source"])
+                self._others.setdefault(own, []).append(row["sequence"])
+
+    def others(self, own: Identity) -> list[int]:
+        """Changes of a row that are not wanted, and events that end it."""
+        _, database, _ = own
+        return [*self._others.get(own, ()), *(at for at, of in self._ends if of == database)]
+
+    def _ended(self, event: dict[str, Any]) -> Iterator[str]:
+        """The databases in which no row of the collection is the one that it was."""
+        operation = event["operation_type"]
+        if event["kind"] != Kind.SCHEMA or operation not in {"drop", "dropDatabase", "rename"}:
+            return
+        if operation == "dropDatabase" or event["collection"] == self._collection:
+            yield event["database"]
+        if operation == "rename" and event["full_document"]:
+            to = msgspec.json.decode(event["full_document"]).get("to") or {}
+            if to.get("coll") == self._collection:
+                yield to.get("db", "")
+
+    def entries(self, sequences: Sequence[int]) -> pa.Table:
+        """The entries of these sequences."""
+        if not self._entries:
+            return arrow.table({"sequence": arrow.array([], pa.int64())})
+        whole = arrow.Table.from_batches(self._entries)
+        return whole.filter(compute.is_in(whole["sequence"], arrow.array(sequences, pa.int64())))
+
+    def has(self, sequences: Iterable[int]) -> bool:
+        """Whether each of these is the change of a row."""
+        known = {at for batch in self._entries for at in batch["sequence"].to_pylist()}
+        return known.issuperset(sequences)
+
+
+def _rows_of(table: Table, keys: Sequence[str]) -> dict[Identity, Row]:
+    found = table.rows(keys).select([KEY, DATABASE, SOURCE, SEQUENCE, REJECTED]).to_pylist()
+    return {
+        (row[KEY], row[DATABASE], row[SOURCE]): Row(sequence=row[SEQUENCE], rejected=row[REJECTED])
+        for row in found
+    }
+
+
+def signed(entries: pa.Table) -> pa.Table:
+    """The same columns as Spark has them: no unsigned numbers."""
+    columns = [
+        column.combine_chunks().view(pa.int64()) if column.type == pa.uint64() else column
+        for column in entries.columns
+    ]
+    return arrow.table(columns, names=entries.column_names)
+
+
+def _outcome(one: dict[str, Any], state: str, reason: str = "") -> Replayed:
+    return Replayed(
+        sequence=one["sequence"],
+        collection=one["collection"],
+        key=one["key"],
+        state=state,
+        reason=reason,
+    )
+
+
+def _is_it(one: Replayed) -> str:
+    return f"(sequence = {one.sequence} AND key = {text(one.key or '')})"

@@ -1,0 +1,283 @@
+"""What happens to a batch before its destination (decision 0028).
+
+Entries come out as they went in: the same ones, with the same sequence, commit, check and key, so
+that whoever counts and proves commits goes on doing so. A row that is filtered out is deleted at
+the destination; a change that is refused becomes one of which nothing is known but that it
+happened, and is in the rejects before the destination sees the batch. Whatever is computed is kept
+until the batch is written: a function that gives something else when asked twice does no harm.
+"""
+
+# The stubs of Spark and pyarrow leave types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import structlog
+from msgspec import Struct
+
+from penstock.errors import ConfigError, ExpectationError, PenstockError
+from penstock.spark.config import SteppedPipelineConfig
+from penstock.spark.raised import kind_of, known_error
+from penstock.spark.table.collect import entries_of
+from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.rejecting import write_rejects
+from penstock.spark.table.rejects import Reject
+from penstock.spark.transform.computed import answer
+from penstock.spark.transform.plan import Plan, plan_of
+from penstock.spark.transform.poison import find_poison
+from penstock.spark.transform.worker import READ_COLUMNS, UNMET, VERDICT, Pass, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = structlog.get_logger()
+
+_ATTEMPTS: Final = 2
+"""So often a batch is computed before the changes are looked for on which that fails."""
+
+
+class Staged(Struct, frozen=True, kw_only=True):
+    """A batch for its destination."""
+
+    frame: "DataFrame"
+    rejected: int = 0
+    unmet: dict[str, int] = {}
+    """By expectation: how many changes did not meet it."""
+
+
+class Computed(Struct, frozen=True, kw_only=True):
+    """A batch with all steps done, before anything is written of it."""
+
+    frame: "DataFrame"
+    refused: dict[int, Verdict]
+    unmet: dict[str, int]
+
+
+class Stage:
+    """The steps and expectations of a pipeline, or none."""
+
+    def __init__(
+        self, pipeline: str, config: SteppedPipelineConfig, columns: Sequence[str]
+    ) -> None:
+        """`columns` are those that the target needs."""
+        self._pipeline = pipeline
+        self._config = config
+        self._target_columns = tuple(columns)
+        self._plan: Plan | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether batches go through unread."""
+        return not self._config.transform and not self._config.expect
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What is read of an entry."""
+        if self.is_empty:
+            return self._target_columns
+        return tuple(dict.fromkeys((*self._target_columns, *READ_COLUMNS)))
+
+    def check(self, spark: "SparkSession") -> None:
+        """Raise ConfigError for what Spark or Python do not understand; no change is read."""
+        if self.is_empty:
+            return
+        from penstock.spark.rows import ENTRY_SCHEMA
+
+        self._plan = plan_of(self._config.transform, self._config.expect)
+        schema = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[name] for name in self.columns])
+        # In a session of its own, for the names that it gives for a moment.
+        nothing = spark.newSession().createDataFrame([], schema)
+        try:
+            self._frame(nothing, {}, lambda frame: frame)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"pipeline {self._pipeline}: its transforms fail on no changes at all "
+                f"({kind_of(error)}). Nothing was written."
+            ) from error
+
+    @contextmanager
+    def staged(self, batch: "DataFrame", batch_id: int, *, log_id: int) -> Generator[Staged]:
+        """The batch as the target is to have it, while the block runs; its rejects are written.
+
+        Raises ExpectationError and TransformError, before anything is written.
+        """
+        if self.is_empty:
+            yield Staged(frame=batch)
+            return
+        with self.computed(batch) as computed:
+            stops = [at for at, verdict in computed.refused.items() if verdict.stops]
+            if stops:
+                first = computed.refused[min(stops)]
+                raise ExpectationError(
+                    pipeline=self._pipeline,
+                    sequence=min(stops),
+                    expectation=first.expectation or "",
+                )
+            rejected = self._reject(batch, computed.refused, batch_id, log_id)
+            self._tell(computed)
+            yield Staged(
+                frame=computed.frame.select(*self._target_columns),
+                rejected=rejected,
+                unmet=computed.unmet,
+            )
+
+    @contextmanager
+    def computed(self, batch: "DataFrame") -> Generator[Computed]:
+        """The batch with all steps done, while the block runs. Raises TransformError."""
+        with _holding() as hold:
+            yield self._computed(batch, hold)
+
+    def _computed(self, batch: "DataFrame", hold: "Callable[[DataFrame], DataFrame]") -> Computed:
+        computes = any(segment.asks for segment in self._planned.segments)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._outcome(hold(self._frame(batch, {}, hold)))
+            except Exception as error:
+                known = known_error(error, pipeline=self._pipeline)
+                if known is not None:
+                    raise known from error
+                if not computes:
+                    raise
+                log.warning(
+                    "the transforms failed on a batch",
+                    pipeline=self._pipeline,
+                    attempt=attempt,
+                    error=kind_of(error),
+                )
+        poison = find_poison(
+            hold(batch.select(*self.columns)),
+            self._tried,
+            pipeline=self._pipeline,
+        )
+        return self._outcome(hold(self._frame(batch, poison, hold)))
+
+    def _tried(self, batch: "DataFrame") -> None:
+        """Compute `batch` and keep nothing. Raises whatever Spark does."""
+        with _holding() as hold:
+            frame = self._frame(batch, {}, hold)
+            frame.write.format("noop").mode("overwrite").save()
+
+    @property
+    def _planned(self) -> Plan:
+        if self._plan is None:
+            self._plan = plan_of(self._config.transform, self._config.expect)
+        return self._plan
+
+    def _frame(
+        self,
+        batch: "DataFrame",
+        poison: Mapping[int, str],
+        hold: "Callable[[DataFrame], DataFrame]",
+    ) -> "DataFrame":
+        """All passes over `batch`, and what Spark computes between them; nothing runs yet."""
+        from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+        entry = batch.select(*self.columns).schema
+        own = [StructField(VERDICT, StringType()), StructField(UNMET, ArrayType(StringType()))]
+        frame = batch.select(
+            *self.columns, *(F.lit(None).cast(field.dataType).alias(field.name) for field in own)
+        )
+        answered: tuple[Any, ...] = ()
+        for number, segment in enumerate(self._planned.segments):
+            asked = [StructField(ask.column, ask.schema) for ask in segment.asks]
+            schema = StructType([*entry.fields, *own, *asked])
+            work = Pass(
+                answered=answered,
+                steps=segment.steps,
+                asks=segment.asks,
+                hiding=self._planned.hiding_at(number),
+                schema=to_arrow_schema(schema, timezone="UTC"),
+                pipeline=self._pipeline,
+                transforms=bool(self._config.transform),
+                poison=poison if number == 0 else {},
+            )
+            frame = frame.mapInArrow(work.run, schema)
+            for ask, text in zip(segment.asks, segment.texts, strict=True):
+                frame = answer(
+                    frame, ask, text, pipeline=self._pipeline, entry=self.columns, hold=hold
+                )
+            answered = segment.asks
+        return frame
+
+    def _outcome(self, frame: "DataFrame") -> Computed:
+        from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
+
+        refused = {
+            row["sequence"]: msgspec.json.decode(row[VERDICT], type=Verdict)
+            for row in frame.where(F.col(VERDICT).isNotNull()).select("sequence", VERDICT).collect()
+        }
+        unmet: dict[str, int] = {}
+        for verdict in refused.values():
+            if verdict.expectation is not None:
+                unmet[verdict.expectation] = unmet.get(verdict.expectation, 0) + 1
+        if any(one.action == "warn" for one in self._config.expect):
+            counted = frame.select(F.explode(UNMET).alias("name")).groupBy("name").count()
+            for row in counted.collect():
+                unmet[row["name"]] = unmet.get(row["name"], 0) + row["count"]
+        return Computed(frame=frame, refused=refused, unmet=unmet)
+
+    def _reject(
+        self, batch: "DataFrame", refused: Mapping[int, Verdict], batch_id: int, log_id: int
+    ) -> int:
+        rejects = [
+            Reject(
+                sequence=sequence,
+                reason=verdict.reason,
+                step=verdict.step,
+                expectation=verdict.expectation,
+                told=None
+                if verdict.captured
+                else (verdict.full_document, verdict.update_description),
+            )
+            for sequence, verdict in refused.items()
+        ]
+        if not rejects:
+            return 0
+        path, storage = self._config.rejects_path, secrets(self._config.storage_options)
+        stamp = Stamp(
+            pipeline=self._pipeline,
+            log_id=log_id,
+            after=min(refused) - 1,
+            until=max(refused),
+            batch=batch_id,
+        )
+        return write_rejects(
+            Table(path, storage_options=storage),
+            rejects,
+            stamp,
+            entries_at=entries_of(batch),
+            captured=True,
+        )
+
+    def _tell(self, computed: Computed) -> None:
+        for name, count in sorted(computed.unmet.items()):
+            log.warning(
+                "an expectation was not met",
+                pipeline=self._pipeline,
+                expectation=name,
+                changes=count,
+            )
+
+
+@contextmanager
+def _holding() -> "Generator[Callable[[DataFrame], DataFrame]]":
+    """Keeps what is computed of frames, while the block runs."""
+    held: list[DataFrame] = []
+
+    def hold(frame: "DataFrame") -> "DataFrame":
+        held.append(frame.persist())
+        return held[-1]
+
+    try:
+        yield hold
+    finally:
+        for frame in held:
+            frame.unpersist()

@@ -1,0 +1,154 @@
+"""Steps that cannot be, that fail, and a pipeline that dies amid them."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import ConfigError, PipelineError, TransformError
+from penstock.serve.flight import FlightServer
+from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.transform.poison import find_poison
+from penstock.spark.transform.replay import signed
+from penstock.spark.transform.stage import Stage
+from tests.flight.blocks import BlockLog
+from tests.spark.killed import STEPS
+from tests.spark.lakes import Lake, key
+from tests.spark.tables import change, pipeline, put, rejects_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+N = "n INT"
+SECRET = "4111-2222-3333"
+
+
+@pytest.fixture
+def log() -> BlockLog:
+    return BlockLog()
+
+
+@pytest.fixture
+def endpoint(log: BlockLog) -> Iterator[str]:
+    server = FlightServer(log)
+    server.start()
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture
+def lake(spark: "SparkSession", log: BlockLog, tmp_path: Path) -> Lake:
+    return Lake(spark, log, tmp_path / "t")
+
+
+def test_a_function_makes_documents_and_what_it_fails_on_is_rejected(
+    log: BlockLog, lake: Lake
+) -> None:
+    function = {"function": "tests.spark.steps:doubled", "document_schema": "_id INT, n INT"}
+    poisoned = {"function": "tests.spark.steps:poisoned", "document_schema": "_id INT, n INT"}
+    log.append([[put(number, n=number) for number in (10, 11, 13)]])
+    lake.apply(transform=[function])
+    assert lake.rows == {
+        key(number): {"_id": number, "n": number * 2, "of": "orders"} for number in (10, 11)
+    }
+    log.append([[put(11, n=1), put(20, n=666)], [put(21, n=21), change(10, "delete")]])
+    lake.apply(transform=[poisoned])
+    assert lake.rows == {key(11): {"_id": 11, "n": 1}, key(21): {"_id": 21, "n": 21}}
+    (rejected,) = rejects_of(lake.path)
+    assert (rejected["sequence"], rejected["key"]) == (5, key(20))
+    assert rejected["reason"].startswith("the transforms fail on it: ")
+    assert "secret" not in repr(rejected)
+    log.append([[put(22, n=22)]])
+    for name, said in (("twice", "more than one document"), ("invented", "was not given")):
+        step = {"function": f"tests.spark.steps:{name}", "document_schema": "_id INT, n INT"}
+        with pytest.raises(PipelineError, match=said):
+            lake.apply(transform=[step])
+    assert key(22) not in lake.rows
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"filter": "m > 0", "document_schema": N}, "transform 1"),
+        ({"filter": "n >", "document_schema": N}, "transform 1"),
+        ({"filter": "n", "document_schema": N}, "not a condition"),
+        ({"filter": "n > 0", "document_schema": "n NUMBER"}, "document_schema"),
+        ({"filter": "n IS NULL", "document_schema": "n INTERVAL DAY"}, "interval day"),
+        ({"sql": "SELECT m FROM documents", "document_schema": N}, "transform 1"),
+        ({"sql": "SELECT n, n FROM documents", "document_schema": N}, "two of one name"),
+        ({"sql": "SELECT INTERVAL 1 DAY AS n FROM documents", "document_schema": N}, "type"),
+        ({"function": "tests.spark.steps:nothing", "document_schema": N}, "there is no"),
+        ({"function": "tests.spark.steps:TYPE_CHECKING", "document_schema": N}, "no function"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_before_anything_is_read(
+    spark: "SparkSession", tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    config = pipeline(tmp_path / "t", transform=[settings])
+    with pytest.raises(ConfigError, match=said):
+        Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
+def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -> None:
+    """Bounded: neither are all changes rejected nor is the search without an end."""
+    tries: list[int] = []
+
+    def fails(part: Any) -> None:
+        tries.append(id(part))
+        raise ValueError(SECRET)
+
+    batch = spark.createDataFrame([(at, 0) for at in range(1, 65)], "sequence LONG, kind BYTE")
+    with pytest.raises(TransformError, match="more than 20") as raised:
+        find_poison(batch, fails, pipeline="p")
+    assert SECRET not in str(raised.value)
+    assert len(tries) < 64
+    with pytest.raises(TransformError, match="as a whole"):
+        find_poison(batch, lambda _: None, pipeline="p")
+
+
+def test_a_batch_that_ends_behind_its_rejects_is_as_if_it_had_not(
+    spark: "SparkSession", log: BlockLog, lake: Lake
+) -> None:
+    log.append([[put(1, n=1), put(2, n="two")], [put(3, n=-3)]])
+    stage = Stage("p", pipeline(lake.path, **STEPS), INPUT_COLUMNS)
+    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    with stage.staged(spark.createDataFrame(signed(whole)), 0, log_id=log.log_id) as staged:
+        assert staged.rejected == 2
+    before = rejects_of(lake.path)
+    assert [row["sequence"] for row in before] == [2, 3]
+    result, staged = lake.apply(**STEPS)
+    assert (staged.rejected, result.rejected) == (0, 0)
+    assert rejects_of(lake.path) == before
+    assert lake.rows == {key(1): {"_id": 1, "n": 1}}
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_killed_between_the_rejects_and_the_table_it_ends_as_if_it_was_not(
+    log: BlockLog, endpoint: str, lake: Lake
+) -> None:
+    """SIGKILL at the very place: the rejects are written, the table is not."""
+    log.append([[put(1, n=1), put(2, n="two")], [put(3, n=-3)]])
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "tests.spark.killed", endpoint, str(lake.path)]
+    killed = subprocess.run(
+        command,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])},
+        capture_output=True,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert [row["sequence"] for row in rejects_of(lake.path)] == [2, 3]
+    assert not DeltaTable.is_deltatable(str(lake.path))
+    _, staged = lake.apply(**STEPS)
+    assert staged.rejected == 0
+    assert [row["sequence"] for row in rejects_of(lake.path)] == [2, 3]
+    assert lake.rows == {key(1): {"_id": 1, "n": 1}}
