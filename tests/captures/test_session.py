@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import AheadError, GapError, RequestError, TrimmedError
+from penstock.errors import (
+    AheadError,
+    GapError,
+    RequestError,
+    ServiceUnavailableError,
+    TrimmedError,
+)
 from penstock.event import Operation
 from penstock.log.memory import MemoryLog
 from penstock.progress import Progress
@@ -54,6 +60,17 @@ async def test_the_confirmation_comes_first_and_says_where_the_request_begins() 
     assert isinstance(first, Confirmed)
     assert (first.id, first.after.sequence, first.version) == ("a", 3, 3)
     assert min(sequences(found)) == 4
+
+
+async def test_a_session_that_its_service_closes_has_not_come_to_its_end() -> None:
+    """E14: who is told that all is over asks for nothing more, and what was left is lost to it."""
+    log = await filled(*one_each(1, 3))
+    async with subscribed(log, ALL) as session:
+        await until(session, 3)
+        session.close()
+        assert not session.is_over
+        with pytest.raises(ServiceUnavailableError):
+            await session.next()
 
 
 async def test_criteria_are_alternatives_and_a_wildcard_is_everything() -> None:

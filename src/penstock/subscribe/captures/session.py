@@ -90,8 +90,9 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no request, and nothing to be said of any."""
-        return not self._lane_of and not self._said
+        """Whether there is no request, and nothing to be said of any. A session that was closed is
+        not over: what it had to say was dropped."""
+        return not (self._closed or self._lane_of or self._said)
 
     async def add(self, request: CaptureRequest) -> None:
         """Begin a request; its confirmation comes before anything it gets.
