@@ -1,7 +1,9 @@
 """A changelog is the log, entry by entry, however batches fall, repeat and tear."""
 
+import json
 import os
 import shutil
+import time
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -264,6 +266,35 @@ def test_what_a_dead_driver_left_is_deleted_a_day_later_and_nothing_else(
         os.utime(tmp_path / "c" / name, (1, 1))
     assert format_of("p", config).leftovers() == 1
     assert sorted([kept, *beside]) == files_of(config)
+
+
+def test_files_that_were_joined_are_kept_for_readers_as_long_as_it_says(tmp_path: Path) -> None:
+    """Longer than what torn batches leave: a week is more than that day."""
+    config = changelog(tmp_path / "c", compact_every=0, vacuum_every=0, history=7 * 86_400.0)
+    entries = Entries()
+    for number in range(3):
+        entries.commit(put(number, n=number))
+        add(started(config), entries.table(number), until=number + 1)
+    replaced = files_of(config)
+    Table(config.path).compact()
+    as_of_days_ago(Path(config.path), 2)
+    assert format_of("p", config).leftovers() == 0
+    assert {*replaced} <= {*files_of(config)}
+    as_of_days_ago(Path(config.path), 8)
+    assert format_of("p", config).leftovers() == 3
+
+
+def as_of_days_ago(path: Path, days: int) -> None:
+    """Have all that is in a Delta table have happened then."""
+    then = time.time() - days * 86_400
+    for commit in (path / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        for action in actions:
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] = int(then * 1000)
+        commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    for file in path.rglob("*.parquet"):
+        os.utime(file, (then, then))
 
 
 @FORMATS

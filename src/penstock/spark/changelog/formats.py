@@ -76,7 +76,10 @@ class Format(Protocol):
         ...
 
     def leftovers(self) -> int:
-        """Delete what batches have left that were torn a day ago, or longer: how many files."""
+        """Delete what batches have left that were torn a day ago, or longer: how many files.
+
+        A file that a version of the last `history` uses is none of them, however it came to go.
+        """
         ...
 
 
@@ -178,7 +181,9 @@ class DeltaFormat(_Files):
 
     def leftovers(self) -> int:
         """As `Format.leftovers`."""
-        unknown = self.table.unknown_files(older_seconds=LEFTOVER_SECONDS)
+        # Replaced files are unknown to the newest version, and still there for readers of others.
+        older = max(LEFTOVER_SECONDS, self._config.history)
+        unknown = self.table.unknown_files(older_seconds=older)
         names = [name for name in unknown if self._in_place(name)]
         self._folder.remove(names)
         return len(names)
