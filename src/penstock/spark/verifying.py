@@ -29,7 +29,7 @@ from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Side, compare, repaired
 from penstock.spark.table.delta import Table, secrets
-from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.standing import StandingTable, followed_tables, refuse_others
 from penstock.spark.tables import TableTarget
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def verify_tables(
     Raises ConfigError for a pipeline with steps or expectations, whose tables the log alone does
     not tell; PipelineError where the pipeline never ran, moves on too fast to be looked at, or
     moved while it was repaired, then nothing of that table was changed; HistoryTrimmedError where
-    the log's beginning is gone; as `merge_into_delta` else.
+    the log's beginning is gone, with start = 'oldest' too; PipelineChangedError where the tables
+    are not those of this configuration; as `merge_into_delta` else.
     """
     if config.transform or config.expect:
         raise ConfigError(
@@ -85,8 +86,15 @@ def verify_tables(
     register(spark)
     until, sides = _pinned(name, config)
     with scratch_folder() as folder:
+        # From the log's first entry, whatever the pipeline began with: a row of which the log no
+        # longer tells would be taken for one that should not be there, and be deleted.
         anew = config.model_copy(
-            update={"path": scratch or folder, "rejects": None, "standing": None}
+            update={
+                "path": scratch or folder,
+                "rejects": None,
+                "standing": None,
+                "start": "beginning",
+            }
         )
         if scratch:
             anew = anew.model_copy(update={"path": f"{scratch.rstrip('/')}/{time.time_ns()}"})
@@ -126,7 +134,11 @@ def _pinned(name: str, config: TablePipelineConfig) -> tuple[Progress, dict[str,
                 f"pipeline {name} has never run: there is nothing at {config.standing_path}. "
                 f"Nothing was compared. Run it first: penstock pipeline run {name}."
             )
-        sides = {one: Side.at(config.table_path(one), storage) for one in standing.tables}
+        refuse_others(config, name, standing)
+        sides = {
+            one: Side.at(config.table_path(one), storage)
+            for one in followed_tables(config, standing)
+        }
         tables = {one: Table(side.path, storage_options=storage) for one, side in sides.items()}
         log_id = standing.progress.log_id
         ahead = any(

@@ -92,18 +92,14 @@ def decide_start(
         if bounds.trimmed and not knowingly:
             raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
         return Start(after=oldest, tables={})
-    _refuse_others(config, pipeline, standing)
+    refuse_others(config, pipeline, standing)
     if standing.progress.log_id != bounds.log_id:
         raise StreamChangedError(
             f"the tables of pipeline {pipeline} were made from log "
             f"{standing.progress.log_id:016x}, and this is log {bounds.log_id:016x}; move them "
             f"away or give the pipeline another path"
         )
-    followed = {
-        name: sequence
-        for name, sequence in standing.tables.items()
-        if not config.collections or name in config.collections
-    }
+    followed = followed_tables(config, standing)
     behind = sorted(name for name, sequence in followed.items() if applied(name) < sequence)
     added = _added(config, standing)
     if not added and not behind:
@@ -152,7 +148,7 @@ def decide_reset(
             why="its tables say of no place where it stands: it is new",
             remedy="It begins where its setting `start` says.",
         )
-    _refuse_others(config, pipeline, standing)
+    refuse_others(config, pipeline, standing)
     if standing.progress.log_id != bounds.log_id or place.log_id != bounds.log_id:
         raise StreamChangedError(
             f"the tables of pipeline {pipeline} were made from log "
@@ -165,11 +161,7 @@ def decide_reset(
             remedy="The oldest place that is left is --to oldest; what was removed would be "
             "missing from a table that does not have it already.",
         )
-    followed = {
-        name: sequence
-        for name, sequence in standing.tables.items()
-        if not config.collections or name in config.collections
-    }
+    followed = followed_tables(config, standing)
     behind = {name: at for name in followed if (at := applied(name)) < followed[name]}
     # Of an added collection, and of a table that is gone, nothing is there: only all that is left
     # will do, and `oldest` says so knowingly.
@@ -189,8 +181,20 @@ def decide_reset(
     )
 
 
-def _refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing) -> None:
-    """Refuse what no place in the log can make right: other rows in the same tables."""
+def followed_tables(config: LakePipelineConfig, standing: Standing) -> dict[str, int]:
+    """Of the tables that the row knows those that `config` still has, with their sequences."""
+    return {
+        name: sequence
+        for name, sequence in standing.tables.items()
+        if not config.collections or name in config.collections
+    }
+
+
+def refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing) -> None:
+    """Refuse what no place in the log can make right: other rows in the same tables.
+
+    Raises PipelineChangedError.
+    """
     remedy = "or change it back"
     if standing.pipeline != pipeline:
         change = f"the tables at its path are those of pipeline {standing.pipeline}"

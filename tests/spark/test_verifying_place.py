@@ -1,0 +1,104 @@
+"""What verifying begins with, and which tables it looks at. No Spark is started."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client.flight import LogClient
+from penstock.errors import HistoryTrimmedError, PipelineChangedError
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark import verifying
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.table.comparing import Compared
+from penstock.spark.table.standing import StandingTable
+from tests.spark.tables import LOG_ID, Entries, apply, pipeline, put
+
+
+def bounds(*, trimmed: int = 0) -> Bounds:
+    return Bounds(
+        log_id=LOG_ID,
+        trimmed=trimmed,
+        trimmed_check=0,
+        head=2,
+        head_commit=2,
+        head_check=1,
+        ancestors=(),
+    )
+
+
+def made(config: TablePipelineConfig) -> None:
+    """Its tables, with everything that there is: a row of each of two collections."""
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2))
+    standing = StandingTable(config, "p")
+    standing.start(bounds())
+    result = apply(entries.table(), config)
+    standing.advance(Progress(LOG_ID, 2, 1), {**result.tables, "lines": 2}, batch_id=0)
+
+
+def verified(
+    config: TablePipelineConfig, monkeypatch: pytest.MonkeyPatch, *, trimmed: int = 0
+) -> list[str]:
+    """The collections that are compared, of a log that has nothing to apply."""
+    seen: list[str] = []
+
+    class Client(LogClient):
+        def __init__(self) -> None: ...
+
+        def bounds(self) -> Bounds:
+            return bounds(trimmed=trimmed)
+
+    @contextmanager
+    def client(*_: Any, **__: Any) -> Iterator[LogClient]:
+        yield Client()
+
+    def compared(_: Any, name: str, collection: str, *__: Any, **___: Any) -> Compared:
+        seen.append(collection)
+        return Compared(
+            collection=collection, rows=0, found=0, ranges=1, ranges_differing=0, differences=0
+        )
+
+    def no_entries(*_: Any) -> Iterator[Progress]:
+        return iter(())
+
+    spark: Any = None
+    monkeypatch.setattr(verifying, "register", lambda _: None)
+    monkeypatch.setattr(verifying, "log_client", client)
+    monkeypatch.setattr(verifying, "_ends", no_entries)
+    monkeypatch.setattr(verifying, "_compared", compared)
+    verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True)
+    return seen
+
+
+@pytest.mark.parametrize("start", ["beginning", "oldest"])
+def test_rows_that_the_log_no_longer_tells_are_not_taken_for_extra_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """A repair would delete them, whatever the pipeline itself begins with."""
+    config = pipeline(tmp_path / "t", "orders", "lines", start=start)
+    made(config)
+    with pytest.raises(HistoryTrimmedError):
+        verified(config, monkeypatch, trimmed=1)
+    assert verified(config, monkeypatch) == ["orders", "lines"]
+
+
+def test_a_table_whose_collection_was_left_out_since_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log of the collections that are left has none of its rows, and a repair deletes those."""
+    made(pipeline(tmp_path / "t", "orders", "lines", "others"))
+    fewer = pipeline(tmp_path / "t", "orders", "others")
+    assert verified(fewer, monkeypatch) == ["orders"]
+
+
+def test_tables_of_another_pipeline_or_place_are_not_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(pipeline(tmp_path / "t", "orders", "lines"))
+    with pytest.raises(PipelineChangedError):
+        verified(pipeline(tmp_path / "t", "orders"), monkeypatch)
