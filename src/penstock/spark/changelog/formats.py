@@ -17,7 +17,7 @@ the folder sees some files of the batch and not others. It never sees one twice,
 # pyright: reportUnknownArgumentType=false
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import Any, Final, Protocol
 
@@ -204,12 +204,17 @@ class ParquetFormat(_Files):
 
     def finish(self, until: int) -> None:
         """Give the files of the last commit their names, where it was not done."""
+        for path, size in self._committed(until):
+            self._show(path, size)
+
+    def _committed(self, until: int) -> Iterator[tuple[str, int]]:
+        """Path and size of each file of the commit that had everything up to `until`."""
         wanted = {"path", "size", "until"}
         for batch in self.table.scan(f"`until` = {until}"):
             rows = batch.select([name for name in batch.schema.names if name in wanted])
             for row in rows.to_pylist():
                 if row["until"] == until:
-                    self._show(row["path"], row["size"])
+                    yield row["path"], row["size"]
 
     def add(self, files: Sequence[File], stamp: Stamp) -> None:
         """As `Format.add`."""
@@ -235,11 +240,15 @@ class ParquetFormat(_Files):
     def leftovers(self) -> int:
         """As `Format.leftovers`."""
         before = time.time() - LEFTOVER_SECONDS
-        names = [
+        names = {
             name
             for name, written_at in self._folder.files()
             if written_at < before and is_hidden(name) and self._in_place(name)
-        ]
+        }
+        if names:
+            # They count, though a driver that died amid its last renames left them hidden.
+            last = self.table.applied(self._pipeline, log_id=None)
+            names -= {hidden_name(path) for path, _ in self._committed(last)}
         self._folder.remove(names)
         return len(names)
 
