@@ -27,6 +27,7 @@ from penstock.spark.table.delta import Stamp, Table, secrets
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject
+from penstock.spark.transform.config import ExpectConfig, TransformConfig
 
 HARMLESS: Final = frozenset(
     {
@@ -204,16 +205,25 @@ class Writer(ABC, Generic[_Own]):
         captured = control.description.get("targetCaptured") is not False
         if not captured or not self._follows(collection):
             self._drop(control.collection, control, control.database, stamp)
-        elif self._follows(control.collection):
+        elif not self._follows(control.collection):
+            self._unknown(control, "this pipeline does not follow", (database, collection), stamp)
+        elif steps_of(self._config, control.collection) != steps_of(self._config, collection):
+            # Its rows are not what the steps of the new name make: what is hidden there is in them.
+            self._unknown(control, "has other steps here", (database, collection), stamp)
+            self._drop(control.collection, control, control.database, stamp)
+        else:
             old, new = self._table(control.collection), self._table(collection)
             self._move(old, new, control, (database, collection), stamp)
-        else:
-            what = (
-                f"{control.database}.{control.collection}, which this pipeline does not follow, "
-                f"was renamed to {database}.{collection}"
-            )
-            self._lost(control, what, stamp)
-            self._drop(collection, control, database, stamp)
+
+    def _unknown(self, control: Control, why: str, to: tuple[str, str], stamp: Stamp) -> None:
+        """The event renames: of the rows that (database, collection) `to` has now none is known."""
+        database, collection = to
+        what = (
+            f"{control.database}.{control.collection}, which {why}, was renamed to "
+            f"{database}.{collection}"
+        )
+        self._lost(control, what, stamp)
+        self._drop(collection, control, database, stamp)
 
     def _drop(self, collection: str, control: Control, database: str, stamp: Stamp) -> None:
         if self._follows(collection):
@@ -258,6 +268,15 @@ class Writer(ABC, Generic[_Own]):
             until=until,
             batch=self._batch_id,
         )
+
+
+def steps_of(config: DeltaPipelineConfig, collection: str) -> list[TransformConfig | ExpectConfig]:
+    """What decides how the documents of a collection come to its table, and which do."""
+    if not isinstance(config, SteppedPipelineConfig):
+        return []
+    steps: list[TransformConfig | ExpectConfig] = list(config.transform)
+    steps += [one for one in config.expect if one.action != "warn"]
+    return [one for one in steps if not one.collections or collection in one.collections]
 
 
 def cuts_of(controls: Sequence[Control]) -> list[int]:
