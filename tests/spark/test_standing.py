@@ -11,7 +11,8 @@ from msgspec import structs
 from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import TARGETS, HistoryPipelineConfig, TablePipelineConfig
+from penstock.spark.plan import begins
 from penstock.spark.table.standing import Standing, StandingTable, decide_start
 from tests.spark.tables import Entries, apply, pipeline, put, version_of
 
@@ -146,6 +147,21 @@ def test_a_pipeline_that_has_nothing_to_apply_moves_on_without_a_write_per_batch
     standing.save(batch_id=50)
     assert StandingTable(chosen, "p").start(bounds()).after.sequence == 49
     assert version_of(chosen.standing_path) <= 2
+
+
+@pytest.mark.parametrize("to", ["table", "history"])
+def test_a_plan_begins_where_a_run_would_even_if_retention_has_passed_it(
+    tmp_path: Path, to: str
+) -> None:
+    """And whether or not the service knows the pipeline."""
+    said = {"to": to, "source": "shop", "collections": ["orders"], "path": str(tmp_path / "t")}
+    config = TARGETS[to].model_validate(said)
+    assert isinstance(config, TablePipelineConfig | HistoryPipelineConfig)
+    row = StandingTable(config, "p")
+    row.start(bounds())
+    row.advance(Progress(LOG, 5, 5), {}, batch_id=0)
+    row.save(batch_id=0)
+    assert begins("p", config, bounds(trimmed=9), None)[0].sequence == 5
 
 
 def test_many_batches_leave_one_row(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What a run of a pipeline would do: where it would begin, and what it would read. Writes nothing.
 
-For tables the destination is asked, as a run does. Other destinations cannot be asked without being
-opened to write, so where they stand is what their driver last told the service.
+For tables, of rows or of versions, the destination is asked, as a run does. Other destinations
+cannot be asked without being opened to write, so where they stand is what their driver last told
+the service.
 """
 
 from typing import Final
@@ -14,7 +15,7 @@ from penstock.errors import HistoryTrimmedError, RequestError
 from penstock.event import Kind
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.config import PipelineConfig
+from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.standing import StandingTable
 
@@ -65,7 +66,7 @@ def begins(
 ) -> tuple[Progress, str]:
     """Where a run would begin, and why. Raises what a run would stop with before it reads."""
     oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
-    if config.to == "table":
+    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         standing = StandingTable(config, name)
         start = standing.start(bounds)
         stood = standing.stood
@@ -129,7 +130,9 @@ def plan_of(
             CollectionPlan(
                 collection=one,
                 entries=counts[one],
-                table=config.table_path(one) if config.to == "table" else None,
+                table=config.table_path(one)
+                if isinstance(config, TablePipelineConfig | HistoryPipelineConfig)
+                else None,
             )
             for one in sorted(counts)
         ],
