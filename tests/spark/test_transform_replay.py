@@ -1,10 +1,17 @@
 """What is done with a row's rejected changes, against the history that the row really had."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.client.flight import LogClient, ReadRequest
+from penstock.ports import Bounds
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
-from penstock.spark.transform.replay import Fate, Row, decide
+from penstock.spark.transform.replay import Fate, Row, _Replay, decide
+from tests.spark.tables import LOG_ID, Entries, apply, change, pipeline, put, rows_of
 
 EVENTS = st.lists(st.sampled_from(["good", "bad", "patch", "delete"]), max_size=8)
 
@@ -49,3 +56,50 @@ def test_what_the_table_has_not_come_to_is_left() -> None:
     unknown = decide([5], row=Row(sequence=3, rejected=None), applied=9, known_from=1, others=[])
     assert unknown.tried == ()
     assert "neither applied nor rejected" in unknown.reason
+
+
+def test_what_a_rejected_change_builds_on_is_replayed_with_it(tmp_path: Path) -> None:
+    """Of the changes of a row in a batch only the last is in the rejects; the others are as bad."""
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    entries.commit(put(1, n=1, big="old"))
+    apply(entries.table(), config)
+    entries.commit(change(1, "update", {"_id": 1, "n": "1.5", "big": "new"}))
+    entries.commit(change(1, "update", update={"updatedFields": {"m": 7}}))
+    apply(entries.table(1), config, batch_id=1)
+    before = rows_of(config.path)
+    for trimmed, why in ((0, "kind string"), (2, "no longer")):
+        (one,) = _Replay("p", config, _Log(entries, trimmed), None).run()
+        assert (one.sequence, one.state) == (3, "left")
+        assert why in one.reason
+    assert rows_of(config.path) == before
+    # As a step of today would have it.
+    mended = Entries()
+    mended.commit(put(1, n=1, big="old"))
+    mended.commit(change(1, "update", {"_id": 1, "n": 5, "big": "new"}))
+    mended.commit(change(1, "update", update={"updatedFields": {"m": 7}}))
+    (one,) = _Replay("p", config, _Log(mended, 0), None).run()
+    assert (one.sequence, one.state) == (3, "replayed")
+    assert [*rows_of(config.path).values()] == [{"_id": 1, "n": 5, "big": "new", "m": 7}]
+
+
+class _Log(LogClient):
+    """Entries in memory, read as from a service."""
+
+    def __init__(self, entries: Entries, trimmed: int) -> None:
+        self._entries, self._trimmed = entries, trimmed
+
+    def bounds(self) -> Bounds:
+        head = self._entries.head
+        return Bounds(
+            log_id=LOG_ID,
+            trimmed=self._trimmed,
+            trimmed_check=0,
+            head=head,
+            head_commit=head,
+            head_check=0,
+            ancestors=(),
+        )
+
+    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+        table = self._entries.table(request.after, request.until)
+        yield from table.combine_chunks().to_batches()

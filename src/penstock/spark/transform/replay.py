@@ -14,7 +14,7 @@ A pipeline may run meanwhile: Delta refuses whichever of the two commits to a ta
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,7 +25,7 @@ from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.event import Kind
 from penstock.spark.config import TablePipelineConfig
-from penstock.spark.table.apply import prepare
+from penstock.spark.table.apply import prepare, relative_keys
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
 from penstock.spark.table.delta import Stamp, Table, secrets, text
@@ -170,8 +170,8 @@ class _Replay:
     def _collection(self, collection: str, pending: list[dict[str, Any]]) -> list[Replayed]:
         table = Table(self._config.table_path(collection), storage_options=self._storage)
         applied = table.applied(self._name, log_id=self._bounds.log_id)
-        found = self._read(collection, pending, applied)
         rows = _rows_of(table, [one["key"] for one in pending])
+        found = self._read(collection, pending, rows, applied)
         groups: dict[Identity, list[dict[str, Any]]] = {}
         for one in pending:
             groups.setdefault((one["key"], one["database"], one["source"]), []).append(one)
@@ -186,7 +186,16 @@ class _Replay:
             for own, group in groups.items()
         }
         tried = {own: fate.tried for own, fate in fates.items() if fate.tried}
-        left = self._apply(table, tried, found, applied)
+        # A batch rejects a row's last change alone; what that builds on is in the log only.
+        whole = {
+            own: (*(at for at in found.others(own) if rows[own].sequence < at < last[-1]), *last)
+            if own in rows
+            else last
+            for own, last in tried.items()
+        }
+        known_from = self._bounds.trimmed + 1
+        unsure = {own for own in tried if own in rows and rows[own].sequence + 1 < known_from}
+        left = self._apply(table, whole, found, applied, unsure=unsure)
         outcomes: list[Replayed] = []
         for own, group in groups.items():
             fate = fates[own]
@@ -201,11 +210,18 @@ class _Replay:
                     outcomes.append(_outcome(one, LEFT, left.get(own, fate.reason)))
         return outcomes
 
-    def _read(self, collection: str, pending: list[dict[str, Any]], applied: int) -> "_Found":
-        """What the log has of the rejected changes, and of what came after them."""
+    def _read(
+        self,
+        collection: str,
+        pending: list[dict[str, Any]],
+        rows: dict[Identity, "Row"],
+        applied: int,
+    ) -> "_Found":
+        """What the log has of the rejected changes, and of what their rows were since."""
         wanted = arrow.array([one["sequence"] for one in pending], pa.int64())
-        first = max(pending[0]["sequence"] - 1, self._bounds.trimmed)
-        found = _Found(collection)
+        least = min([pending[0]["sequence"] - 1, *(row.sequence for row in rows.values())])
+        first = max(least, self._bounds.trimmed)
+        found = _Found(collection, {one["key"] for one in pending})
         if first >= applied:
             return found
         request = ReadRequest(
@@ -226,8 +242,13 @@ class _Replay:
         tried: dict[Identity, tuple[int, ...]],
         found: "_Found",
         applied: int,
+        *,
+        unsure: Set[Identity],
     ) -> dict[Identity, str]:
-        """Write what fits now; of the other rows, why it does not."""
+        """Write what fits now; of the other rows, why it does not.
+
+        Of rows that are `unsure` the log no longer has all that they were since.
+        """
         sequences = [at for group in tried.values() for at in group]
         entries = found.entries(sequences)
         missing = {own for own, group in tried.items() if not found.has(group)}
@@ -236,6 +257,8 @@ class _Replay:
             return left
         entries, reasons = self._staged(entries)
         chunk = reduce_entries(entries)
+        building = {*relative_keys(chunk)}
+        left |= {own: "the log no longer has it" for own in unsure if own[0] in building}
         base = table.rows([key for key, _, _ in tried])
         # Its row is known after all, if all that was rejected is applied now.
         marks = arrow.nulls(base.num_rows, pa.int64())
@@ -294,10 +317,12 @@ class _Replay:
 
 
 class _Found:
-    """Entries of the log: those that were rejected, whole; of the others, what they concern."""
+    """Entries of the log: those of rows of which some were rejected, whole; of the others, what
+    they concern."""
 
-    def __init__(self, collection: str) -> None:
+    def __init__(self, collection: str, keys: Set[str]) -> None:
         self._collection = collection
+        self._keys = arrow.array(sorted(keys), pa.string())
         self._entries: list[pa.RecordBatch] = []
         self._others: dict[Identity, list[int]] = {}
         self._ends: list[tuple[int, str]] = []
@@ -306,7 +331,9 @@ class _Found:
         """Take in a part of the log."""
         data = compute.equal(batch["kind"], int(Kind.DATA))
         chosen = compute.and_(compute.is_in(batch["sequence"], wanted), data)
-        self._entries.append(batch.filter(chosen))
+        own = compute.and_(compute.equal(batch["collection"], self._collection), data)
+        concerned = compute.and_(compute.is_in(batch["key"], self._keys), own)
+        self._entries.append(batch.filter(compute.or_(chosen, concerned)))
         for row in batch.filter(compute.invert(chosen)).to_pylist():
             self._ends += [(row["sequence"], database) for database in self._ended(row)]
             if row["kind"] == Kind.DATA and row["collection"] == self._collection:
