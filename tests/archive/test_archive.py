@@ -108,6 +108,96 @@ async def test_what_a_dead_writer_left_is_removed_and_what_it_finished_stays(
     assert manifest.until == log.bounds_now().head
 
 
+async def test_files_of_others_in_the_same_folder_stay(log: LmdbLog, tmp_path: Path) -> None:
+    data = tmp_path / "archive" / "data"
+    data.mkdir(parents=True)
+    theirs = [
+        data / "customers.parquet",
+        data / "00000000000000000001-part.parquet",
+        tmp_path / "archive" / "letter.unfinished",
+    ]
+    for one in theirs:
+        one.write_text("theirs")
+    await fill(log)
+    assert archiver(log, tmp_path).step()
+    assert not archiver(log, tmp_path).step()
+    assert [one.read_text() for one in theirs] == ["theirs"] * len(theirs)
+    assert opened(tmp_path).manifest.until == log.bounds_now().head
+
+
+async def test_an_archive_that_lost_its_manifest_is_refused_and_keeps_its_files(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    await fill(log)
+    archiver(log, tmp_path).step()
+    (manifest,) = (tmp_path / "archive").glob("manifest-*")
+    kept = manifest.read_bytes()
+    manifest.unlink()
+    before = files(tmp_path)
+    with pytest.raises(ArchiveDamagedError, match="manifest"):
+        archiver(log, tmp_path).step()
+    assert files(tmp_path) == before
+    manifest.write_bytes(kept)
+    await fill(log, seed=1)
+    assert archiver(log, tmp_path).step()
+    assert opened(tmp_path).manifest.until == log.bounds_now().head
+
+
+async def test_no_other_archive_begins_where_the_disk_of_one_is_gone(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = archiver(log, tmp_path)
+    await fill(log)
+    work.step()
+
+    def refuse(*_: object) -> None:
+        raise ArchiveUnavailableError("here", OSError("stale"))
+
+    await fill(log, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "publish", refuse)
+        with pytest.raises(ArchiveUnavailableError):
+            work.step()
+    (tmp_path / "archive").rename(tmp_path / "unmounted")
+    with pytest.raises(ArchiveDamagedError, match="manifest"):
+        work.step()
+    shutil.rmtree(tmp_path / "archive")
+    (tmp_path / "unmounted").rename(tmp_path / "archive")
+    assert work.step()
+    head = log.bounds_now().head
+    assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
+
+
+async def test_who_was_taken_over_from_writes_no_manifest_over_that_of_the_other(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    await fill(log)
+    old = archiver(log, tmp_path)
+    assert old.step()
+    other = tmp_path / "other"
+    restore(opened(tmp_path), other / "log")
+    async with LmdbLog(log_config(other)) as heir:
+        await fill(heir, seed=1)
+        assert archiver(heir, tmp_path).step()
+        taken = opened(tmp_path).manifest
+        assert taken.log_id == heir.bounds_now().log_id
+        await fill(log, seed=1)
+        files_before = {
+            name: (tmp_path / "archive" / name).read_bytes() for name in files(tmp_path)
+        }
+        with pytest.raises(ArchiveForeignError):
+            old.step()
+        with pytest.raises(ArchiveForeignError):
+            old.step()
+        assert files(tmp_path) == list(files_before)
+        for name, data in files_before.items():
+            assert (tmp_path / "archive" / name).read_bytes() == data
+        await fill(heir, seed=3)
+        assert archiver(heir, tmp_path).step()
+        head = heir.bounds_now().head
+        assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(heir, 0, head))
+
+
 async def test_a_step_that_fails_changes_nothing_and_the_next_one_does_it(
     log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ from penstock.archive.manifest import (
 )
 from penstock.archive.place import Place, Sink
 from penstock.archive.planning import End, Waiting, cuts, due
-from penstock.errors import LogCorruptError, TrimmedError
+from penstock.errors import ArchiveDamagedError, ArchiveForeignError, LogCorruptError, TrimmedError
 from penstock.ports import Bounds, Hold
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow, verify_checks
 
@@ -144,6 +144,9 @@ class Archiver:
         place = Place(self._path)
         place.make()
         found = place.newest()
+        if found is None and self._manifest is not None:
+            # As of a disk that is no longer mounted: another archive must not begin in its place.
+            raise ArchiveDamagedError(place.where, "its manifest is missing")
         if found is None:
             manifest = Manifest(
                 log_id=bounds.log_id,
@@ -208,6 +211,14 @@ class Archiver:
         self._manifest = manifest
         self._done_at = manifest.updated_at
 
+    def _require_last(self, place: Place) -> None:
+        """What another service, to which this log was restored, has archived must stay as it is."""
+        try:
+            place.require_last(self._number)
+        except ArchiveForeignError:
+            self._place = None
+            raise
+
     # --- sealing --------------------------------------------------------------------------------
 
     def _count(self, head: int, after: int) -> None:
@@ -244,6 +255,7 @@ class Archiver:
         assert check is not None
         made = _Made(after)
         name = f"data/{after + 1:020d}-{until:020d}.parquet"
+        self._require_last(place)
         with place.writing(name) as sink:
             self._write(sink, made, until)
         sealed = Range(
