@@ -20,6 +20,7 @@ from penstock.archive import writing
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.place import Place
 from penstock.archive.writing import Archiver
+from penstock.cli import archiving
 from penstock.errors import (
     ArchiveDamagedError,
     ArchiveError,
@@ -256,6 +257,33 @@ async def test_retention_waits_for_the_archive_as_long_as_it_may(tmp_path: Path)
         restored = restore(archive, tmp_path / "restored")
         assert (restored.trimmed, restored.head) == (beyond, head)
         assert "TRIMMED" in " ".join(restored.warnings)
+
+
+async def test_a_log_that_keeps_less_than_a_range_is_archived_before_it_is_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(writing, "_GROUP_BYTES", 8 << 20)
+    limits = log_config(tmp_path, retention_bytes=2 << 20)
+    config = ArchiveConfig(path=str(tmp_path / "archive"))
+    assert limits.retention_bytes is not None
+    assert config.range_bytes > limits.retention_bytes
+    async with LmdbLog(limits, trims=False) as log:
+        work = archiving.Archiving(log, config, limits)
+        log.begin_trimming()
+        running = asyncio.create_task(work.run())
+        for number in range(40):
+            events = changes("a", str(number), 50, bytes_=2000)
+            await log.append([Commit(source="a", position=str(number), events=events)])
+            await asyncio.sleep(0.03)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await work.close()
+        status = work.status()
+        assert status is not None
+        assert log.bounds_now().trimmed > 0
+        assert status["lost"] == 0
+        assert status["until"] >= log.bounds_now().trimmed
 
 
 async def test_an_archive_that_begins_late_begins_where_the_log_does(

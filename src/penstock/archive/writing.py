@@ -71,7 +71,8 @@ class Archiver:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._log = log
-        self._config = config
+        self.config = config
+        """It may be replaced at any time, and holds from the next step on."""
         self._path = path
         self._now_ms = now_ms
         self._stop = threading.Event()
@@ -105,13 +106,13 @@ class Archiver:
     def hold(self) -> Hold | None:
         """What retention must leave alone: all that is not archived, for a while."""
         manifest = self._manifest
-        until_ms = self._done_at + int(1000 * (self._config.range_age + self._config.hold))
+        until_ms = self._done_at + int(1000 * (self.config.range_age + self.config.hold))
         if self._now_ms() >= until_ms:
             return None
         return Hold(
             sequence=0 if manifest is None else manifest.until,
             until_ms=until_ms,
-            bytes_max=self._config.hold_bytes,
+            bytes_max=self.config.hold_bytes,
         )
 
     def step(self) -> bool:
@@ -125,10 +126,10 @@ class Archiver:
             self._count(bounds.head, manifest.until)
             standing = Standing(sequence=bounds.head, sources=sources)
             waiting = Waiting(self._ends, self._since_ms)
-            if not due(waiting, self._config, now_ms=self._now_ms()):
+            if not due(waiting, self.config, now_ms=self._now_ms()):
                 self._keep_standing(place, manifest, standing)
                 return False
-            for until in cuts(self._ends, range_bytes=self._config.range_bytes):
+            for until in cuts(self._ends, range_bytes=self.config.range_bytes):
                 self._seal(place, until, standing if until == bounds.head else None)
         except (TrimmedError, _Stopped):
             # Retention was quicker: the next step says what is lost.
@@ -192,7 +193,7 @@ class Archiver:
 
     def _keep_standing(self, place: Place, manifest: Manifest, standing: Standing) -> None:
         """A quiet source's position moves though nothing happens, and must be kept now and then."""
-        aged = self._now_ms() - manifest.updated_at >= self._config.range_age * 1000
+        aged = self._now_ms() - manifest.updated_at >= self.config.range_age * 1000
         same = standing.sequence == manifest.until and standing != manifest.standing
         if same and aged:
             self._publish(place, msgspec.structs.replace(manifest, standing=standing))
