@@ -480,6 +480,34 @@ async def test_the_sources_stand_where_the_archive_ends(log: LmdbLog, tmp_path: 
     assert "once more" in made.warnings[0]
 
 
+async def test_a_source_that_came_after_the_others_stood_is_named(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would begin as a new one, though the log has entries of it."""
+    await log.append([Commit(source="a", position="1", events=changes("a", "1", 5))])
+    archiver(log, tmp_path).step()
+    for number in range(10):
+        events = changes("new", str(number), 200)
+        await log.append([Commit(source="new", position=str(number), events=events)])
+    work = archiver(log, tmp_path, range_bytes=30_000)
+    writing_file = Place.writing
+    written: list[str] = []
+
+    def die(place: Place, name: str) -> object:
+        written.append(name)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        return writing_file(place, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "writing", die)
+        with pytest.raises(KeyboardInterrupt):
+            work.step()
+    made = restore(opened(tmp_path), tmp_path / "restored")
+    assert (made.sources, made.unplaced) == (1, ("new",))
+    assert any("entries of new" in one for one in made.warnings)
+
+
 async def test_a_quiet_source_moves_in_the_archive_too(log: LmdbLog, tmp_path: Path) -> None:
     """Invariant 5."""
     now = 1_000
