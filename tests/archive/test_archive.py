@@ -20,6 +20,7 @@ from penstock.archive import writing
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.place import Place
 from penstock.archive.writing import Archiver
+from penstock.cli import archiving
 from penstock.errors import (
     ArchiveDamagedError,
     ArchiveError,
@@ -108,6 +109,96 @@ async def test_what_a_dead_writer_left_is_removed_and_what_it_finished_stays(
     assert manifest.until == log.bounds_now().head
 
 
+async def test_files_of_others_in_the_same_folder_stay(log: LmdbLog, tmp_path: Path) -> None:
+    data = tmp_path / "archive" / "data"
+    data.mkdir(parents=True)
+    theirs = [
+        data / "customers.parquet",
+        data / "00000000000000000001-part.parquet",
+        tmp_path / "archive" / "letter.unfinished",
+    ]
+    for one in theirs:
+        one.write_text("theirs")
+    await fill(log)
+    assert archiver(log, tmp_path).step()
+    assert not archiver(log, tmp_path).step()
+    assert [one.read_text() for one in theirs] == ["theirs"] * len(theirs)
+    assert opened(tmp_path).manifest.until == log.bounds_now().head
+
+
+async def test_an_archive_that_lost_its_manifest_is_refused_and_keeps_its_files(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    await fill(log)
+    archiver(log, tmp_path).step()
+    (manifest,) = (tmp_path / "archive").glob("manifest-*")
+    kept = manifest.read_bytes()
+    manifest.unlink()
+    before = files(tmp_path)
+    with pytest.raises(ArchiveDamagedError, match="manifest"):
+        archiver(log, tmp_path).step()
+    assert files(tmp_path) == before
+    manifest.write_bytes(kept)
+    await fill(log, seed=1)
+    assert archiver(log, tmp_path).step()
+    assert opened(tmp_path).manifest.until == log.bounds_now().head
+
+
+async def test_no_other_archive_begins_where_the_disk_of_one_is_gone(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = archiver(log, tmp_path)
+    await fill(log)
+    work.step()
+
+    def refuse(*_: object) -> None:
+        raise ArchiveUnavailableError("here", OSError("stale"))
+
+    await fill(log, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "publish", refuse)
+        with pytest.raises(ArchiveUnavailableError):
+            work.step()
+    (tmp_path / "archive").rename(tmp_path / "unmounted")
+    with pytest.raises(ArchiveDamagedError, match="manifest"):
+        work.step()
+    shutil.rmtree(tmp_path / "archive")
+    (tmp_path / "unmounted").rename(tmp_path / "archive")
+    assert work.step()
+    head = log.bounds_now().head
+    assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
+
+
+async def test_who_was_taken_over_from_writes_no_manifest_over_that_of_the_other(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    await fill(log)
+    old = archiver(log, tmp_path)
+    assert old.step()
+    other = tmp_path / "other"
+    restore(opened(tmp_path), other / "log")
+    async with LmdbLog(log_config(other)) as heir:
+        await fill(heir, seed=1)
+        assert archiver(heir, tmp_path).step()
+        taken = opened(tmp_path).manifest
+        assert taken.log_id == heir.bounds_now().log_id
+        await fill(log, seed=1)
+        files_before = {
+            name: (tmp_path / "archive" / name).read_bytes() for name in files(tmp_path)
+        }
+        with pytest.raises(ArchiveForeignError):
+            old.step()
+        with pytest.raises(ArchiveForeignError):
+            old.step()
+        assert files(tmp_path) == list(files_before)
+        for name, data in files_before.items():
+            assert (tmp_path / "archive" / name).read_bytes() == data
+        await fill(heir, seed=3)
+        assert archiver(heir, tmp_path).step()
+        head = heir.bounds_now().head
+        assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(heir, 0, head))
+
+
 async def test_a_step_that_fails_changes_nothing_and_the_next_one_does_it(
     log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +257,33 @@ async def test_retention_waits_for_the_archive_as_long_as_it_may(tmp_path: Path)
         restored = restore(archive, tmp_path / "restored")
         assert (restored.trimmed, restored.head) == (beyond, head)
         assert "TRIMMED" in " ".join(restored.warnings)
+
+
+async def test_a_log_that_keeps_less_than_a_range_is_archived_before_it_is_trimmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(writing, "_GROUP_BYTES", 8 << 20)
+    limits = log_config(tmp_path, retention_bytes=2 << 20)
+    config = ArchiveConfig(path=str(tmp_path / "archive"))
+    assert limits.retention_bytes is not None
+    assert config.range_bytes > limits.retention_bytes
+    async with LmdbLog(limits, trims=False) as log:
+        work = archiving.Archiving(log, config, limits)
+        log.begin_trimming()
+        running = asyncio.create_task(work.run())
+        for number in range(40):
+            events = changes("a", str(number), 50, bytes_=2000)
+            await log.append([Commit(source="a", position=str(number), events=events)])
+            await asyncio.sleep(0.03)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await work.close()
+        status = work.status()
+        assert status is not None
+        assert log.bounds_now().trimmed > 0
+        assert status["lost"] == 0
+        assert status["until"] >= log.bounds_now().trimmed
 
 
 async def test_an_archive_that_begins_late_begins_where_the_log_does(
@@ -360,6 +478,34 @@ async def test_the_sources_stand_where_the_archive_ends(log: LmdbLog, tmp_path: 
     made = restore(opened(tmp_path), tmp_path / "restored")
     assert made.repeated == cut.until - archive.manifest.until
     assert "once more" in made.warnings[0]
+
+
+async def test_a_source_that_came_after_the_others_stood_is_named(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would begin as a new one, though the log has entries of it."""
+    await log.append([Commit(source="a", position="1", events=changes("a", "1", 5))])
+    archiver(log, tmp_path).step()
+    for number in range(10):
+        events = changes("new", str(number), 200)
+        await log.append([Commit(source="new", position=str(number), events=events)])
+    work = archiver(log, tmp_path, range_bytes=30_000)
+    writing_file = Place.writing
+    written: list[str] = []
+
+    def die(place: Place, name: str) -> object:
+        written.append(name)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        return writing_file(place, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "writing", die)
+        with pytest.raises(KeyboardInterrupt):
+            work.step()
+    made = restore(opened(tmp_path), tmp_path / "restored")
+    assert (made.sources, made.unplaced) == (1, ("new",))
+    assert any("entries of new" in one for one in made.warnings)
 
 
 async def test_a_quiet_source_moves_in_the_archive_too(log: LmdbLog, tmp_path: Path) -> None:

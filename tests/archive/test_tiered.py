@@ -18,7 +18,7 @@ from penstock.archive.manifest import Range
 from penstock.archive.opening import log_client
 from penstock.archive.tiered import TieredClient
 from penstock.client.credentials import Credentials
-from penstock.client.flight import LogClient, ReadRequest, Seen
+from penstock.client.flight import LogClient, Plan, ReadRequest, Seen
 from penstock.errors import (
     ArchiveBehindError,
     ArchiveForeignError,
@@ -129,6 +129,34 @@ async def test_plans_are_those_of_a_log_that_kept_all(both: Both) -> None:
             edges = [after, *plan.splits, plan.to.sequence]
             assert edges == sorted(set(edges))
             assert len(edges) <= 8
+
+
+async def test_retention_may_pass_where_they_meet_while_a_batch_is_planned(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is TRIMMED of what the archive has: a query would stop, or be moved back."""
+    await both.log.trim(both.ends[2])
+    joint = next(one.until for one in ranges_of(both) if one.until >= both.ends[2])
+    plan = LogClient.plan
+    overtaken: list[int] = []
+
+    def plan_late(client: LogClient, *, after: Progress, **asked: Any) -> Plan:
+        if after.sequence == joint and not overtaken:
+            overtaken.append(joint)
+            raise TrimmedError(oldest=str(both.place(both.ends[-2])))
+        return plan(client, after=after, **asked)
+
+    monkeypatch.setattr(LogClient, "plan", plan_late)
+    with both.client() as client:
+        found = client.plan(
+            after=both.place(0),
+            until=both.place(both.head),
+            partitions_max=5,
+            partition_events_min=1,
+        )
+    assert overtaken == [joint]
+    assert (found.after, found.to) == (both.place(0), both.place(both.head))
+    assert joint in found.splits
 
 
 def ranges_of(both: Both) -> tuple[Range, ...]:

@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.event import Commit
 from penstock.log import LmdbLog
 from penstock.log.config import LogConfig
-from penstock.ports import Hold
+from penstock.ports import Ancestor, Hold
 from penstock.progress import Progress
 from penstock.serve.access import Access, AccessConfig
 from penstock.serve.flight import FlightServer
@@ -256,6 +256,20 @@ def test_holds_of_another_log_are_let_go(tmp_path: Path, log: BlockLog, wall: Wa
         found = held(tmp_path / "consumers", wall)
         assert found is not None
         assert found.sequence == 9
+
+
+def test_holds_of_the_log_that_this_one_was_restored_from_stay(
+    tmp_path: Path, log: BlockLog, wall: Wall
+) -> None:
+    with opened(tmp_path / "consumers", log, wall) as book:
+        book.tell(told(log.marker(4)), EVERYTHING)
+    log.ancestors = (Ancestor(log_id=log.log_id, head=10),)
+    log.log_id += 1
+    with opened(tmp_path / "consumers", log, wall) as book:
+        book.tell(told(log.marker(9), "other"), EVERYTHING)
+        found = held(tmp_path / "consumers", wall)
+        assert found is not None
+        assert found.sequence == 4
 
 
 # --- who is believed --------------------------------------------------------------------------

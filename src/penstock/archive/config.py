@@ -23,7 +23,7 @@ class ArchiveConfig(Config):
         default=256 << 20,
         gt=0,
         description="Archive when so much waits; a file holds about so much, before compression. "
-        "A larger commit comes whole.",
+        "A larger commit comes whole. Never more than a quarter of retention_bytes.",
     )
     hold: Seconds = Field(
         default=3 * 86400.0,

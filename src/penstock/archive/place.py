@@ -10,6 +10,7 @@ renames; an object store shows what was written whole or not at all.
 import hashlib
 import io
 import os
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from penstock.archive.manifest import Manifest, pack, unpack
-from penstock.errors import ArchiveDamagedError, ArchiveUnavailableError, ConfigError
+from penstock.errors import (
+    ArchiveDamagedError,
+    ArchiveForeignError,
+    ArchiveUnavailableError,
+    ConfigError,
+)
 from penstock.folders import make_folder, sync_folder
 
 _PREFIX: Final = "manifest-"
@@ -27,6 +33,8 @@ _SUFFIX: Final = ".json"
 _UNFINISHED: Final = ".unfinished"
 _FOLDER: Final = "data"
 _LOOKS_MAX: Final = 5
+_OURS: Final = re.compile(r"\d{20}-\d{20}\.parquet")
+"""A data file of an archive; whatever else is in the folder is somebody else's."""
 
 
 class Sink(io.RawIOBase):
@@ -114,9 +122,12 @@ class Place:
         """Remove the data files that `manifest` does not name, and what was never finished; returns
         their names."""
         named = {one.name for one in manifest.ranges}
-        found = [f"{_FOLDER}/{name}" for name in self._names(_FOLDER)]
-        left = [name for name in found if name not in named]
-        left += [name for name in self._names("") if name.endswith(_UNFINISHED)]
+        left = [name for name in self._data() if name not in named]
+        left += [
+            name
+            for name in self._names("")
+            if name.startswith(_PREFIX) and name.endswith(_UNFINISHED)
+        ]
         for name in left:
             self._delete(name)
         return left
@@ -124,10 +135,13 @@ class Place:
     # --- the manifest ---------------------------------------------------------------------------
 
     def newest(self) -> tuple[int, Manifest] | None:
-        """The manifest, with its number; None where there is none."""
+        """The manifest, with its number; None where there is none, nor data."""
         for _ in range(_LOOKS_MAX):
             numbers = self._numbers()
             if not numbers:
+                # The first manifest is there before any data is.
+                if self._data():
+                    raise ArchiveDamagedError(self.where, "its manifest is missing")
                 return None
             name = _manifest_name(numbers[-1])
             try:
@@ -140,9 +154,15 @@ class Place:
             return numbers[-1], unpack(data, self.full(name))
         raise ArchiveDamagedError(self.where, "its manifest is not there when it is read")
 
+    def require_last(self, number: int) -> None:
+        """Raise ArchiveForeignError if another service has published since manifest `number`."""
+        if max(self._numbers(), default=0) != number:
+            raise ArchiveForeignError(self.where, "another service has written to it since")
+
     def publish(self, manifest: Manifest, number: int) -> None:
         """Make `manifest` the archive's: the one step that shows what was written. `number` is one
-        more than that of the last."""
+        more than that of the last. As `require_last`."""
+        self.require_last(number - 1)
         name = _manifest_name(number)
         unfinished = f"{name}{_UNFINISHED}"
         with self._explained():
@@ -154,6 +174,9 @@ class Place:
         for old in self._numbers():
             if old < number:
                 self._delete(_manifest_name(old))
+
+    def _data(self) -> list[str]:
+        return [f"{_FOLDER}/{name}" for name in self._names(_FOLDER) if _OURS.fullmatch(name)]
 
     def _numbers(self) -> list[int]:
         names = [

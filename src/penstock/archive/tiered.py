@@ -77,35 +77,39 @@ class TieredClient(LogClient):
         partition_events_min: int = 1,
     ) -> Plan:
         """As `LogClient.plan`; what `events_max` cuts ends where both meet, at the latest."""
-        try:
-            return super().plan(
-                after=after,
-                events_max=events_max,
-                until=until,
-                partitions_max=partitions_max,
-                partition_events_min=partition_events_min,
-            )
-        except TrimmedError:
-            live = super().bounds()
-        archive, joint = self._joined(live)
-        place = self._verified(archive, live, after)
-        to = self._end(archive, live, joint, place, events_max, until)
-        if to.sequence <= place.sequence:
-            return Plan(after=place, to=place, splits=[], head=live.head)
-        rows = to.sequence - place.sequence
-        count = max(1, min(partitions_max, rows // max(1, partition_events_min)))
-        old = min(joint.sequence, to.sequence)
-        parts = max(1, count * (old - place.sequence) // rows)
-        splits = archive.splits(after=place.sequence, until=old, count=parts)
-        if to.sequence > joint.sequence and count > 1:
-            rest = super().plan(
-                after=joint,
-                until=to,
-                partitions_max=max(1, count - parts),
-                partition_events_min=partition_events_min,
-            )
-            splits = [*splits, joint.sequence, *rest.splits]
-        return Plan(after=place, to=to, splits=splits, head=live.head)
+        while True:
+            try:
+                return super().plan(
+                    after=after,
+                    events_max=events_max,
+                    until=until,
+                    partitions_max=partitions_max,
+                    partition_events_min=partition_events_min,
+                )
+            except TrimmedError:
+                live = super().bounds()
+            archive, joint = self._joined(live)
+            place = self._verified(archive, live, after)
+            to = self._end(archive, live, joint, place, events_max, until)
+            if to.sequence <= place.sequence:
+                return Plan(after=place, to=place, splits=[], head=live.head)
+            rows = to.sequence - place.sequence
+            count = max(1, min(partitions_max, rows // max(1, partition_events_min)))
+            old = min(joint.sequence, to.sequence)
+            parts = max(1, count * (old - place.sequence) // rows)
+            splits = archive.splits(after=place.sequence, until=old, count=parts)
+            if to.sequence > joint.sequence and count > 1:
+                try:
+                    rest = super().plan(
+                        after=joint,
+                        until=to,
+                        partitions_max=max(1, count - parts),
+                        partition_events_min=partition_events_min,
+                    )
+                except TrimmedError:
+                    continue  # retention has passed where they met; they meet further on
+                splits = [*splits, joint.sequence, *rest.splits]
+            return Plan(after=place, to=to, splits=splits, head=live.head)
 
     def _end(
         self,

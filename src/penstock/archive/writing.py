@@ -30,7 +30,7 @@ from penstock.archive.manifest import (
 )
 from penstock.archive.place import Place, Sink
 from penstock.archive.planning import End, Waiting, cuts, due
-from penstock.errors import LogCorruptError, TrimmedError
+from penstock.errors import ArchiveDamagedError, ArchiveForeignError, LogCorruptError, TrimmedError
 from penstock.ports import Bounds, Hold
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow, verify_checks
 
@@ -71,7 +71,8 @@ class Archiver:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._log = log
-        self._config = config
+        self.config = config
+        """It may be replaced at any time, and holds from the next step on."""
         self._path = path
         self._now_ms = now_ms
         self._stop = threading.Event()
@@ -105,13 +106,13 @@ class Archiver:
     def hold(self) -> Hold | None:
         """What retention must leave alone: all that is not archived, for a while."""
         manifest = self._manifest
-        until_ms = self._done_at + int(1000 * (self._config.range_age + self._config.hold))
+        until_ms = self._done_at + int(1000 * (self.config.range_age + self.config.hold))
         if self._now_ms() >= until_ms:
             return None
         return Hold(
             sequence=0 if manifest is None else manifest.until,
             until_ms=until_ms,
-            bytes_max=self._config.hold_bytes,
+            bytes_max=self.config.hold_bytes,
         )
 
     def step(self) -> bool:
@@ -125,10 +126,10 @@ class Archiver:
             self._count(bounds.head, manifest.until)
             standing = Standing(sequence=bounds.head, sources=sources)
             waiting = Waiting(self._ends, self._since_ms)
-            if not due(waiting, self._config, now_ms=self._now_ms()):
+            if not due(waiting, self.config, now_ms=self._now_ms()):
                 self._keep_standing(place, manifest, standing)
                 return False
-            for until in cuts(self._ends, range_bytes=self._config.range_bytes):
+            for until in cuts(self._ends, range_bytes=self.config.range_bytes):
                 self._seal(place, until, standing if until == bounds.head else None)
         except (TrimmedError, _Stopped):
             # Retention was quicker: the next step says what is lost.
@@ -144,6 +145,9 @@ class Archiver:
         place = Place(self._path)
         place.make()
         found = place.newest()
+        if found is None and self._manifest is not None:
+            # As of a disk that is no longer mounted: another archive must not begin in its place.
+            raise ArchiveDamagedError(place.where, "its manifest is missing")
         if found is None:
             manifest = Manifest(
                 log_id=bounds.log_id,
@@ -189,7 +193,7 @@ class Archiver:
 
     def _keep_standing(self, place: Place, manifest: Manifest, standing: Standing) -> None:
         """A quiet source's position moves though nothing happens, and must be kept now and then."""
-        aged = self._now_ms() - manifest.updated_at >= self._config.range_age * 1000
+        aged = self._now_ms() - manifest.updated_at >= self.config.range_age * 1000
         same = standing.sequence == manifest.until and standing != manifest.standing
         if same and aged:
             self._publish(place, msgspec.structs.replace(manifest, standing=standing))
@@ -207,6 +211,14 @@ class Archiver:
         self._number += 1
         self._manifest = manifest
         self._done_at = manifest.updated_at
+
+    def _require_last(self, place: Place) -> None:
+        """What another service, to which this log was restored, has archived must stay as it is."""
+        try:
+            place.require_last(self._number)
+        except ArchiveForeignError:
+            self._place = None
+            raise
 
     # --- sealing --------------------------------------------------------------------------------
 
@@ -244,6 +256,7 @@ class Archiver:
         assert check is not None
         made = _Made(after)
         name = f"data/{after + 1:020d}-{until:020d}.parquet"
+        self._require_last(place)
         with place.writing(name) as sink:
             self._write(sink, made, until)
         sealed = Range(

@@ -13,6 +13,7 @@ import structlog
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.log import ArchivedLog
 from penstock.errors import ArchiveError, PenstockError
+from penstock.log.config import LogConfig
 from penstock.ports import Hold
 from penstock.telemetry import (
     ARCHIVE_BYTES,
@@ -36,10 +37,21 @@ class CapturedLog(ArchivedLog, Protocol):
     def held_by(self, look: Callable[[], Hold | None]) -> None: ...
 
 
+def _within(config: ArchiveConfig, limits: LogConfig) -> ArchiveConfig:
+    """`config` for a log that keeps less than a range has: one is due before the log is full."""
+    if limits.retention_bytes is None:
+        return config
+    # Small entries take up to twice as much on disk.
+    most = max(1, limits.retention_bytes // 4)
+    return config.model_copy(update={"range_bytes": min(config.range_bytes, most)})
+
+
 class Archiving:
     """Archives `captured` as `config` says; does nothing without a path."""
 
-    def __init__(self, captured: CapturedLog, config: ArchiveConfig) -> None:
+    def __init__(self, captured: CapturedLog, config: ArchiveConfig, limits: LogConfig) -> None:
+        """`limits` says what the log keeps."""
+        self._config = config
         self._path = config.path
         self._archiver: Archiver | None = None
         self._working: asyncio.Future[bool] | None = None
@@ -48,8 +60,13 @@ class Archiving:
             # Parquet takes memory and half a second to load, which only an archive needs.
             from penstock.archive import writing
 
-            self._archiver = writing.Archiver(captured, config, config.path)
+            self._archiver = writing.Archiver(captured, _within(config, limits), config.path)
             captured.held_by(self._archiver.hold)
+
+    def retain(self, limits: LogConfig) -> None:
+        """The log keeps by `limits` from now on."""
+        if self._archiver is not None:
+            self._archiver.config = _within(self._config, limits)
 
     async def run(self) -> None:
         """Archive, for as long as capture runs."""

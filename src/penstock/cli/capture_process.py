@@ -136,7 +136,7 @@ class Capturing:
             paused=self._paused.read(),
             injector=self._reconciler,
         )
-        self._archiving = Archiving(log, settings.archive)
+        self._archiving = Archiving(log, settings.archive, settings.log)
         log.begin_trimming()
         self._sender = Sender(settings.alerts)
         self._observer = Observer(
@@ -172,6 +172,7 @@ class Capturing:
         begun = [*found.added, *found.changed]
         opened = {name: supervised(after, name, clock=self._clock) for name in begun}
         self._log.retain(after.log)
+        self._archiving.retain(after.log)
         self._supervisor.configure(backoff_of(after.capture))
         self._observer.config = after.capture
         self._sender.configure(after.alerts)

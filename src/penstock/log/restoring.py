@@ -70,6 +70,8 @@ class Restored(Struct, frozen=True, kw_only=True):
     sources: int
     repeated: int
     """Entries at the end that capture may take once more: the sources stood before them."""
+    unplaced: tuple[str, ...] = ()
+    """Sources of entries that the archive does not say the place of."""
 
     @property
     def warnings(self) -> list[str]:
@@ -85,6 +87,13 @@ class Restored(Struct, frozen=True, kw_only=True):
             said.append(
                 f"The sources stood before the last {self.repeated:,} entries. Capture takes these "
                 f"once more, under new sequences: repeats, and no loss."
+            )
+        if self.sources and self.unplaced:
+            said.append(
+                f"The archive has entries of {', '.join(self.unplaced)}, but not where these "
+                f"stood: they would begin as new sources, as their `start` says, and what happened "
+                f"since is in no log. If you capture them still, set their positions before, or "
+                f"copy the data with `penstock snapshot`."
             )
         if self.trimmed:
             said.append(
@@ -105,12 +114,13 @@ def restore(archive: Archive, target: Path) -> Restored:
         raise ArchiveError(
             f"the archive at {archive.place.where} holds no entries yet. Nothing was made."
         )
+    found: set[str] = set()
     with appearing(target) as folder:
         env = kv.open_env(folder, create=True)
         try:
             env.databases(DATABASES, create=True)
             for one in manifest.ranges:
-                _restore_range(env, archive, one)
+                _restore_range(env, archive, one, found)
             with env.write() as txn:
                 state = _finish(txn, env, archive)
         finally:
@@ -126,6 +136,7 @@ def restore(archive: Archive, target: Path) -> Restored:
         commits=report.commits,
         sources=len(manifest.standing.sources),
         repeated=state.head - max(manifest.standing.sequence, state.trimmed),
+        unplaced=tuple(sorted(found - {one.source for one in manifest.standing.sources})),
     )
 
 
@@ -154,10 +165,10 @@ def _finish(txn: Transaction, env: Env, archive: Archive) -> State:
     return state
 
 
-def _restore_range(env: Env, archive: Archive, one: Range) -> None:
+def _restore_range(env: Env, archive: Archive, one: Range, found: set[str]) -> None:
     waiting: list[Packed] = []
     size = 0
-    for block in _blocks(archive, one):
+    for block in _blocks(archive, one, found):
         waiting.append(block)
         size += len(block.data)
         if size >= _TRANSACTION_BYTES:
@@ -172,10 +183,12 @@ def _put(env: Env, blocks: list[Packed]) -> None:
             txn.put(entry_key(block.last, block.rows), block.data, db=env[ENTRIES])
 
 
-def _blocks(archive: Archive, one: Range) -> Iterator[Packed]:
-    """The entries of a range as blocks."""
+def _blocks(archive: Archive, one: Range, found: set[str]) -> Iterator[Packed]:
+    """The entries of a range as blocks; adds their sources to `found`, where none stood yet."""
     after = one.after
     for batch in archive.whole(one):
+        if one.until > archive.manifest.standing.sequence:
+            found.update(str(name) for name in batch.column("source").unique().to_pylist())
         for at in range(0, batch.num_rows, _BATCH_ROWS):
             rows = batch.slice(at, _BATCH_ROWS)
             try:

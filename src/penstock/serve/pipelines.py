@@ -260,7 +260,9 @@ class PipelineBook:
         return record.told_at + int(self._hold_seconds * 1000)
 
     def _write(self, records: Mapping[str, PipelineRecord]) -> None:
-        log_id = self._reader.bounds_now().log_id
+        bounds = self._reader.bounds_now()
+        # A log that was restored goes on from another: places that both share resume here, too.
+        shared = {one.log_id: one.head for one in bounds.ancestors} | {bounds.log_id: bounds.head}
         holds = [
             Hold(
                 sequence=one.told.place.sequence,
@@ -268,7 +270,7 @@ class PipelineBook:
                 bytes_max=self._hold_bytes,
             )
             for one in records.values()
-            if one.told.place.log_id == log_id
+            if one.told.place.sequence <= shared.get(one.told.place.log_id, -1)
         ]
         with self._env.write() as txn:
             db = self._env[PIPELINES]
