@@ -191,7 +191,7 @@ class AuditTarget:
             try:
                 self._writer.flush()
             except StoppedError:
-                logger.info("how far the log was read is stored later", pipeline=self._pipeline)
+                raise TargetStoppedError from None
 
     def close(self) -> None:
         """Close the connections."""

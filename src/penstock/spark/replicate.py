@@ -138,10 +138,7 @@ class ReplicaTarget:
         place, unsaved = self._place, self._unsaved
         if place is None or unsaved is None:
             return
-        try:
-            self._write([], place, unsaved.progress, None)
-        except TargetStoppedError:
-            return  # it is read once more, and nothing is in it
+        self._write([], place, unsaved.progress, None)
 
     def close(self) -> None:
         """Close the connection."""

@@ -268,7 +268,10 @@ class _Runner:
                 query.stop()
         if self._raised is not None:
             raise self._raised
-        self._target.save(self._batches)
+        try:
+            self._target.save(self._batches)
+        except TargetStoppedError:
+            return  # the service is told of no more than is stored
         self._service.settled()
 
     def _start(self, after: Progress, checkpoint: Path, *, once: bool) -> "StreamingQuery":

@@ -53,7 +53,10 @@ class Target(Protocol):
         ...
 
     def save(self, batch_id: int) -> None:
-        """Store how far it has come, if that is not stored."""
+        """Store how far it has come, if that is not stored; it is when this returns.
+
+        TargetStoppedError: the pipeline was told to stop, and it is read once more.
+        """
         ...
 
     def close(self) -> None:

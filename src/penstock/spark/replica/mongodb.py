@@ -138,9 +138,15 @@ class MongoDestination:
             if stored is None:
                 database[PLACES].insert_one({"_id": self._pipeline, **_document(place)})
                 return place
-            known = {"_id": self._pipeline, "epoch": Int64(stored.epoch)}
+            # The progress too: a write waits for an older driver's transaction, which may move it.
+            known = {
+                "_id": self._pipeline,
+                "epoch": Int64(stored.epoch),
+                "progress": str(stored.progress),
+            }
             claimed = database[PLACES].update_one(known, {"$set": _document(place)})
             if claimed.matched_count:
+                self._learn(database)
                 return place
 
     def apply(
@@ -167,6 +173,7 @@ class MongoDestination:
                 read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority", j=True)
             )
             if is_applied(self._stored(session), before=before, until=until):
+                self._learn(database)  # it went through after this connection was opened
                 return Done()
             database[PLACES].update_one(
                 {"_id": self._pipeline}, {"$set": _document(until)}, session=session
@@ -490,6 +497,10 @@ class MongoDestination:
                     continue  # another pipeline has, just now
         if REJECTS not in there:
             database[REJECTS].create_index([("pipeline", 1), ("table", 1), ("healed", 1)])
+        self._learn(database)
+
+    def _learn(self, database: Any) -> None:
+        """Read what collections are for, and which documents lack a change."""
         self._streams = {
             one["_id"]: (one["pipeline"], Stream(one["database"], one["collection"]))
             for one in database[TABLES].find()

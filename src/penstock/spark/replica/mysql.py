@@ -208,7 +208,12 @@ class MysqlDialect:
             place,
         )
         unique: list[frozenset[str]] = []
-        for index, coded, whole in cursor.fetchall():
+        indexes = cursor.fetchall()
+        if len(indexes) > 1:
+            # An upsert would find another row by it, and write over that.
+            listed = ", ".join(sorted(index for index, _, _ in indexes))
+            problems.append(f"it has a second unique index: {listed}")
+        for _, coded, whole in indexes:
             names = [bytes.fromhex(one).decode() for one in str(coded).split(",")]
             if whole:
                 unique.append(frozenset(names))
@@ -218,8 +223,6 @@ class MysqlDialect:
                     f"the texts of its key are not told apart exactly: {', '.join(loose)} should "
                     f"have the collation {self._collation}"
                 )
-            elif index != "PRIMARY" and len(unique) > 1:
-                problems.append(f"it has a second unique index, {index}")
         return SqlTable(columns=tuple(columns), unique=tuple(unique), problems=tuple(problems))
 
     def create(self, table: str, columns: Sequence[tuple[str, Kind]], key: Sequence[str]) -> str:

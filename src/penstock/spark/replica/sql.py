@@ -100,6 +100,7 @@ class SqlDestination:
     def _claim(self, decide: Decide) -> Place:
         cursor = self._cursor()
         stored = self._stored(cursor, lock=True)
+        self._learn(cursor)  # behind the lock: what an older driver was committing is known too
         mine = [name for name, (owner, _) in self._streams.items() if owner == self._pipeline]
         gone = [name for name in mine if self._dialect.describe(cursor, name) is None]
         place = decide(stored, mine, gone)
@@ -134,6 +135,8 @@ class SqlDestination:
         cursor = self._cursor()
         if is_applied(self._stored(cursor, lock=True), before=before, until=until):
             self._connection.rollback()
+            self._learn(cursor)  # it went through after this connection was opened
+            self._connection.commit()
             return Done()
         written = _Written(self._stale, self._streams)
         for step in steps:
@@ -377,6 +380,11 @@ class SqlDestination:
         for statement in self._dialect.own_tables():
             cursor.execute(statement, ())
         connection.commit()
+        self._learn(cursor)
+        connection.commit()
+
+    def _learn(self, cursor: Any) -> None:
+        """Read what tables are for, and which rows lack a change."""
         database = self._dialect.quoted("database")
         cursor.execute(
             f"SELECT name, pipeline, {database}, collection FROM {self._dialect.table(TABLES)}", ()
@@ -394,7 +402,6 @@ class SqlDestination:
         self._stale = {}
         for name, own, sequence in cursor.fetchall():
             self._stale.setdefault(name, {})[own] = sequence
-        connection.commit()
 
     def _stored(self, cursor: Any, *, lock: bool) -> Place | None:
         cursor.execute(
