@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.ports import Bounds
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
-from penstock.spark.transform.replay import Fate, Row, _Replay, decide
+from penstock.spark.transform.replay import Fate, Replay, Row, decide
 from tests.spark.tables import LOG_ID, Entries, apply, change, pipeline, put, rows_of
 
 EVENTS = st.lists(st.sampled_from(["good", "bad", "patch", "delete"]), max_size=8)
@@ -68,7 +68,7 @@ def test_what_a_rejected_change_builds_on_is_replayed_with_it(tmp_path: Path) ->
     apply(entries.table(1), config, batch_id=1)
     before = rows_of(config.path)
     for trimmed, why in ((0, "kind string"), (2, "no longer")):
-        (one,) = _Replay("p", config, _Log(entries, trimmed), None).run()
+        (one,) = Replay("p", config, _Log(entries, trimmed), None).run()
         assert (one.sequence, one.state) == (3, "left")
         assert why in one.reason
     assert rows_of(config.path) == before
@@ -77,7 +77,7 @@ def test_what_a_rejected_change_builds_on_is_replayed_with_it(tmp_path: Path) ->
     mended.commit(put(1, n=1, big="old"))
     mended.commit(change(1, "update", {"_id": 1, "n": 5, "big": "new"}))
     mended.commit(change(1, "update", update={"updatedFields": {"m": 7}}))
-    (one,) = _Replay("p", config, _Log(mended, 0), None).run()
+    (one,) = Replay("p", config, _Log(mended, 0), None).run()
     assert (one.sequence, one.state) == (3, "replayed")
     assert [*rows_of(config.path).values()] == [{"_id": 1, "n": 5, "big": "new", "m": 7}]
 

@@ -1,6 +1,6 @@
 """What verifying begins with, and which tables it looks at. No Spark is started."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def verified(
             return bounds(trimmed=trimmed)
 
     @contextmanager
-    def client(*_: Any, **__: Any) -> Iterator[LogClient]:
+    def client(*_: Any, **__: Any) -> Generator[LogClient]:
         yield Client()
 
     def compared(_: Any, name: str, collection: str, *__: Any, **___: Any) -> Compared:
@@ -66,8 +66,11 @@ def verified(
     def no_entries(*_: Any) -> Iterator[Progress]:
         return iter(())
 
+    def registered(_: Any) -> None:
+        pass
+
     spark: Any = None
-    monkeypatch.setattr(verifying, "register", lambda _: None)
+    monkeypatch.setattr(verifying, "register", registered)
     monkeypatch.setattr(verifying, "log_client", client)
     monkeypatch.setattr(verifying, "_ends", no_entries)
     monkeypatch.setattr(verifying, "_compared", compared)

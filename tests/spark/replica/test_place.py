@@ -19,6 +19,8 @@ from penstock.spark.target import TargetStoppedError
 
 Document = dict[str, Any]
 
+NO_ENTRIES: Any = None
+"""There are no rejects to tell of."""
 STOOD, CAME = Progress(7, 10, 1), Progress(7, 20, 2)
 
 
@@ -125,6 +127,11 @@ class Server:
         return self.answer
 
 
+def stale(destination: Any) -> Any:
+    """The rows that it knows to lack a change."""
+    return destination._stale
+
+
 def sql(monkeypatch: pytest.MonkeyPatch) -> SqlDestination:
     settings = config("postgresql://there/shop")
     dialect = PostgresDialect("p", settings)
@@ -138,7 +145,7 @@ def test_a_claim_knows_the_rejects_of_a_transaction_that_it_waited_for(
 ) -> None:
     destination = sql(monkeypatch)
     assert destination.claim(goes_on).progress == CAME
-    assert destination._stale == {"rows": {'{"_id":1}': 15}}
+    assert stale(destination) == {"rows": {'{"_id":1}': 15}}
 
 
 def test_a_commit_that_was_asked_about_has_its_rejects_known(
@@ -147,15 +154,15 @@ def test_a_commit_that_was_asked_about_has_its_rejects_known(
     destination = sql(monkeypatch)
     before = Place(pipeline="p", source="shop", collections=(), epoch=3, progress=STOOD)
     until = structs.replace(before, progress=CAME)
-    destination.apply([], before=before, until=until, entries_at=lambda _: None)
+    destination.apply([], before=before, until=until, entries_at=NO_ENTRIES)
     later = structs.replace(before, progress=Progress(7, 30, 3))
-    destination.apply([], before=until, until=later, entries_at=lambda _: None)
-    assert destination._stale == {"rows": {'{"_id":1}': 15}}
+    destination.apply([], before=until, until=later, entries_at=NO_ENTRIES)
+    assert stale(destination) == {"rows": {'{"_id":1}': 15}}
 
 
 def test_a_place_that_is_not_stored_for_a_stop_is_not_said_to_be() -> None:
     stopping = threading.Event()
-    target = ReplicaTarget("p", config("mongodb://there/shop"), stopping=stopping)
+    target: Any = ReplicaTarget("p", config("mongodb://there/shop"), stopping=stopping)
     place = Place(pipeline="p", source="shop", collections=(), epoch=1, progress=STOOD)
     target._place, target._unsaved = place, structs.replace(place, progress=CAME)
     stopping.set()

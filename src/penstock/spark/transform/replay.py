@@ -132,10 +132,10 @@ def replay_rejects(
     Raises StreamChangedError for tables of another log, ConfigError, ServiceUnavailableError.
     """
     with LogClient(endpoint, credentials=credentials) as client:
-        return _Replay(name, config, client, spark).run()
+        return Replay(name, config, client, spark).run()
 
 
-class _Replay:
+class Replay:
     def __init__(
         self,
         name: str,
