@@ -114,7 +114,14 @@ def test_a_driver_that_was_killed_finds_all_that_it_needs(
             assert driver.stdout is not None
             driver.stdout.readline()
             # It tells the service on a thread of its own, a little later.
-            while not all(one["sequence"] for one in listed().values()):
+            told = listed()
+            while not all(one["sequence"] for one in told.values()):
+                assert driver.poll() is None
+                told = listed()
+            # And the service writes it down once a second: what is younger, its own end takes back.
+            while any(
+                one["toldAtMs"] < told[name]["toldAtMs"] + 3000 for name, one in listed().items()
+            ):
                 assert driver.poll() is None
             driver.kill()
         places = {name: one["sequence"] for name, one in listed().items()}
