@@ -4,6 +4,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from penstock.cli.pipeline_metrics import Meter, shown
 from penstock.serve.flight import FlightServer
@@ -46,6 +47,15 @@ def test_lag_is_shown_while_a_pipeline_is_behind_and_only_then(
         assert found["penstock_pipeline_behind_entries"] == 0
         assert found["penstock_pipeline_lag_seconds"] == 0
         assert found["penstock_pipeline_stalled_seconds"] == 0
+
+
+def test_changes_that_do_not_meet_an_expectation_are_counted(endpoint: str) -> None:
+    meter = Meter(["trail"], endpoint)
+    (port,) = free_ports(1)
+    with shown([f"127.0.0.1:{port}"], meter):
+        meter.count(structs.replace(batch(sequence=4), unmet={"positive": 3}))
+        found = scraped(port)
+    assert found["penstock_pipeline_unmet_total"] == 3
 
 
 def test_a_service_that_is_away_takes_no_metric_of_its_own_away() -> None:
