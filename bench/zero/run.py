@@ -13,13 +13,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from starlette.applications import Starlette
+
 from penstock.event import Commit
 from penstock.log.config import LogConfig
 from penstock.log.lmdb import LmdbLog
+from penstock.serve.access.web import principal_of
 from penstock.serve.config import ServeConfig
-from penstock.serve.health import Health
-from penstock.serve.http import Told, serve_http
+from penstock.serve.listen import StreamLimits, listen
 from penstock.serve.zero.service import ZeroService
+from penstock.serve.zero.web import zero_routes
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
 from tests.state.histories import change, copied_whole
@@ -50,18 +53,6 @@ def document(key: int) -> dict[str, Any]:
     }
 
 
-async def _health() -> Health:
-    raise NotImplementedError
-
-
-async def _ready() -> bool:
-    return True
-
-
-async def _metrics() -> bytes:
-    return b""
-
-
 async def measure(rows: int) -> None:
     """Fill a log, and time a sync."""
     with tempfile.TemporaryDirectory() as folder:
@@ -81,8 +72,14 @@ async def measure(rows: int) -> None:
         serve = ServeConfig.model_validate({"http": "127.0.0.1:0", "zero": zero})
         assert serve.zero is not None
         async with ZeroService.running(log, keeper, path, serve.zero) as service:
-            told = Told(health=_health, ready=_ready, metrics=_metrics, zero=service)
-            async with await serve_http(serve, told) as server:
+            limits = StreamLimits(
+                message_bytes_max=serve.captures.message_bytes_max,
+                liveness_seconds=serve.captures.liveness_timeout,
+            )
+            app = Starlette(routes=zero_routes(service, principal_of))
+            async with await listen(
+                app, serve.http, connections_max=64, advice="try again", streams=limits
+            ) as server:
                 for _ in range(3):
                     child = await asyncio.create_subprocess_exec(
                         *(sys.executable, "-m", "bench.zero.run", "drain", server.address),

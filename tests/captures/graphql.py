@@ -3,21 +3,20 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from starlette.applications import Starlette
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
 from penstock.serve.captures.graphql.endpoint import graphql_endpoint
 from penstock.serve.captures.service import CaptureService
 from penstock.serve.captures.sockets import ScopeOf
-from penstock.serve.listen import StreamLimits, listen
 from penstock.subscribe.scope import EVERYTHING
 from penstock.testing.contracts.capturing import Asked, Heard, StreamEndedError
-from tests.captures.sockets import said, send
+from tests.captures import sockets
+from tests.captures.sockets import listening, said, send
 
 GRAPHQL = Subprotocol("graphql-transport-ws")
 
@@ -34,15 +33,9 @@ async def graphql_server(
     service: CaptureService, *, scope_of: ScopeOf = lambda _, __: EVERYTHING
 ) -> AsyncGenerator[str]:
     """A real server of /graphql; its address."""
-    limits = StreamLimits(
-        message_bytes_max=service.config.message_bytes_max,
-        liveness_seconds=service.config.liveness_timeout,
-    )
-    app = Starlette(routes=(await graphql_endpoint(service)).routes(scope_of=scope_of))
-    async with await listen(
-        app, "127.0.0.1:0", connections_max=64, advice="no", streams=limits
-    ) as server:
-        yield server.address
+    endpoint = await graphql_endpoint(service)
+    async with listening(service, endpoint.routes(scope_of=scope_of)) as address:
+        yield address
 
 
 @asynccontextmanager
@@ -52,25 +45,14 @@ async def answered_by(service: CaptureService) -> AsyncGenerator[str]:
         yield address
 
 
-@asynccontextmanager
-async def socket(address: str, **options: Any) -> AsyncGenerator[ClientConnection]:
+def socket(address: str, **options: Any) -> AbstractAsyncContextManager[ClientConnection]:
     """A WebSocket that holds little itself."""
-    options = {"subprotocols": [GRAPHQL], "max_queue": 4, "compression": None, **options}
-    async with connect(f"ws://{address}/graphql", max_size=None, **options) as connection:
-        try:
-            yield connection
-        finally:
-            # Its closing handshake would wait for what nobody reads any more.
-            connection.transport.abort()
+    return sockets.socket(address, "/graphql", **{"subprotocols": [GRAPHQL], **options})
 
 
-@asynccontextmanager
-async def opened(address: str, **options: Any) -> AsyncGenerator[ClientConnection]:
+def opened(address: str, **options: Any) -> AbstractAsyncContextManager[ClientConnection]:
     """A WebSocket that was acknowledged."""
-    async with socket(address, **options) as connection:
-        await send(connection, "connection_init")
-        assert (await said(connection))["type"] == "connection_ack"
-        yield connection
+    return sockets.opened(address, "/graphql", **{"subprotocols": [GRAPHQL], **options})
 
 
 async def subscribe(connection: ClientConnection, query: str, name: str = "s", **more: Any) -> None:

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
 from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
@@ -32,19 +33,25 @@ REST = Subprotocol("rest-transport-ws")
 
 
 @asynccontextmanager
-async def web_server(
-    service: CaptureService, *, scope_of: ScopeOf = lambda _, __: EVERYTHING
-) -> AsyncGenerator[str]:
-    """A real server of the routes; its address."""
+async def listening(service: CaptureService, routes: Sequence[BaseRoute]) -> AsyncGenerator[str]:
+    """A real server of these routes, with the service's limits; its address."""
     limits = StreamLimits(
         message_bytes_max=service.config.message_bytes_max,
         liveness_seconds=service.config.liveness_timeout,
     )
-    app = Starlette(routes=routes(service, scope_of=scope_of))
     async with await listen(
-        app, "127.0.0.1:0", connections_max=64, advice="no", streams=limits
+        Starlette(routes=routes), "127.0.0.1:0", connections_max=64, advice="no", streams=limits
     ) as server:
         yield server.address
+
+
+@asynccontextmanager
+async def web_server(
+    service: CaptureService, *, scope_of: ScopeOf = lambda _, __: EVERYTHING
+) -> AsyncGenerator[str]:
+    """A real server of the HTTP transports; its address."""
+    async with listening(service, routes(service, scope_of=scope_of)) as address:
+        yield address
 
 
 @asynccontextmanager
@@ -70,12 +77,11 @@ async def filled(count: int, **options: Any) -> AsyncGenerator[tuple[LmdbLog, Ca
 
 @asynccontextmanager
 async def socket(
-    address: str, path: str = "/rest/shop/change-captures"
+    address: str, path: str = "/rest/shop/change-captures", **options: Any
 ) -> AsyncGenerator[ClientConnection]:
     """A WebSocket that holds little itself: what is not read stays on the way."""
-    async with connect(
-        f"ws://{address}{path}", subprotocols=[REST], max_queue=4, compression=None, max_size=None
-    ) as connection:
+    options = {"subprotocols": [REST], "max_queue": 4, "compression": None, **options}
+    async with connect(f"ws://{address}{path}", max_size=None, **options) as connection:
         try:
             yield connection
         finally:
@@ -85,10 +91,10 @@ async def socket(
 
 @asynccontextmanager
 async def opened(
-    address: str, path: str = "/rest/shop/change-captures"
+    address: str, path: str = "/rest/shop/change-captures", **options: Any
 ) -> AsyncGenerator[ClientConnection]:
     """A WebSocket that was acknowledged."""
-    async with socket(address, path) as connection:
+    async with socket(address, path, **options) as connection:
         await send(connection, "connection_init")
         assert (await said(connection))["type"] == "connection_ack"
         yield connection

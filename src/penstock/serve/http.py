@@ -20,7 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError, RequestError, UnauthenticatedError
@@ -81,42 +81,46 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Tables for zero-cache, below /changes."""
 
 
-def application(config: ServeConfig, told: Told) -> Starlette:
-    """The endpoints at the paths of `config`."""
-    access = told.access or Access(AccessConfig())
-    zero = told.zero
+class _Endpoints:
+    """What is answered here itself, and who may ask."""
 
-    def require(request: HTTPConnection, verb: Verb) -> Principal:
-        principal = principal_of(request)
-        access.require(principal, verb, presented_by(request.scope), endpoint_of(request.scope))
+    def __init__(self, told: Told) -> None:
+        self.access = told.access or Access(AccessConfig())
+        self._told = told
+
+    def require(self, connection: HTTPConnection, verb: Verb) -> Principal:
+        """Who asks, if they may."""
+        principal = principal_of(connection)
+        presented = presented_by(connection.scope)
+        self.access.require(principal, verb, presented, endpoint_of(connection.scope))
         return principal
 
-    def captured_for(connection: HTTPConnection, opening: Mapping[str, Any]) -> Visible:
+    def captured_for(self, connection: HTTPConnection, opening: Mapping[str, Any]) -> Visible:
+        """What a subscription may see."""
         scope = admitted(connection, opening).scope
-        return scope if scope.follows_something else require(connection, Verb.READ).scope
+        return scope if scope.follows_something else self.require(connection, Verb.READ).scope
 
-    async def health(_: Request) -> Response:
-        found = await told.health()
+    async def health(self, _: Request) -> Response:
+        found = await self._told.health()
         body = msgspec.json.format(msgspec.json.encode(found), indent=2)
         return Response(body, status_code=found.http_status, media_type="application/json")
 
-    async def ready(_: Request) -> Response:
-        if await told.ready():
+    async def ready(self, _: Request) -> Response:
+        if await self._told.ready():
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not ready: capture does not answer\n", status_code=503)
 
-    async def metrics(request: Request) -> Response:
-        require(request, Verb.ADMIN)
-        return Response(await told.metrics(), media_type=METRICS_TYPE)
+    async def metrics(self, request: Request) -> Response:
+        self.require(request, Verb.ADMIN)
+        return Response(await self._told.metrics(), media_type=METRICS_TYPE)
 
-    async def snapshot(request: Request) -> Response:
+    async def snapshot(self, request: Request) -> Response:
         criteria = Criteria(
             collections=frozenset(request.query_params.getlist("collection")),
-            scope=require(request, Verb.READ).scope,
+            scope=self.require(request, Verb.READ).scope,
         )
-        rows = row_batches(told.current, criteria, bytes_max=told.batch_bytes_max())
+        rows = row_batches(self._told.current, criteria, bytes_max=self._told.batch_bytes_max())
         try:
-            # What cannot be answered is known before the first row.
             first = await anext(rows)
         except PenstockError as error:
             PUBLISH_ERRORS.labels("http", error.code).inc()
@@ -128,12 +132,12 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             )
         return _RowsResponse(first, rows)
 
-    async def ticket(request: Request) -> Response:
+    async def ticket(self, request: Request) -> Response:
         if presented_by(request.scope).ticket is not None:
             # Else whoever saw one in an address could live on for ever by the next.
-            access.refuse(presented_by(request.scope), endpoint_of(request.scope))
+            self.access.refuse(presented_by(request.scope), endpoint_of(request.scope))
             raise UnauthenticatedError
-        given, seconds = access.ticket(principal_of(request))
+        given, seconds = self.access.ticket(principal_of(request))
         said = {"ticket": given, "expiresInSeconds": seconds}
         return Response(
             msgspec.json.encode(said),
@@ -141,15 +145,17 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             headers={"cache-control": "no-store"},
         )
 
-    middleware = [
-        Middleware(
-            Guard,
-            access=access,
-            open_paths=(config.health_path, config.ready_path),
-            late=lambda path: path == GRAPHQL_PATH or says_later(path),
-            token_parameters={} if zero is None else {PATHS: zero.config.token_parameters},
-        ),
-    ]
+
+def _middleware(config: ServeConfig, told: Told, access: Access) -> list[Middleware]:
+    """The door, and what stands before it: the first is asked first."""
+    guard = Middleware(
+        Guard,
+        access=access,
+        open_paths=(config.health_path, config.ready_path),
+        late=lambda path: path == GRAPHQL_PATH or says_later(path),
+        token_parameters={PATHS: told.zero.config.token_parameters} if told.zero else {},
+    )
+    found = [guard]
     if access.config.origins:
         # Before the door: a browser asks whether it may ask without saying who it is.
         allowed = Middleware(
@@ -159,22 +165,29 @@ def application(config: ServeConfig, told: Told) -> Starlette:
             allow_headers=["authorization", "last-event-id"],
             allow_credentials=True,  # the cookie of a stream that comes back
         )
-        middleware.insert(0, allowed)
+        found.insert(0, allowed)
     if config.http == "off" or is_loopback(config.http):
-        middleware.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS))
-    return Starlette(
-        routes=[
-            Route(TICKET_PATH, ticket, methods=["POST"]),
-            Route(SNAPSHOT_PATH, snapshot, methods=["GET"]),
-            Route(config.health_path, health, methods=["GET"]),
-            Route(config.ready_path, ready, methods=["GET"]),
-            Route(config.metrics_path, metrics, methods=["GET"]),
-            *([] if told.captures is None else routes(told.captures, scope_of=captured_for)),
-            *([] if told.graphql is None else told.graphql.routes(scope_of=captured_for)),
-            *([] if zero is None else zero_routes(zero, partial(require, verb=Verb.READ))),
-        ],
-        middleware=middleware,
-    )
+        found.insert(0, Middleware(TrustedHostMiddleware, allowed_hosts=_HOSTS))
+    return found
+
+
+def application(config: ServeConfig, told: Told) -> Starlette:
+    """The endpoints at the paths of `config`."""
+    ours = _Endpoints(told)
+    found: list[BaseRoute] = [
+        Route(TICKET_PATH, ours.ticket, methods=["POST"]),
+        Route(SNAPSHOT_PATH, ours.snapshot, methods=["GET"]),
+        Route(config.health_path, ours.health, methods=["GET"]),
+        Route(config.ready_path, ours.ready, methods=["GET"]),
+        Route(config.metrics_path, ours.metrics, methods=["GET"]),
+    ]
+    if told.captures is not None:
+        found += routes(told.captures, scope_of=ours.captured_for)
+    if told.graphql is not None:
+        found += told.graphql.routes(scope_of=ours.captured_for)
+    if told.zero is not None:
+        found += zero_routes(told.zero, partial(ours.require, verb=Verb.READ))
+    return Starlette(routes=found, middleware=_middleware(config, told, ours.access))
 
 
 class _RowsResponse(StreamingResponse):
