@@ -25,6 +25,7 @@ from penstock.subscribe.captures.since import Start
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope, Verb
 from penstock.wire import Block, Stream
 from tests.captures.support import add, captures, finished, hubbed, rest, sequences, subscribed
+from tests.seeds import cases
 from tests.subscribe.events import blocks_of, change, commit, one_each, schema, system
 
 _numbers = itertools.count(1)
@@ -139,7 +140,7 @@ def by_index(lane: Asked, block: Block, found: Any) -> list[Match]:
 
 
 @given(st.data())
-@settings(max_examples=150)
+@settings(max_examples=cases(150))
 def test_the_index_finds_exactly_what_asking_each_lane_finds(data: st.DataObject) -> None:
     """E5, E7: with lanes that come and go between the blocks, and masks that change keys."""
     index = Routes[Asked]()
@@ -282,7 +283,7 @@ _of_data = criteria().filter(lambda one: one["area"] == "data")
 
 
 @given(st.data())
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 def test_sessions_that_are_fed_get_what_each_request_means(data: st.DataObject) -> None:
     """E5, E7: requests are added, changed and removed in the middle, and what several of one
     session match comes once, with exactly their ids."""

@@ -36,6 +36,7 @@ from tests.core.strategies import (
     events,
     stored_block,
 )
+from tests.seeds import cases
 
 
 def change(**changes: Any) -> ChangeEvent:
@@ -294,7 +295,7 @@ def expected_row(block: Block, i: int, entry: Entry) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 @given(st.lists(blocks(), min_size=1, max_size=3), st.data())
 def test_arrow_columns_say_what_the_entries_say(stored: list[StoredBlock], data: Any) -> None:
     """Of several blocks, all or selected entries, all or some columns in any order."""

@@ -27,6 +27,7 @@ from tests.mysql.anything import AnyTable, Kind, kinds_of, tables
 from tests.mysql.mysql_kinds import MYSQL_KINDS
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.mysql.test_values import LOOSE, edges
+from tests.seeds import cases
 from tests.telling import follow
 
 
@@ -124,7 +125,9 @@ def matrix(kinds: list[Kind]) -> dict[str, AnyTable]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=cases(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(made=st.lists(tables(), min_size=1, max_size=3))
 def test_any_rows_of_any_tables_go_back_as_they_came(
     mariadb: MariaDbServer, made: list[AnyTable]
@@ -133,7 +136,9 @@ def test_any_rows_of_any_tables_go_back_as_they_came(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=cases(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(made=st.lists(tables(MYSQL_KINDS), min_size=1, max_size=3))
 def test_any_rows_of_any_tables_go_back_to_mysql_as_they_came(
     mysql: MySqlServer, made: list[AnyTable]

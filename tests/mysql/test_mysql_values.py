@@ -14,6 +14,7 @@ from tests.mysql.anything import AnyTable, tables
 from tests.mysql.mysql_kinds import MYSQL_KINDS, OWN
 from tests.mysql.support import Story, caught_up, run, source_of
 from tests.mysql.test_values import compare, edges
+from tests.seeds import cases
 from tests.telling import follow
 
 
@@ -30,7 +31,9 @@ async def test_each_type_alone_comes_as_the_server_says(
     assert await compare(mysql, mysql_database, made) > len(every)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=cases(25), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(made=st.lists(tables(MYSQL_KINDS), min_size=1, max_size=3))
 def test_any_rows_of_any_tables_come_as_the_server_says(
     mysql: MySqlServer, made: list[AnyTable]
@@ -40,7 +43,9 @@ def test_any_rows_of_any_tables_come_as_the_server_says(
     asyncio.run(compare(mysql, "anything", {f"t{i}": table for i, table in enumerate(made)}))
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=cases(15), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(made=tables(OWN))
 def test_any_json_comes_as_the_server_says(mysql: MySqlServer, made: AnyTable) -> None:
     """A28: binary JSON, small and large."""

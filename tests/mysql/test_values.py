@@ -12,6 +12,7 @@ from penstock.sources.mysql.charsets import CODECS, LATIN1_TABLE
 from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.anything import AnyTable, Kind, kinds_of, normal, tables
 from tests.mysql.support import Story, caught_up, run, source_of
+from tests.seeds import cases
 from tests.telling import follow
 
 LOOSE = "SET sql_mode = '', time_zone = '+00:00'"
@@ -97,7 +98,9 @@ def edges(kind: Kind) -> list[object]:
     return found
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=cases(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(made=st.lists(tables(), min_size=1, max_size=3))
 def test_any_rows_of_any_tables_come_as_the_server_says(
     mariadb: MariaDbServer, made: list[AnyTable]
