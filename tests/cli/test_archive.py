@@ -14,11 +14,12 @@ from penstock.archive.writing import Archiver
 from penstock.cli.capture_process import capture
 from penstock.cli.config import Settings, load
 from penstock.event import Commit
-from penstock.log import LmdbLog
+from penstock.log import LmdbLog, LmdbLogReader
 from penstock.log.wake import ask
 from penstock.telemetry import REGISTRY
 from penstock.testing.contracts.entries import changes
-from tests.cli.service import penstock
+from tests.captures.sockets import get
+from tests.cli.service import SHOP, Service, configure, penstock
 
 
 def configured(folder: Path, archive: str = "archive") -> Path:
@@ -84,6 +85,24 @@ async def test_capture_archives_and_a_log_is_restored_from_it(
     )
     assert missing.code == 4
     assert "there is no archive" in missing.err
+
+
+@pytest.mark.slow
+async def test_history_of_a_running_service_begins_with_the_archive(tmp_path: Path) -> None:
+    more = 'retention_events = 100\n[archive]\npath = "archive"\nrange_age = "1ms"\n[sources'
+    config = configure(tmp_path, SHOP.format(rate=2_000).replace("[sources", more, 1))
+    with Service(config) as service:
+        reader = LmdbLogReader(tmp_path / "log")
+        try:
+            while (bounds := await reader.bounds()).trimmed < 50:
+                await reader.wait(after=bounds.head)
+        finally:
+            await reader.close()
+        async with get(service.ready["http"], "/rest/shop/changes?limit=5") as answer:
+            page = await answer.json()
+        assert service.stop() == 0
+    assert page["previous"] is None
+    assert page["changes"][0]["version"] == 1
 
 
 async def test_an_archive_that_fails_never_stops_capture(

@@ -8,7 +8,8 @@
     writing.py   log -> archive, a pass at a time
     reading.py   archive -> Arrow batches
     selecting.py which rows a reader wants; pure
-    tiered.py    archive and live log behind one client
+    joining.py   where reading passes from it to its log
+    tiered.py    archive and live log behind one client; log/tiered.py within the service
     opening.py   which client: that one, or the log's alone
 
 What is promised, and why it is so: docs/decisions/0030-archive.md.

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 import msgspec
 import pyarrow as pa
 
-from penstock.archive.manifest import require_same_log
+from penstock.archive.joining import Joining, joined_bounds
 from penstock.archive.reading import Archive
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, Plan, ReadRequest
 from penstock.errors import (
-    ArchiveBehindError,
-    ArchiveForeignError,
     RequestError,
     StreamChangedError,
     TrimmedError,
@@ -45,27 +43,20 @@ class TieredClient(LogClient):
         credentials: Credentials = NOBODY,
     ) -> None:
         super().__init__(endpoint, patience_seconds=patience_seconds, credentials=credentials)
-        self._path = archive
         self._shown = credentials.are_shown
-        self._archive: Archive | None = None
-        self._met: set[tuple[int, int]] = set()
+        self._joining = Joining(archive, before_opening=self._require_shown)
 
     def close(self) -> None:
         """As `LogClient.close`."""
         super().close()
-        if self._archive is not None:
-            self._archive.close()
+        self._joining.close()
 
     def bounds(self) -> Bounds:
         """What log and archive hold together."""
         bounds = super().bounds()
         if bounds.trimmed == 0:
             return bounds
-        archive, _ = self._joined(bounds)
-        begin = archive.manifest
-        if begin.begin >= bounds.trimmed:
-            return bounds
-        return msgspec.structs.replace(bounds, trimmed=begin.begin, trimmed_check=begin.begin_check)
+        return joined_bounds(bounds, self._joined(bounds)[0])
 
     def plan(
         self,
@@ -175,29 +166,10 @@ class TieredClient(LogClient):
 
     def _joined(self, live: Bounds) -> tuple[Archive, Progress]:
         """The archive, and where reading passes from it to the log: the same entry in both."""
-        archive = self._archive
-        joint = None if archive is None else archive.join(live.trimmed)
-        if archive is None or joint is None:
-            self._require_shown()
-            archive = Archive.open(self._path)
-            require_same_log(archive.manifest, live, archive.place.where)
-            joint = archive.join(live.trimmed)
-        if joint is None:
-            raise ArchiveBehindError(
-                archive.place.where, until=archive.manifest.until, trimmed=live.trimmed
-            )
-        check = archive.check_at(joint)
-        assert check is not None
-        if (live.log_id, joint) not in self._met:
-            found = self._live_check(live, joint)
-            if found is not None and found != check:
-                raise ArchiveForeignError(
-                    archive.place.where,
-                    f"entry {joint} is not the one that this log has there",
-                )
-            self._met.add((live.log_id, joint))
-        self._archive = archive
-        return archive, Progress(live.log_id, joint, check)
+        archive, joint = self._joining.at(live)
+        if not self._joining.has_met(joint):
+            self._joining.meet(joint, self._live_check(live, joint.sequence))
+        return archive, joint
 
     def _live_check(self, live: Bounds, sequence: int) -> int | None:
         """The log's check of the entry; None if retention has passed it by now."""

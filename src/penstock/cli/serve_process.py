@@ -16,6 +16,7 @@ from penstock.cli.live import Reloads
 from penstock.cli.page import Page
 from penstock.client.flight import PipelineReport
 from penstock.errors import ConfigError
+from penstock.log.tiered import TieredLog
 from penstock.ports import LogReader
 from penstock.serve.access import Access, TlsConfig
 from penstock.serve.captures.graphql.endpoint import graphql_endpoint
@@ -115,7 +116,11 @@ async def serve(
         captures = None
         live = settings.serve.captures
         if live.enabled:
-            captures = CaptureService(log, lambda: live, rows=keeper)
+            past = None
+            if settings.archive.path is not None:
+                past = TieredLog(log, settings.archive.path)
+                stack.push_async_callback(past.close)
+            captures = CaptureService(log, lambda: live, rows=keeper, past=past)
         beside = [] if captures is None else [CaptureServicer(captures)]
         grpc = await stack.enter_async_context(
             await serve_grpc(

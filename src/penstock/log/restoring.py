@@ -10,12 +10,9 @@ archived one becomes its ancestor.
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import pyarrow as pa
 from msgspec import Struct
 
 from penstock import kv
@@ -25,7 +22,7 @@ from penstock.errors import ArchiveDamagedError, ArchiveError
 from penstock.folders import appearing
 from penstock.kv import Env, Transaction
 from penstock.log import maintenance
-from penstock.log.assemble import Packed, block_ends
+from penstock.log.assemble import Packed
 from penstock.log.layout import (
     ANCESTORS_KEY,
     BASE_KEY,
@@ -44,13 +41,7 @@ from penstock.log.layout import (
     pack_source,
     pack_u64,
 )
-from penstock.wire import (
-    build_block,
-    encode,
-    events_of_batch,
-    places_of_batch,
-    summaries_of_batch,
-)
+from penstock.log.repacking import repacked
 
 _TRANSACTION_BYTES: Final = 32 << 20
 _BATCH_ROWS: Final = 20_000
@@ -191,47 +182,5 @@ def _blocks(archive: Archive, one: Range, found: set[str]) -> Iterator[Packed]:
             found.update(str(name) for name in batch.column("source").unique().to_pylist())
         for at in range(0, batch.num_rows, _BATCH_ROWS):
             rows = batch.slice(at, _BATCH_ROWS)
-            try:
-                packed = _pack(rows, after)
-            except ArchiveError:
-                raise
-            except (ValueError, TypeError, KeyError) as error:
-                raise archive.damaged(one, f"behind entry {after}: {error}") from error
-            if packed is None:
-                raise archive.damaged(
-                    one,
-                    f"an entry behind {after} is not the one that its check was taken over (or "
-                    f"another version of Penstock wrote it: restore with that one)",
-                )
-            yield from packed
+            yield from repacked(archive, one, rows, after)
             after += rows.num_rows
-
-
-def _pack(rows: pa.RecordBatch, after: int) -> list[Packed] | None:
-    """Blocks of `rows`, which follow `after`; None if an entry is not what its check says."""
-    events = encode(events_of_batch(rows))
-    if not np.array_equal(events.checks, rows.column("check").to_numpy()):
-        return None
-    places, summaries = places_of_batch(rows), summaries_of_batch(rows)
-    first_commit = int(rows.column("commit")[0].as_py() or 0)
-    taken = rows.column("ingested_at").to_numpy()
-    packed: list[Packed] = []
-    runs = [0, *(np.flatnonzero(np.diff(taken)) + 1).tolist(), len(taken)]
-    for begin, end in pairwise(runs):
-        # A block has one time at which the log took it.
-        stops = [begin + stop for stop in block_ends(events.cut(begin, end))]
-        start = begin
-        for stop in (*stops, end):
-            if stop == start:
-                continue
-            first, last = int(places["commit"][start]), int(places["commit"][stop - 1])
-            data = build_block(
-                events.cut(start, stop),
-                places[start:stop],
-                summaries[first : last + 1],
-                first_commit=first_commit + first,
-                ingested_at=int(taken[start]),
-            )
-            packed.append(Packed(after + stop, stop - start, data))
-            start = stop
-    return packed

@@ -39,16 +39,16 @@ async def document(request: Request, service: CaptureService, scope: Scope) -> R
     address = Address(source, database, path["entityType"], key_of(path["key"]))
     bytes_max = service.config.scan_bytes_max
     moment = await as_of(
-        service.log,
+        service.past,
         one_of(query, "asOf"),
         # Of a source of which nothing is shown, no more is told than of one that is not there.
         source=source if scope.allows_source(source) else "",
         now_ms=time.time_ns() // 1_000_000,
         bytes_max=bytes_max,
     )
-    past = PastOf(service.log, address, rows=service.rows, bytes_max=bytes_max, scope=scope)
+    past = PastOf(service.past, address, rows=service.rows, bytes_max=bytes_max, scope=scope)
     found = await past.at(moment.place)
-    said = await _said(service.log, path, moment, found)
+    said = await _said(service.past, path, moment, found)
     return Response(
         msgspec.json.encode(said),
         status_code=404 if found.document is None else 200,

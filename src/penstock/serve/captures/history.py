@@ -62,14 +62,14 @@ async def changes(
             "after, before and since each say where a page lies. Nothing was sent. Give one."
         )
     pages = Pages(
-        service.log,
+        service.past,
         structs.replace(wanted, since=NOW),
         scope=scope,
         limit=limit,
         bytes_max=service.config.scan_bytes_max,
     )
     if before is not None:
-        page = await pages.before(await start(service.log, "" if before == "now" else before))
+        page = await pages.before(await start(service.past, "" if before == "now" else before))
     else:
         page = await pages.after(await place_of(service, after, wanted, scope))
     head = _head(request, catalog, page, limit)
@@ -85,10 +85,10 @@ async def place_of(
     """Behind which place a page lies: a marker, or where the request begins; else the oldest that
     is kept. Raises AheadError for what is not there yet."""
     if after is not None:
-        return await start(service.log, after)
+        return await start(service.past, after)
     if wanted.since == NOW:
-        return oldest(await service.log.bounds())
-    begins = await resolve(service.log, wanted.since, scope)
+        return oldest(await service.past.bounds())
+    begins = await resolve(service.past, wanted.since, scope)
     if begins.waiting:
         raise _ahead(wanted.since)
     return begins.after

@@ -30,10 +30,14 @@ class CaptureService:
         config: Callable[[], CapturesConfig],
         *,
         rows: CurrentRows | None = None,
+        past: LogReader | None = None,
     ) -> None:
         """`config` is asked for every new session, so that a reload holds for it; `rows` are the
-        current ones, if somebody keeps them."""
+        current ones, if somebody keeps them; `past` is the log with what it does not hold any
+        more, if an archive does."""
         self.log = log
+        self.past = log if past is None else past
+        """For history and documents as they were."""
         self.rows = rows
         self.shared = SharedCaptures()
         self._config = config

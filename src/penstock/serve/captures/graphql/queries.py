@@ -213,7 +213,7 @@ async def _history(client: Client, asked: _Asking, teller: Teller, *, typed: boo
             "can be meant. Nothing was sent."
         )
     pages = Pages(
-        service.log,
+        service.past,
         structs.replace(request, since=NOW),
         scope=client.scope,
         limit=_limit(service, asked.last if backward else asked.first),
@@ -221,7 +221,7 @@ async def _history(client: Client, asked: _Asking, teller: Teller, *, typed: boo
     )
     if backward:
         before = asked.before or "now"
-        page = await pages.before(await start(service.log, "" if before == "now" else before))
+        page = await pages.before(await start(service.past, "" if before == "now" else before))
     else:
         page = await pages.after(await place_of(service, asked.after, request, client.scope))
     found = await _captures(service, pages, page, teller, typed=typed)
