@@ -1,5 +1,7 @@
 """The events that benchmarks write into logs."""
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,8 @@ from penstock.event import ChangeEvent, ClusterTime, Commit, Operation, event_id
 from penstock.log import LmdbLog, LogConfig
 from penstock.subscribe.resume import oldest
 
-_APPEND_EVENTS = 1000
+_APPEND_EVENTS = 5000
+_APPENDS_MAX = 2
 _TEXT = b"0123456789abcdef" * 55
 
 
@@ -51,16 +54,21 @@ async def fill(
     """A log of so many changes, numbered from 0, in commits `of` 10; the marker before them."""
     async with LmdbLog(LogConfig(path=path)) as log:
         after = str(oldest(await log.bounds()))
+        # One append is encoded while the one before it is written.
+        under_way: deque[asyncio.Task[object]] = deque()
         for first in range(0, events, _APPEND_EVENTS):
             last = min(first + _APPEND_EVENTS, events)
-            await log.append(
-                [
-                    Commit(
-                        source="shop",
-                        position=str(at),
-                        events=tuple(make(number) for number in range(at, min(at + of, last))),
-                    )
-                    for at in range(first, last, of)
-                ]
-            )
+            commits = [
+                Commit(
+                    source="shop",
+                    position=str(at),
+                    events=tuple(make(number) for number in range(at, min(at + of, last))),
+                )
+                for at in range(first, last, of)
+            ]
+            under_way.append(asyncio.create_task(log.append(commits)))
+            await asyncio.sleep(0)
+            if len(under_way) == _APPENDS_MAX:
+                await under_way.popleft()
+        await asyncio.gather(*under_way)
         return after

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.events import change, fill
-from bench.spark_read.run import serve
+from bench.serving import serving
 from penstock.audit.entries import made_ready
 from penstock.audit.outages import Patience
 from penstock.audit.packing import Entry, Place, Whole
@@ -195,16 +195,11 @@ def main() -> None:
     parser.add_argument("--rate", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=40)
     arguments = parser.parse_args()
-    processes = multiprocessing.get_context("spawn")
     table = Table("what", "events/s", "of the peer", title=f"{arguments.events:,} events of 1 KB")
     with tempfile.TemporaryDirectory() as scratch, MongoReplicaSet() as mongo:
         folder = Path(scratch)
         asyncio.run(fill(folder / "log", arguments.events, make=replaced))
-        ours, theirs = processes.Pipe()
-        service = processes.Process(target=serve, args=(folder / "log", theirs))
-        service.start()
-        try:
-            endpoint = ours.recv()
+        with serving(folder / "log") as endpoint:
             spark = local_session(
                 app_name="bench",
                 master="local[2]",
@@ -228,9 +223,6 @@ def main() -> None:
                 *(spark, endpoint, mongo, folder / "log"), arguments.rate, arguments.seconds
             )
             spark.stop()
-        finally:
-            ours.send("stop")
-            service.join()
     Console().print(table)
     p50, p99 = np.percentile(found, [50, 99])
     print(f"lag at {arguments.rate:,} events/s: p50 {p50:.2f} s, p99 {p99:.2f} s")
