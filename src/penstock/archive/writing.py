@@ -103,8 +103,9 @@ class Archiver:
             updated_at=manifest.updated_at,
         )
 
-    def hold(self) -> Hold | None:
-        """What retention must leave alone: all that is not archived, for a while."""
+    def hold(self, _trimmed: int = 0) -> Hold | None:
+        """What retention must leave alone, as far as it has come: all that is not archived, for a
+        while."""
         manifest = self._manifest
         until_ms = self._done_at + int(1000 * (self.config.range_age + self.config.hold))
         if self._now_ms() >= until_ms:
