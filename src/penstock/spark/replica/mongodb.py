@@ -25,7 +25,6 @@ from pymongo import DeleteOne, MongoClient, ReplaceOne
 from pymongo.client_session import ClientSession
 from pymongo.errors import (
     BulkWriteError,
-    CollectionInvalid,
     ConfigurationError,
     InvalidURI,
     OperationFailure,
@@ -72,6 +71,9 @@ Document = dict[str, Any]
 
 _OVERDUE: Final = frozenset({251, 290})
 """NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
+_NAMESPACE_EXISTS: Final = 48
+_UNTRUSTED: Final = "certificate verify failed"
+"""OpenSSL's; a driver that finds no server says of each why, and gives no code."""
 _LIFETIME_SECONDS: Final = 60.0
 _WRITES: Final = 10_000
 _RAW: Final = CodecOptions(RawBSONDocument)
@@ -105,6 +107,11 @@ class MongoDestination:
                 f"{self._lifetime_seconds:g} s",
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
                 "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
+            )
+        if _UNTRUSTED in str(error):
+            return self._refusal(
+                f"the server's certificate is not trusted ({type(error).__name__}, {_UNTRUSTED})",
+                "Correct the pipeline's ca or uri: the name in the uri must be the certificate's.",
             )
         if passes(error):
             return None
@@ -366,7 +373,7 @@ class MongoDestination:
 
     def _ensured(self, steps: Sequence[Step]) -> dict[str, tuple[str, Stream]]:
         """What the collections of these steps are for, after them; each is there, and ours."""
-        there = set(self._database().list_collection_names())
+        there = {one["name"]: one for one in self._database().list_collections()}
         streams = dict(self._streams)
         for step in steps:
             if isinstance(step, Rows):
@@ -384,10 +391,15 @@ class MongoDestination:
         return dict(self._streams)
 
     def _ensure(
-        self, stream: Stream, streams: dict[str, tuple[str, Stream]], there: set[str]
+        self, stream: Stream, streams: dict[str, tuple[str, Stream]], there: dict[str, Document]
     ) -> None:
         name = self._name(stream)
         database = self._database()
+        if there.get(name, {}).get("options", {}).get("collation"):
+            raise self._refusal(
+                f"the collection {name} has a collation, by which other keys are the same",
+                "Make it anew without one, or move it away, then start the pipeline again.",
+            )
         owner = streams.get(name)
         if owner == (self._pipeline, stream):
             if name in there:
@@ -415,8 +427,8 @@ class MongoDestination:
                 "Empty it or move it away, then start the pipeline again.",
             )
         if name not in there:
-            database.create_collection(name)
-            there.add(name)
+            _make(database, name)
+            there[name] = {}
         own = {"pipeline": self._pipeline, "database": stream.database}
         database[TABLES].insert_one({"_id": name, **own, "collection": stream.collection})
         streams[name] = (self._pipeline, stream)
@@ -465,7 +477,7 @@ class MongoDestination:
                 socketTimeoutMS=int(config.answer_seconds * 1000),
                 **tls,
             )
-        except (ConfigurationError, InvalidURI, ValueError):
+        except (ConfigurationError, InvalidURI, ValueError, OSError):
             raise ConfigError(
                 f"pipeline {self._pipeline}: its uri, or the files for TLS, cannot be used. "
                 f"Nothing was started. Correct them; the message would quote a password."
@@ -491,10 +503,7 @@ class MongoDestination:
         there = set(database.list_collection_names())
         for name in (PLACES, TABLES, REJECTS):
             if name not in there:
-                try:
-                    database.create_collection(name)
-                except CollectionInvalid:
-                    continue  # another pipeline has, just now
+                _make(database, name)
         if REJECTS not in there:
             database[REJECTS].create_index([("pipeline", 1), ("table", 1), ("healed", 1)])
         self._learn(database)
@@ -619,6 +628,15 @@ def _document(place: Place) -> Document:
         "sequence": Int64(place.progress.sequence),
         "written": DatetimeMS(int(time.time() * 1000)),
     }
+
+
+def _make(database: Any, name: str) -> None:
+    """Have a collection, whoever makes it at this moment."""
+    try:
+        database.create_collection(name, check_exists=False)
+    except OperationFailure as error:
+        if error.code != _NAMESPACE_EXISTS:
+            raise
 
 
 def _lifetime(client: MongoClient[Document]) -> float:

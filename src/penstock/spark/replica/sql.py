@@ -29,6 +29,7 @@ from penstock.spark.replica.destination import (
     is_applied,
 )
 from penstock.spark.replica.dialect import Dialect, SqlTable
+from penstock.spark.replica.keys import Forms
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.rows import Prepared, Setup, SetupNeededError, decode_keyed, prepared
 from penstock.spark.replica.steps import (
@@ -63,6 +64,8 @@ class SqlDestination:
         """By table: its pipeline, and what is replicated into it."""
         self._stale: dict[str, dict[str, int]] = {}
         """By table and key: the sequence of the change that the row lacks."""
+        self._forms: dict[str, Forms] = {}
+        """By table: what its key holds."""
 
     @property
     def errors(self) -> type[Exception]:
@@ -75,8 +78,8 @@ class SqlDestination:
         return DestinationError(
             pipeline=self._pipeline,
             what=f"the destination refuses ({self._dialect.code_of(error)})",
-            remedy="Correct what it names, the pipeline's uri, or what its user may do: it "
-            "creates and alters tables, and reads and writes them.",
+            remedy="Correct what it names, the pipeline's uri, its files for TLS, or what its user "
+            "may do: it creates and alters tables, and reads and writes them.",
         )
 
     def reset(self) -> None:
@@ -138,7 +141,7 @@ class SqlDestination:
             self._learn(cursor)  # it went through after this connection was opened
             self._connection.commit()
             return Done()
-        written = _Written(self._stale, self._streams)
+        written = _Written(self._stale, self._streams, self._forms)
         for step in steps:
             match step:
                 case Rows():
@@ -156,7 +159,7 @@ class SqlDestination:
         self._reject(cursor, written.rejects, entries_at)
         self._store(cursor, until, new=False)
         self._connection.commit()
-        self._stale, self._streams = written.stale, written.streams
+        self._stale, self._streams, self._forms = written.stale, written.streams, written.forms
         return Done(rows=written.rows, rejected=len(written.rejects))
 
     def _write(self, cursor: Any, step: Rows, written: "_Written") -> None:
@@ -169,6 +172,7 @@ class SqlDestination:
             dialect=self._dialect,
             pipeline=self._pipeline,
             stale=written.stale.get(name, {}),
+            forms=written.forms.get(name, {}),
             select=lambda columns, key: self._dialect.select(cursor, name, columns, key),
         )
         if rows.setup:
@@ -176,10 +180,11 @@ class SqlDestination:
             raise SetupNeededError(Setup(statements=rows.setup, owned=owner))
         if described is not None:
             self._put(cursor, name, rows)
+        self._keep_forms(cursor, name, rows.forms, written)
         written.rows += len(rows.deleted) + len(rows.put)
         written.rejects += [(name, reject) for reject in rows.rejects]
         stale = written.stale.setdefault(name, {})
-        healed = [key for key in (*rows.put, *rows.deleted) if key in stale]
+        healed = [key for key in (*rows.put, *rows.deleted, *rows.absent) if key in stale]
         self._heal(cursor, name, healed, until=step.chunk.last_sequence)
         for key in healed:
             del stale[key]
@@ -201,6 +206,7 @@ class SqlDestination:
         written.rows += max(cursor.rowcount, 0)
         self._heal(cursor, name, None, until=sequence)
         written.stale.pop(name, None)
+        self._keep_forms(cursor, name, {}, written)
 
     def _move(self, cursor: Any, step: Moved, written: "_Written") -> None:
         old, new = self._name(step.stream), self._name(step.to)
@@ -236,7 +242,19 @@ class SqlDestination:
             (new, self._pipeline, old),
         )
         written.stale[new] = written.stale.pop(old, {})
+        self._keep_forms(cursor, new, written.forms.get(old, {}), written)
         cursor.execute(f"DELETE FROM {self._dialect.table(old)}", ())
+        self._keep_forms(cursor, old, {}, written)
+
+    def _keep_forms(self, cursor: Any, name: str, forms: Forms, written: "_Written") -> None:
+        """What the table's key holds is this from now on."""
+        if forms == written.forms.get(name, {}):
+            return
+        cursor.execute(
+            f"UPDATE {self._dialect.table(TABLES)} SET key_forms = %s WHERE name = %s",
+            (msgspec.json.encode(forms).decode(), name),
+        )
+        written.forms[name] = forms
 
     def _move_setup(
         self, old: str, new: str, source: SqlTable, target: SqlTable | None
@@ -291,6 +309,8 @@ class SqlDestination:
                     what=f"its table {name} is gone",
                     remedy="Put it back as it was, or begin anew with another name.",
                 )
+            # What was altered since would have rows written over others, silently.
+            self._refuse(name, found.problems)
             return found
         if owner is not None:
             other, theirs = owner
@@ -303,13 +323,16 @@ class SqlDestination:
             )
         if found is None:
             return None
-        if problems := self._problems(cursor, name, found):
+        self._refuse(name, self._problems(cursor, name, found))
+        raise SetupNeededError(Setup(statements=(), owned=((name, stream),)))
+
+    def _refuse(self, name: str, problems: Sequence[str]) -> None:
+        if problems:
             raise DestinationError(
                 pipeline=self._pipeline,
                 what=f"the table {name} is there and cannot be used: {'; '.join(problems)}",
                 remedy="Alter it or move it away, then start the pipeline again.",
             )
-        raise SetupNeededError(Setup(statements=(), owned=((name, stream),)))
 
     def _problems(self, cursor: Any, name: str, found: SqlTable) -> list[str]:
         problems = [
@@ -387,11 +410,19 @@ class SqlDestination:
         """Read what tables are for, and which rows lack a change."""
         database = self._dialect.quoted("database")
         cursor.execute(
-            f"SELECT name, pipeline, {database}, collection FROM {self._dialect.table(TABLES)}", ()
+            f"SELECT name, pipeline, {database}, collection, key_forms "
+            f"FROM {self._dialect.table(TABLES)}",
+            (),
         )
+        found = cursor.fetchall()
         self._streams = {
             name: (pipeline, Stream(there, collection))
-            for name, pipeline, there, collection in cursor.fetchall()
+            for name, pipeline, there, collection, _ in found
+        }
+        self._forms = {
+            name: msgspec.json.decode(forms, type=dict[str, str])
+            for name, *_, forms in found
+            if forms is not None
         }
         key = self._dialect.quoted("key")
         cursor.execute(
@@ -479,9 +510,13 @@ class _Written:
     """What a transaction has done so far."""
 
     def __init__(
-        self, stale: dict[str, dict[str, int]], streams: dict[str, tuple[str, Stream]]
+        self,
+        stale: dict[str, dict[str, int]],
+        streams: dict[str, tuple[str, Stream]],
+        forms: dict[str, Forms],
     ) -> None:
         self.stale = {name: dict(keys) for name, keys in stale.items()}
+        self.forms = dict(forms)
         self.rejects: list[tuple[str, Reject]] = []
         self.rows = 0
         self.streams = dict(streams)
