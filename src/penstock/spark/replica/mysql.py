@@ -217,8 +217,7 @@ class MysqlDialect:
             "NON_UNIQUE = 0 GROUP BY INDEX_NAME",
             place,
         )
-        unique: list[frozenset[str]] = []
-        indexes = cursor.fetchall()
+        unique, indexes = list[frozenset[str]](), cursor.fetchall()
         if len(indexes) > 1:
             # An upsert would find another row by it, and write over that.
             listed = ", ".join(sorted(index for index, _, _ in indexes))
