@@ -16,7 +16,7 @@ from tests.spark.replica.support import (
     Replica,
     database,
 )
-from tests.spark.tables import Entries, change, put
+from tests.spark.tables import Entries, put
 
 
 class Cursor:
@@ -55,7 +55,7 @@ def refused(replica: Replica, alter: Any, text: str) -> None:
         driver.start()
         driver.apply()
         alter()
-        entries.commit(change("2", "replace", {"_id": "2", "mail": "a"}))
+        entries.commit(put("3", mail="a"))  # by the mail it would be the first row
         with pytest.raises(DestinationError, match=text):
             driver.apply(2)
         assert {key: row["mail"] for key, row in replica.rows("orders").items()} == {
