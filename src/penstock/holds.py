@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+import structlog
 
 from penstock.errors import PenstockError
 from penstock.kv import Env
@@ -13,7 +14,10 @@ from penstock.ports import Hold
 
 _LOOK_SECONDS: Final = 0.25
 """What is held is near the log's head when it begins, so it may be looked at a little later."""
+_EVERYTHING: Final = Hold(sequence=0, until_ms=1 << 62, bytes_max=1 << 62)
 _holds: Final = msgspec.json.Decoder(tuple[Hold, ...])
+
+log = structlog.get_logger(__name__)
 
 
 def now_ms() -> int:
@@ -24,8 +28,9 @@ def now_ms() -> int:
 class WrittenHolds:
     """Holds, as JSON under one key of an environment that another process writes.
 
-    Safe for any number of threads. An environment that is not there or cannot be read holds
-    nothing, nor does one that was closed.
+    Safe for any number of threads. An environment that is not there holds nothing, nor does one
+    that was closed. One that cannot be read holds everything, as far as holds may, until it can:
+    nobody knows what is in it.
     """
 
     def __init__(
@@ -48,29 +53,45 @@ class WrittenHolds:
         self._env: Env | None = None
         self._looked = float("-inf")
         self._seen: tuple[Hold, ...] = ()
+        self._failed = ""
 
-    def __call__(self) -> Hold | None:
-        """The hold that reaches furthest back."""
+    def __call__(self, trimmed: int = 0) -> Hold | None:
+        """The hold that reaches furthest back; `trimmed` is how far retention has come.
+
+        Whoever it has overtaken is told so, must begin anew, and holds nothing any more.
+        """
         with self._lock:
             steady = self._steady_seconds()
             if not self._closed and steady - self._looked >= _LOOK_SECONDS:
                 self._looked = steady
-                try:
-                    self._seen = self._read()
-                except (PenstockError, ValueError):
-                    # Who writes them says what is wrong, and every reader checks for itself.
-                    # Whoever asks writes the log, and must not fail for it: ValueError is of holds
-                    # that another Penstock wrote.
-                    self._seen = ()
+                self._look()
+            if self._failed:
+                return _EVERYTHING
             now = self._wall_ms()
-            valid = [hold for hold in self._seen if now < hold.until_ms]
+            valid = [
+                hold for hold in self._seen if now < hold.until_ms and hold.sequence >= trimmed
+            ]
             return min(valid, key=lambda hold: hold.sequence, default=None)
 
     def close(self) -> None:
         """Let go of the environment."""
         with self._lock:
-            self._closed, self._seen = True, ()
+            self._closed, self._seen, self._failed = True, (), ""
             self._let_go()
+
+    def _look(self) -> None:
+        failed = ""
+        try:
+            self._seen = self._read()
+        except (PenstockError, ValueError) as error:
+            # Whoever asks writes the log, and must not fail for it: ValueError is of holds that
+            # another Penstock wrote.
+            failed = error.code if isinstance(error, PenstockError) else type(error).__name__
+        if failed and failed != self._failed:
+            log.warning("holds cannot be read; retention waits as if all were held", code=failed)
+        elif self._failed and not failed:
+            log.warning("holds are read again; retention goes on")
+        self._failed = failed
 
     def _let_go(self) -> None:
         env, self._env = self._env, None

@@ -6,10 +6,12 @@
 
 import asyncio
 import hashlib
+import itertools
 import shutil
 from collections.abc import AsyncGenerator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +20,7 @@ import pytest
 
 from penstock.archive import writing
 from penstock.archive.config import ArchiveConfig
+from penstock.archive.manifest import Manifest
 from penstock.archive.place import Place
 from penstock.archive.writing import Archiver
 from penstock.cli import archiving
@@ -531,3 +534,98 @@ async def test_archiving_on_a_thread_ends_when_told(log: LmdbLog, tmp_path: Path
     work.stop()
     assert not await asyncio.to_thread(work.step)
     assert opened(tmp_path).manifest.ranges == ()
+
+
+# --- two services -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("published", [1, 2])
+def test_a_manifest_never_takes_the_place_of_another_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, published: int
+) -> None:
+    """Nor that of one which was removed since, where nobody would read it."""
+    first, second = Place(str(tmp_path)), Place(str(tmp_path))
+    first.make()
+    ours, theirs = (Manifest(log_id=1, begin=0, begin_check=0, updated_at=at) for at in (1, 2))
+    looked = Place.require_last
+
+    def interrupted(place: Place, number: int) -> None:
+        looked(place, number)
+        if place is first and number == 0:
+            for their_number in range(published):
+                second.publish(theirs, their_number + 1)
+
+    monkeypatch.setattr(Place, "require_last", interrupted)
+    with pytest.raises(ArchiveForeignError, match="another service"):
+        first.publish(ours, 1)
+    assert Place(str(tmp_path)).newest() == (published, theirs)
+    assert [one.name for one in tmp_path.glob("manifest*")] == [f"manifest-{published:012d}.json"]
+
+
+@pytest.mark.parametrize("turn", range(4))
+async def test_of_two_that_publish_at_one_moment_one_is_told_and_has_changed_nothing(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn: int
+) -> None:
+    """The other one comes between a look and the step that follows it: at the first manifest, at
+    a range's file, and at the manifest that names it."""
+    await fill(log)
+    first, second = archiver(log, tmp_path), archiver(log, tmp_path)
+    looked, calls = Place.require_last, itertools.count()
+
+    def interrupted(place: Place, number: int) -> None:
+        looked(place, number)
+        if next(calls) == turn:
+            assert second.step()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "require_last", interrupted)
+        with pytest.raises(ArchiveForeignError, match="another service"):
+            first.step()
+    head = log.bounds_now().head
+    before = {one for one in files(tmp_path) if one.endswith("parquet")}
+    assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
+    await fill(log, seed=7)
+    assert first.step()
+    head = log.bounds_now().head
+    assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
+    assert before <= set(files(tmp_path))
+    assert not [one for one in files(tmp_path) if "unfinished" in one]
+
+
+async def test_what_another_service_is_about_to_name_is_not_removed_from_under_it(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest would name a file that is not there."""
+    await fill(log)
+    first, second = archiver(log, tmp_path), archiver(log, tmp_path)
+    publish, calls = Place.publish, itertools.count()
+
+    def late(place: Place, manifest: Manifest, number: int) -> None:
+        if next(calls) == 1:  # the range's file is there, and nothing names it
+            opens: Any = second
+            opens._opened(log.bounds_now())  # and there it dies
+        publish(place, manifest, number)
+
+    monkeypatch.setattr(Place, "publish", late)
+    with pytest.raises(ArchiveForeignError, match="another service"):
+        first.step()
+    assert second.step()
+    head = log.bounds_now().head
+    assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
+
+
+async def test_a_manifest_that_was_written_over_is_noticed_before_the_next_range(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    """As by another service in an object store, which lets it."""
+    await fill(log)
+    work = archiver(log, tmp_path)
+    assert work.step()
+    (manifest,) = (tmp_path / "archive").glob("manifest-*.json")
+    manifest.write_bytes(manifest.read_bytes() + b" ")
+    await fill(log, seed=9)
+    before = files(tmp_path)
+    with pytest.raises(ArchiveForeignError, match="another service"):
+        work.step()
+    assert files(tmp_path) == before
+    assert work.step(), "the next one takes what is there"

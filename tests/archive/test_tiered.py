@@ -31,6 +31,7 @@ from penstock.errors import (
 from penstock.log import LmdbLog
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
+from penstock.spark.options import resolve
 from penstock.wire import ARROW_SCHEMA
 from tests.archive.logs import archiver, fill, live_rows, log_config, opened
 
@@ -329,3 +330,13 @@ async def test_a_damaged_archive_ends_the_read_and_nothing_is_passed_over(both: 
 
 def test_without_an_archive_a_client_is_a_plain_one() -> None:
     assert type(log_client("127.0.0.1:1")) is LogClient
+
+
+async def test_who_begins_at_the_end_needs_no_archive(both: Both) -> None:
+    """One that is away, or behind, stops nobody who reads nothing of it."""
+    await both.log.trim(both.ends[-2])
+    (both.folder / "archive").rename(both.folder / "away")
+    with both.client() as client:
+        assert resolve(client, "latest") == both.place(both.head)
+        with pytest.raises(PenstockError):
+            resolve(client, "earliest")

@@ -4,12 +4,17 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from penstock.disks import space
+from penstock.errors import LogError, PenstockError
 from penstock.event import Commit
+from penstock.holds import WrittenHolds
+from penstock.kv import Env, open_env
 from penstock.log import LmdbLog
 from penstock.log import trimming as trimming_module
 from penstock.log.config import LogConfig
@@ -44,7 +49,7 @@ async def appended(log: Log, commits: int) -> int:
 
 async def test_what_is_held_stays_until_it_is_let_go(log: Log) -> None:
     held: list[Hold] = []
-    log.held_by(lambda: held[0] if held else None)
+    log.held_by(lambda _: held[0] if held else None)
     held.append(hold(6))
     assert await appended(log, 50) == 6
     held[0] = hold(31)
@@ -60,7 +65,7 @@ async def test_a_disk_that_is_nearly_full_is_not_kept_for_readers(
     """Invariant 8: capture would have to wait for them."""
     config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=1 << 20)
     async with LmdbLog(config) as log:
-        log.held_by(lambda: hold(0))
+        log.held_by(lambda _: hold(0))
         assert await appended(log, 30) == 0
 
         def nearly_full(path: Path) -> Any:
@@ -131,6 +136,52 @@ async def test_nothing_goes_before_all_who_hold_something_have_said_so(tmp_path:
     config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=0)
     async with LmdbLog(config, trims=False) as log:
         assert await appended(log, 30) == 0
-        log.held_by(lambda: hold(20))
+        log.held_by(lambda _: hold(20))
         log.begin_trimming()
         assert await appended(log, 2) == 20
+
+
+async def test_holds_that_cannot_be_read_hold_everything_until_they_can(tmp_path: Path) -> None:
+    """One read that fails must not have the log lose what somebody is about to need."""
+    env = open_env(tmp_path / "holds", create=True)
+    env.databases([b"d"], create=True)
+    broken: list[PenstockError] = []
+
+    def find() -> Env:
+        if broken:
+            raise broken[0]
+        found = open_env(tmp_path / "holds", create=False)
+        found.databases([b"d"], create=False)
+        return found
+
+    def write(data: bytes) -> None:
+        with env.write() as txn:
+            txn.put(b"k", data, db=env[b"d"])
+
+    def look() -> WrittenHolds:
+        return WrittenHolds(find, database=b"d", key=b"k", steady_seconds=iter(range(99)).__next__)
+
+    write(msgspec.json.encode([hold(31)]))
+    holds = look()
+    config = LogConfig(path=tmp_path / "log", retention_events=10, free_bytes_min=0)
+    async with LmdbLog(config) as log:
+        log.held_by(holds)
+        assert await appended(log, 10) == 10, "31 is not there yet"
+        write(b'[{"sequence": "of a newer Penstock"}]')
+        with capture_logs() as said:
+            assert await appended(log, 10) == 10
+        assert [one["code"] for one in said] == ["ValidationError"]
+        write(b"[]")
+        with capture_logs() as said:
+            assert await appended(log, 1) > 10
+        assert [one["event"] for one in said] == ["holds are read again; retention goes on"]
+    holds.close()
+    broken.append(LogError("the disk does not answer"))
+    holds = look()
+    found = holds()
+    assert found is not None
+    assert found.sequence == 0
+    broken.clear()
+    assert holds() is None
+    holds.close()
+    env.close()

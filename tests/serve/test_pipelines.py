@@ -410,3 +410,25 @@ async def test_many_drivers_at_once_lose_no_word_of_each_other(
     found = held(tmp_path / "consumers", wall)
     assert found is not None
     assert 5 <= found.sequence <= 19
+
+
+async def test_a_pipeline_that_retention_has_passed_holds_nothing_and_others_still_do(
+    real: LmdbLog, tmp_path: Path, wall: Wall
+) -> None:
+    """It is told TRIMMED and must begin anew: what it lacks is gone, whatever else stays."""
+    path = tmp_path / "consumers"
+    holds = PipelineHolds(path, wall_ms=wall, steady_seconds=iter(range(10**6)).__next__)
+    real.held_by(holds)
+    await appended(real, 3)
+    with opened(path, real, wall) as book:
+        book.tell(told(place_at(real, 4)), EVERYTHING)
+        assert await appended(real, 40) == 4
+        book.tell(told(place_at(real, 60), "lines"), EVERYTHING)
+        await real.trim(20)
+        assert await appended(real, 40) == 60
+        late, held = sorted(book.status(EVERYTHING), key=lambda one: one.sequence)
+        assert (late.trimmed, late.held_until_ms, late.held_bytes) == (True, 0, 0)
+        assert (held.trimmed, held.held_until_ms > wall.now_ms) == (False, True)
+        await real.trim(61)
+        assert await appended(real, 40) > 120
+    holds.close()

@@ -1,12 +1,14 @@
 """A pipeline that is reset misses nothing that the log still has, or is refused by name."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from penstock.cli import pipeline_plan
 from penstock.errors import PipelineChangedError, ResetRefusedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
@@ -149,3 +151,24 @@ def test_no_table_misses_what_the_log_has(
         applied=lambda name: has.get(name, 0),
     )
     assert start.after == after.progress
+
+
+@pytest.mark.parametrize(
+    ("to", "more", "said"),
+    [
+        ("history", 'path = "h"', "has its history from a pipeline of its own"),
+        ("replicate", 'uri = "mongodb://h/d"', "another pipeline into an empty database"),
+        ("changelog", 'path = "c"', "give it a new name and a new place"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_what_to_do_instead(
+    tmp_path: Path, to: str, more: str, said: str
+) -> None:
+    config = tmp_path / "penstock.toml"
+    collections = "" if to == "changelog" else 'collections = ["orders"]\n'
+    config.write_text(
+        f'[sources.shop]\ntype = "script"\n[pipelines.p]\nto = "{to}"\nsource = "shop"\n'
+        f"{collections}{more}\n"
+    )
+    with pytest.raises(ResetRefusedError, match=said):
+        pipeline_plan.reset("p", "oldest", config=config)

@@ -1,5 +1,6 @@
 """Tables that are not what the log says are found, told, and made right."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,26 @@ def test_what_somebody_altered_is_found_and_made_right(
     (table,) = verified(config, endpoint, spark, listed_max=1, repair=True).tables
     assert (table.differences, table.repaired, len(table.listed)) == (4, 4, 1)
     assert rows_of(config.path) == before
+    assert verified(config, endpoint, spark).sound
+
+
+def test_a_zero_that_lost_its_sign_is_found_and_what_is_no_number_is_equal_to_itself(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    none = {"$numberDouble": "NaN"}
+    values = ["-0.0", "0.0", json.dumps(none)]
+    texts = [f'{{"_id":{key},"n":{x},"x":{x}}}' for key, x in enumerate(values)]
+    log.append([[change(key, "insert", text=text) for key, text in enumerate(texts)]])
+    config = pipeline(tmp_path / "t", max_events_per_batch=1000)
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    assert verified(config, endpoint, spark).sound
+    table = DeltaTable(config.path)
+    for key, other in ((0, "0.0D"), (1, "-0.0D"), (2, "1.0D")):
+        table.update({"x": other}, predicate=f"`{KEY}` = '{{\"_id\":{key}}}'")
+    (found,) = verified(config, endpoint, spark, repair=True).tables
+    assert [(one.key, one.columns) for one in found.listed] == [
+        ('{"_id":0}', ("x",)), ('{"_id":1}', ("x",)), ('{"_id":2}', ("x",)),
+    ]  # fmt: skip
     assert verified(config, endpoint, spark).sound
 
 

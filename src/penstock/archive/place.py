@@ -1,17 +1,20 @@
 """The folder or bucket of an archive: pyarrow's file systems, with names that survive a power cut.
 
-A manifest appears by a rename onto a name that is new, which is one step wherever there are
-renames; an object store shows what was written whole or not at all.
+A manifest appears whole, under a name that is new. On a disk that is one step, which fails where
+another service was quicker. An object store shows what was written whole too, but lets a second one
+write over it: that is noticed right behind it, or before the next range at the latest.
 """
 
 # The published types of pyarrow are partly unknown.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import errno
 import hashlib
 import io
 import os
 import re
-from collections.abc import Generator
+import secrets
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -33,8 +36,12 @@ _SUFFIX: Final = ".json"
 _UNFINISHED: Final = ".unfinished"
 _FOLDER: Final = "data"
 _LOOKS_MAX: Final = 5
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
+"""What file systems without hard links say of one."""
 _OURS: Final = re.compile(r"\d{20}-\d{20}\.parquet")
 """A data file of an archive; whatever else is in the folder is somebody else's."""
+
+_OURS_UNFINISHED: Final = re.compile(r"\d{20}-\d{20}\.parquet\.[0-9a-f]{16}\.unfinished")
 
 
 class Sink(io.RawIOBase):
@@ -70,6 +77,8 @@ class Place:
 
     def __init__(self, path: str) -> None:
         """`path` is a folder or a URL. Raises ConfigError for a URL that nothing here reads."""
+        self._known: bytes | None = None
+        """The manifest that this process has read or made last."""
         self.where = path if "://" in path else str(Path(path).resolve())
         try:
             self._fs, self._root = fs.FileSystem.from_uri(self.where)
@@ -113,24 +122,37 @@ class Place:
 
     @contextmanager
     def writing(self, name: str) -> Generator[Sink]:
-        """A file that is on the disk at the end of the block; no manifest names it yet."""
-        with self._explained(), self._fs.open_output_stream(self._path(name)) as stream:
+        """A file that is on the disk at the end of the block; no manifest names it yet. As
+        `require_last` where another service has written one of that name."""
+        # Never into a file that another service may have named by then.
+        unfinished = _unfinished(name) if self.is_local else name
+        with self._explained(), self._fs.open_output_stream(self._path(unfinished)) as stream:
             yield Sink(stream)
-        self._sync(name)
+        self._sync(unfinished)
+        if self.is_local:
+            with self._explained():
+                self._show(unfinished, name)
+            self._sync_folder(_FOLDER)
 
-    def remove_but(self, manifest: Manifest) -> list[str]:
-        """Remove the data files that `manifest` does not name, and what was never finished; returns
-        their names."""
+    def left_behind(self, manifest: Manifest) -> list[str]:
+        """The names of the data files that `manifest` does not name, and of what was never
+        finished."""
         named = {one.name for one in manifest.ranges}
         left = [name for name in self._data() if name not in named]
+        left += [
+            f"{_FOLDER}/{name}" for name in self._names(_FOLDER) if _OURS_UNFINISHED.fullmatch(name)
+        ]
         left += [
             name
             for name in self._names("")
             if name.startswith(_PREFIX) and name.endswith(_UNFINISHED)
         ]
-        for name in left:
-            self._delete(name)
         return left
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files."""
+        for name in names:
+            self._delete(name)
 
     # --- the manifest ---------------------------------------------------------------------------
 
@@ -151,29 +173,67 @@ class Place:
                 if isinstance(error.__cause__, FileNotFoundError):
                     continue  # a writer has made a newer one, and removed this
                 raise
+            self._known = data
             return numbers[-1], unpack(data, self.full(name))
         raise ArchiveDamagedError(self.where, "its manifest is not there when it is read")
 
     def require_last(self, number: int) -> None:
-        """Raise ArchiveForeignError if another service has published since manifest `number`."""
-        if max(self._numbers(), default=0) != number:
-            raise ArchiveForeignError(self.where, "another service has written to it since")
+        """Raise ArchiveForeignError if another service has published since manifest `number`, or
+        another one under that number."""
+        if max(self._numbers(), default=0) != number or not self._is_known(number):
+            raise self._foreign()
 
     def publish(self, manifest: Manifest, number: int) -> None:
         """Make `manifest` the archive's: the one step that shows what was written. `number` is one
-        more than that of the last. As `require_last`."""
+        more than that of the last. As `require_last`; then nothing is shown."""
         self.require_last(number - 1)
-        name = _manifest_name(number)
-        unfinished = f"{name}{_UNFINISHED}"
+        name, data = _manifest_name(number), pack(manifest)
+        unfinished = _unfinished(name)
         with self._explained():
             with self._fs.open_output_stream(self._path(unfinished)) as stream:
-                stream.write(pack(manifest))
+                stream.write(data)
             self._sync(unfinished)
-            self._fs.move(self._path(unfinished), self._path(name))
+            self._show(unfinished, name)
         self._sync_folder("")
+        self._known = data
+        try:
+            self.require_last(number)
+        except ArchiveForeignError:
+            # Others may have gone past that number, and removed what had it: ours is not the last.
+            if number in self._numbers() and self._is_known(number):
+                self._delete(name)
+            raise
         for old in self._numbers():
             if old < number:
                 self._delete(_manifest_name(old))
+
+    def _show(self, unfinished: str, name: str) -> None:
+        """Give a file its name, which no other may have. As `require_last`."""
+        if not self.is_local:
+            self._fs.move(self._path(unfinished), self._path(name))
+            return
+        try:
+            # A rename would replace what another service has shown since we looked.
+            os.link(self._path(unfinished), self._path(name))
+        except FileExistsError:
+            self._delete(unfinished)
+            raise self._foreign() from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            self._fs.move(self._path(unfinished), self._path(name))
+        else:
+            self._delete(unfinished)
+
+    def _is_known(self, number: int) -> bool:
+        """Whether that manifest is the one which was read or made last."""
+        if number == 0 or self._known is None:
+            return True
+        with self._explained(), self._fs.open_input_stream(self._path(_manifest_name(number))) as s:
+            return bool(s.read() == self._known)
+
+    def _foreign(self) -> ArchiveForeignError:
+        return ArchiveForeignError(self.where, "another service has written to it since")
 
     def _data(self) -> list[str]:
         return [f"{_FOLDER}/{name}" for name in self._names(_FOLDER) if _OURS.fullmatch(name)]
@@ -220,6 +280,11 @@ class Place:
             yield
         except (OSError, pa.ArrowException) as error:
             raise ArchiveUnavailableError(self.where, error) from error
+
+
+def _unfinished(name: str) -> str:
+    """A name of this process alone, until the file has its own."""
+    return f"{name}.{secrets.token_hex(8)}{_UNFINISHED}"
 
 
 def _manifest_name(number: int) -> str:

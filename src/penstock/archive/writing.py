@@ -103,8 +103,9 @@ class Archiver:
             updated_at=manifest.updated_at,
         )
 
-    def hold(self) -> Hold | None:
-        """What retention must leave alone: all that is not archived, for a while."""
+    def hold(self, _trimmed: int = 0) -> Hold | None:
+        """What retention must leave alone, as far as it has come: all that is not archived, for a
+        while."""
         manifest = self._manifest
         until_ms = self._done_at + int(1000 * (self.config.range_age + self.config.hold))
         if self._now_ms() >= until_ms:
@@ -134,6 +135,10 @@ class Archiver:
         except (TrimmedError, _Stopped):
             # Retention was quicker: the next step says what is lost.
             return False
+        except ArchiveForeignError:
+            # What another service has archived stays as it is: the next step looks anew.
+            self._place = None
+            raise
         return True
 
     # --- opening --------------------------------------------------------------------------------
@@ -160,8 +165,13 @@ class Archiver:
         else:
             self._number, manifest = found
             require_same_log(manifest, bounds, place.where)
-        left = place.remove_but(manifest)
+        left = place.left_behind(manifest)
         if left:
+            # Another service that was about to name one of them comes second by this.
+            self._publish(place, manifest)
+            assert self._manifest is not None
+            manifest = self._manifest
+            place.remove(left)
             log.info("archive: what was never finished is removed", files=len(left))
         self._place, self._manifest = place, manifest
         return place, manifest
@@ -212,14 +222,6 @@ class Archiver:
         self._manifest = manifest
         self._done_at = manifest.updated_at
 
-    def _require_last(self, place: Place) -> None:
-        """What another service, to which this log was restored, has archived must stay as it is."""
-        try:
-            place.require_last(self._number)
-        except ArchiveForeignError:
-            self._place = None
-            raise
-
     # --- sealing --------------------------------------------------------------------------------
 
     def _count(self, head: int, after: int) -> None:
@@ -256,7 +258,7 @@ class Archiver:
         assert check is not None
         made = _Made(after)
         name = f"data/{after + 1:020d}-{until:020d}.parquet"
-        self._require_last(place)
+        place.require_last(self._number)
         with place.writing(name) as sink:
             self._write(sink, made, until)
         sealed = Range(

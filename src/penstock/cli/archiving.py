@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 class CapturedLog(ArchivedLog, Protocol):
     """The log of the process that trims it."""
 
-    def held_by(self, look: Callable[[], Hold | None]) -> None: ...
+    def held_by(self, look: Callable[[int], Hold | None]) -> None: ...
 
 
 def _within(config: ArchiveConfig, limits: LogConfig) -> ArchiveConfig:

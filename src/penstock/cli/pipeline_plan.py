@@ -48,6 +48,15 @@ def plan(
         typer.echo(f"  {one.collection}: {one.entries:,}{where}")
 
 
+_REMEDIES = {
+    "history": "A run goes on where the history stands, so nothing of it need be told again. A "
+    "collection that was added has its history from a pipeline of its own, with its own path. ",
+    "replicate": "Rows that are wrong are replaced by another pipeline into an empty database. ",
+    "view": "A view that is wrong is made from the log again by another one of the same query. ",
+}
+"""What to do in place of going back, by destination, beside what goes for all."""
+
+
 def reset(
     name: NameArgument,
     to: Annotated[
@@ -76,7 +85,9 @@ def reset(
             pipeline=name,
             why=f"its destination is {pipeline.to!r}, which keeps its place with what it wrote, "
             f"and going back would bring nothing that it lacks, or write some of it twice",
-            remedy="To build it anew, give it a new name and a new place to write to.",
+            remedy=_REMEDIES.get(pipeline.to, "")
+            + "To build it anew, give it a new name and a new place to write to; start = 'oldest' "
+            "begins with what is left. The old one stays as it is until you remove it.",
         )
     try:
         from penstock.spark.plan import reset_place

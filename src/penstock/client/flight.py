@@ -229,6 +229,14 @@ class LogClient:
 
     def bounds(self) -> Bounds:
         """What the log holds now."""
+        return self._bounds()
+
+    def head(self) -> Progress:
+        """Where the log ends now."""
+        bounds = self._bounds()
+        return Progress(bounds.log_id, bounds.head, bounds.head_check)
+
+    def _bounds(self) -> Bounds:
         return _decoded(self._action(ACTION_BOUNDS, None), Bounds)
 
     def plan(

@@ -180,8 +180,9 @@ class LmdbLog(_AsyncReads):
         only when a log is opened."""
         self._writer.retain(config)
 
-    def held_by(self, look: Callable[[], Hold | None]) -> None:
-        """Leave alone what `look` says is needed, too, whatever retention says; None: nothing is.
+    def held_by(self, look: Callable[[int], Hold | None]) -> None:
+        """Leave alone what `look`, told how far the log is trimmed, says is needed, too, whatever
+        retention says; None: nothing is.
 
         Asked on the writer's thread, before anything is trimmed: it must be quick, and not raise.
         """

@@ -87,7 +87,7 @@ class MemoryLog(Reads):
         self.config = config or LogConfig()
         self._clock = clock or SystemClock()
         self._trust = Trust(self._clock)
-        self._looks: list[Callable[[], Hold | None]] = []
+        self._looks: list[Callable[[int], Hold | None]] = []
         ancestors, base = (above.ancestors, above.head) if above else ((), 0)
         self._origin = _Origin(secrets.randbits(64), ancestors, base)
         self._truth = _begun(above, self._origin.log_id, self._clock.wall_ms())
@@ -162,7 +162,7 @@ class MemoryLog(Reads):
             )
         self._truth = self._truth._replace(sources=sources)
 
-    def held_by(self, look: Callable[[], Hold | None]) -> None:
+    def held_by(self, look: Callable[[int], Hold | None]) -> None:
         """As `LmdbLog.held_by`."""
         self._looks.append(look)
 
@@ -199,7 +199,7 @@ class MemoryLog(Reads):
         truth = self._truth
         held = Holdings(truth.state.head, truth.bytes)
         now = self._clock.wall_ms() if self._trust.trusted() else None
-        holds = [hold for look in self._looks if (hold := look()) is not None]
+        holds = [hold for look in self._looks if (hold := look(truth.state.trimmed)) is not None]
         old = due(_candidates(truth), config=self.config, held=held, now=now, holds=holds)
         if old is not None:
             self._trim(old.sequence, old.check)

@@ -55,8 +55,9 @@ class Trimmer:
         self._trust = trust
         self.begun = True
         """Whether retention may choose; False until all who hold something have said so."""
-        self.looks: list[Callable[[], Hold | None]] = []
-        """What others need of the log now; asked before anything goes, so they must be quick."""
+        self.looks: list[Callable[[int], Hold | None]] = []
+        """What others need of the log now, told how far it is trimmed; asked before anything goes,
+        so they must be quick."""
         self._age_checked = float("-inf")
         self.pending = False
         """Whether the last step left something to remove."""
@@ -107,12 +108,12 @@ class Trimmer:
             config=self.config,
             held=held,
             now=now if self._trusted() else None,
-            holds=self._holds(),
+            holds=self._holds(draft.state.trimmed),
         )
 
-    def _holds(self) -> list[Hold]:
+    def _holds(self, trimmed: int) -> list[Hold]:
         """What is held, as long as the disk is not about to make capture wait."""
-        holds = [hold for look in self.looks if (hold := look()) is not None]
+        holds = [hold for look in self.looks if (hold := look(trimmed)) is not None]
         if holds and space(self._env.path).free < 2 * self.config.free_bytes_min:
             return []
         return holds

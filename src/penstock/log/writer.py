@@ -110,7 +110,7 @@ class Writer:
         """Trim by the limits of `config` from the next step on."""
         self._trimmer.config = within_disk(config, space(self._env.path).total)
 
-    def held_by(self, look: Callable[[], Hold | None]) -> None:
+    def held_by(self, look: Callable[[int], Hold | None]) -> None:
         """Ask `look`, too, on this thread, what retention must leave alone."""
         self._trimmer.looks.append(look)
 

@@ -224,6 +224,7 @@ class PipelineBook:
         ours = place.log_id == bounds.log_id
         follows = max(place.sequence, bounds.trimmed) if ours else bounds.trimmed
         lag = max(0, bounds.head - follows)
+        trimmed = ours and place.sequence < bounds.trimmed
         return PipelineStatus(
             pipeline=told.pipeline,
             source=told.source,
@@ -235,9 +236,10 @@ class PipelineBook:
             sequence=place.sequence,
             lag_entries=max(0, bounds.head - place.sequence),
             lag_seconds=self._waited(follows, now) if lag else 0.0,
-            trimmed=ours and place.sequence < bounds.trimmed,
-            held_bytes=kept_bytes * lag // max(1, bounds.head - bounds.trimmed),
-            held_until_ms=self._until(record),
+            trimmed=trimmed,
+            # What it lacks is gone: it holds nothing any more.
+            held_bytes=0 if trimmed else kept_bytes * lag // max(1, bounds.head - bounds.trimmed),
+            held_until_ms=0 if trimmed else self._until(record),
             told_at_ms=record.told_at,
             began_at_ms=record.began_at,
             batches=told.batches,

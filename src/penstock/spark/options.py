@@ -204,10 +204,10 @@ def resolve(client: LogClient, asked: str) -> Progress:
     Raises MalformedProgressError, and for a place that the log cannot go on from what
     `LogClient.plan` raises.
     """
-    if asked.lower() in {"earliest", "latest"}:
+    if asked.lower() == "latest":
+        return client.head()
+    if asked.lower() == "earliest":
         bounds = client.bounds()
-        if asked.lower() == "latest":
-            return Progress(bounds.log_id, bounds.head, bounds.head_check)
         return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
     if not asked.lstrip().startswith("{"):
         return _verified(client, parse_progress(asked))

@@ -160,21 +160,30 @@ class ReplicaContract:
     def test_a_reader_never_sees_half_of_a_transaction(
         self, replica: Replica, entries: Entries, start: Any
     ) -> None:
-        """Money moves between accounts, a thousand times; its sum is what it was."""
-        entries.commit(*(put(key, n=100) for key in range(50)))
-        dice, money = random.Random(7), dict.fromkeys(range(50), 100)
+        """Money moves between the accounts of two tables; its sum is what it was, to whoever reads
+        both in one transaction."""
+        tables = ("orders", "lines")
+        entries.commit(
+            *(put(key, n=100) for key in range(25)), *(line(k, n=100) for k in range(25))
+        )
+        dice, money = random.Random(7), {(table, k): 100 for table in tables for k in range(25)}
         for _ in range(60):
-            a, b = dice.sample(range(50), 2)
+            a, b = (("orders", dice.randrange(25)), ("lines", dice.randrange(25)))
             money[a], money[b] = money[a] - 7, money[b] + 7
-            entries.commit(*(change(at, "replace", {"_id": at, "n": money[at]}) for at in (a, b)))
+            entries.commit(
+                *(
+                    change(at, "replace", {"_id": at, "n": money[table, at]}, collection=table)
+                    for table, at in (a, b)
+                )
+            )
         driver: Driver = start()
         driver.apply(0, 50)
-        sums: set[int | None] = set()
+        sums: list[int] = []
         over = threading.Event()
 
         def look() -> None:
             while not over.is_set():
-                sums.add(replica.total("orders", "n"))
+                sums.append(sum(replica.totals("n", *tables)))
 
         reader = threading.Thread(target=look)
         reader.start()
@@ -184,7 +193,33 @@ class ReplicaContract:
         finally:
             over.set()
             reader.join()
-        assert sums == {5000}
+        assert set(sums) == {5000}
+
+    def test_pipelines_that_begin_at_once_on_a_new_database_all_begin(
+        self, replica: Replica, entries: Entries, drivers: list[Driver]
+    ) -> None:
+        entries.commit(*(put(key, n=key) for key in range(3)))
+        together = threading.Barrier(6)
+        failed: list[BaseException] = []
+
+        def begin(driver: Driver) -> None:
+            together.wait()
+            try:
+                driver.start()
+                driver.apply()
+            except BaseException as error:
+                failed.append(error)
+
+        for name in "abcdef":
+            config = replica.config(table=name + "_{collection}", retry_attempts=0)
+            drivers.append(Driver(entries, config, name))
+        threads = [threading.Thread(target=begin, args=(driver,)) for driver in drivers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+        assert all(set(replica.rows(f"{name}_orders")) == {0, 1, 2} for name in "abcdef")
 
     def test_a_commit_whose_outcome_nobody_heard_is_not_applied_twice(
         self, replica: Replica, entries: Entries, start: Any, lose_commit: Any

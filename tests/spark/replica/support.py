@@ -66,8 +66,8 @@ class Replica(ABC):
     def drop(self, table: str) -> None: ...
 
     @abstractmethod
-    def total(self, table: str, field: str) -> int | None:
-        """The sum of a column, as one reader sees it at one moment; None without a table."""
+    def totals(self, field: str, *tables: str) -> list[int]:
+        """The sum of a column of each table, in one transaction of a reader."""
 
     @abstractmethod
     def expected(self, document: Document) -> Document:
@@ -122,13 +122,6 @@ class SqlReplica(Replica):
     def drop(self, table: str) -> None:
         self.ask(f"DROP TABLE {table}")
 
-    def total(self, table: str, field: str) -> int | None:
-        try:
-            ((row),) = self.ask(f"SELECT sum({field}) AS total FROM {table}")
-        except LookupError:
-            return None
-        return None if row["total"] is None else int(row["total"])
-
     def expected(self, document: Document) -> Document:
         return {name: python(value) for name, value in document.items() if value is not None}
 
@@ -153,6 +146,14 @@ class PostgresReplica(SqlReplica):
             names = [column.name for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
+    def totals(self, field: str, *tables: str) -> list[int]:
+        with psycopg.connect(self._uri) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            return [
+                connection.execute(f"SELECT sum({field}) FROM {one}".encode()).fetchall()[0][0]
+                for one in tables
+            ]
+
     def value(self, value: Any) -> Any:
         return value
 
@@ -165,19 +166,29 @@ class MysqlReplica(SqlReplica):
     def uri(self) -> str:
         return f"mysql://root@{self._host}:{self._port}/{self._database}"
 
+    def connect(self) -> Any:
+        return pymysql.connect(
+            host=self._host,
+            port=self._port,
+            user="root",
+            database=self._database,
+            charset="utf8mb4",
+            autocommit=True,
+            cursorclass=pymysql.cursors.DictCursor,
+        )
+
+    def totals(self, field: str, *tables: str) -> list[int]:
+        found: list[int] = []
+        with self.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            for one in tables:
+                cursor.execute(f"SELECT sum({field}) AS total FROM `{one}`")
+                found.append(int(cursor.fetchone()["total"]))
+        return found
+
     def ask(self, statement: str) -> list[Document]:
-        with (
-            pymysql.connect(
-                host=self._host,
-                port=self._port,
-                user="root",
-                database=self._database,
-                charset="utf8mb4",
-                autocommit=True,
-                cursorclass=pymysql.cursors.DictCursor,
-            ) as connection,
-            connection.cursor() as cursor,
-        ):
+        with self.connect() as connection, connection.cursor() as cursor:
             try:
                 cursor.execute(statement)
             except pymysql.ProgrammingError as error:
@@ -225,12 +236,11 @@ class MongoReplica(Replica):
     def drop(self, table: str) -> None:
         self.database.drop_collection(table)
 
-    def total(self, table: str, field: str) -> int | None:
+    def totals(self, field: str, *tables: str) -> list[int]:
+        grouped = [{"$group": {"_id": None, "total": {"$sum": f"${field}"}}}]
         with self._client.start_session(snapshot=True) as session:
-            grouped = self.database[table].aggregate(
-                [{"$group": {"_id": None, "total": {"$sum": f"${field}"}}}], session=session
-            )
-            return next((int(row["total"]) for row in grouped), None)
+            found = [self.database[one].aggregate(grouped, session=session) for one in tables]
+            return [int(row["total"]) for cursor in found for row in cursor]
 
     def expected(self, document: Document) -> Document:
         made: Document = json_util.loads(

@@ -129,7 +129,7 @@ class Server:
 
 def stale(destination: Any) -> Any:
     """The rows that it knows to lack a change."""
-    return destination._stale
+    return destination._known.stale
 
 
 def sql(monkeypatch: pytest.MonkeyPatch) -> SqlDestination:

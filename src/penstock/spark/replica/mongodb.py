@@ -11,46 +11,32 @@ otherwise; a batch that takes longer stops the pipeline, by name.
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import bson
-import msgspec
-import numpy as np
-from bson.codec_options import CodecOptions
 from bson.datetime_ms import DatetimeMS
-from bson.errors import BSONError
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo import DeleteOne, MongoClient, ReplaceOne
+from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from pymongo.errors import (
-    BulkWriteError,
-    CollectionInvalid,
-    ConfigurationError,
-    InvalidURI,
-    OperationFailure,
-    PyMongoError,
-)
+from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
-from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
-from penstock.audit.outages import passes
-from penstock.audit.values import value_of
-from penstock.errors import ConfigError, DestinationError, PenstockError
+from penstock.errors import DestinationError, PenstockError
 from penstock.progress import parse_progress
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.destination import PLACES, REJECTS, TABLES, Decide, is_applied
-from penstock.spark.replica.documents import (
-    CODEC,
-    DOCUMENT,
-    ID,
-    REASON,
-    InexactBsonError,
-    decode_bson,
-    exact,
-    with_id,
+from penstock.spark.replica.connection import (
+    LIFETIME_SECONDS,
+    connect,
+    database_of,
+    lifetime_seconds,
+    make,
+    prepare,
+    refusal_of,
 )
+from penstock.spark.replica.destination import PLACES, REJECTS, TABLES, Decide, is_applied
+from penstock.spark.replica.documents import decode_bson
+from penstock.spark.replica.known import Known, Written
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
@@ -62,19 +48,15 @@ from penstock.spark.replica.steps import (
     Rows,
     Step,
 )
-from penstock.spark.table.decode import Cells
-from penstock.spark.table.kinds import Kind
-from penstock.spark.table.patch import Change, State, fold
-from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
+from penstock.spark.replica.writes import RAW, writes_of
+from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import STEP_COLUMNS, Reject, rejects_table
 
 Document = dict[str, Any]
 
 _OVERDUE: Final = frozenset({251, 290})
 """NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
-_LIFETIME_SECONDS: Final = 60.0
 _WRITES: Final = 10_000
-_RAW: Final = CodecOptions(RawBSONDocument)
 
 
 class MongoDestination:
@@ -87,11 +69,9 @@ class MongoDestination:
         self._pipeline = pipeline
         self._config = config
         self._client: MongoClient[Document] | None = None
-        self._streams: dict[str, tuple[str, Stream]] = {}
-        self._stale: dict[str, dict[str, int]] = {}
-        """By collection and key: the sequence of the change that the document lacks."""
+        self._known = Known()
         self._began = 0.0
-        self._lifetime_seconds = _LIFETIME_SECONDS
+        self._lifetime_seconds = LIFETIME_SECONDS
 
     def judge(self, error: Exception) -> PenstockError | None:
         """As `Destination.judge`."""
@@ -106,19 +86,7 @@ class MongoDestination:
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
                 "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
             )
-        if passes(error):
-            return None
-        details: Document = getattr(error, "details", None) or {}
-        named: Any = details.get("codeName") or f"code {code}"
-        if isinstance(error, BulkWriteError):
-            wrong = error.details.get("writeErrors") or [{}]
-            named = f"code {wrong[0].get('code')}"
-        return DestinationError(
-            pipeline=self._pipeline,
-            what=f"the destination refuses ({type(error).__name__}, {named})",
-            remedy="Correct the pipeline's uri, or what its user may do: it needs readWrite on "
-            "the database.",
-        )
+        return refusal_of(self._pipeline, error)
 
     def reset(self) -> None:
         """As `Destination.reset`."""
@@ -133,7 +101,7 @@ class MongoDestination:
             database = self._database()
             there = set(database.list_collection_names())
             stored = self._stored(None)
-            mine = [name for name, (owner, _) in self._streams.items() if owner == self._pipeline]
+            mine = list(self._known.owned(self._pipeline))
             place = decide(stored, mine, [name for name in mine if name not in there])
             if stored is None:
                 database[PLACES].insert_one({"_id": self._pipeline, **_document(place)})
@@ -146,7 +114,7 @@ class MongoDestination:
             }
             claimed = database[PLACES].update_one(known, {"$set": _document(place)})
             if claimed.matched_count:
-                self._learn(database)
+                self._known = self._learned(database)
                 return place
 
     def apply(
@@ -165,7 +133,8 @@ class MongoDestination:
     ) -> Done:
         database = self._database()
         streams = self._ensured(steps)
-        written = _Written(self._stale, streams)
+        written = Written(known=self._known.copy())
+        written.known.streams = streams
         self._began = time.monotonic()
         assert self._client is not None
         with self._client.start_session() as session:
@@ -173,7 +142,8 @@ class MongoDestination:
                 read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority", j=True)
             )
             if is_applied(self._stored(session), before=before, until=until):
-                self._learn(database)  # it went through after this connection was opened
+                # It went through after this connection was opened.
+                self._known = self._learned(database)
                 return Done()
             database[PLACES].update_one(
                 {"_id": self._pipeline}, {"$set": _document(until)}, session=session
@@ -182,31 +152,33 @@ class MongoDestination:
                 self._do(step, session, written)
             self._reject(written.rejects, entries_at, session)
             session.commit_transaction()
-        self._stale, self._streams = written.stale, written.streams
+        self._known = written.known
         return Done(rows=written.rows, rejected=len(written.rejects))
 
     # --- the transaction ------------------------------------------------------------------------
 
-    def _do(self, step: Step, session: ClientSession, written: "_Written") -> None:
+    def _do(self, step: Step, session: ClientSession, written: Written) -> None:
         match step:
             case Rows():
                 self._write(step, session, written)
             case Emptied():
                 self._empty(step.stream, step.sequence, session, written)
             case DatabaseEmptied():
-                for owner, stream in list(written.streams.values()):
-                    if owner == self._pipeline and stream.database == step.database:
+                for stream in written.known.owned(self._pipeline).values():
+                    if stream.database == step.database:
                         self._empty(stream, step.sequence, session, written)
             case Moved():
                 self._move(step, session, written)
             case Noted():
                 written.rejects.append(("", step.reject))
 
-    def _write(self, step: Rows, session: ClientSession, written: "_Written") -> None:
+    def _write(self, step: Rows, session: ClientSession, written: Written) -> None:
         name = self._name(step.stream)
         collection = self._database()[name]
-        stale = written.stale.setdefault(name, {})
-        rows = self._rows(step, stale, session)
+        stale = written.known.stale.setdefault(name, {})
+        rows = writes_of(
+            step.chunk, stale, lambda which: collection.find_one(which, session=session)
+        )
         for kind in (DELETE, PUT):
             # Deletes first: a key that the source writes in two ways is one here.
             writes = [row.write for row in rows if row.operation == kind and row.write is not None]
@@ -223,80 +195,20 @@ class MongoDestination:
             elif row.rejects:
                 stale[row.key] = row.rejects[-1].sequence
 
-    def _rows(self, step: Rows, stale: dict[str, int], session: ClientSession) -> list["_Row"]:
-        chunk = step.chunk
-        codes = codes_of(chunk.rows)
-        folding = np.isin(codes, np.unique(codes[chunk.roles == RELATIVE]))
-        simple = chunk.take(np.flatnonzero(~folding))
-        count = simple.rows.num_rows
-        ids = _cell(simple.cells, ID, Kind.BINARY, count)
-        documents = _cell(simple.cells, DOCUMENT, Kind.BINARY, count)
-        reasons = _cell(simple.cells, REASON, Kind.STRING, count)
-        rows: list[_Row] = []
-        keys: list[Any] = simple.rows["key"].to_pylist()
-        for key, role, sequence, own, document, reason in zip(
-            keys, simple.roles.tolist(), simple.sequences.tolist(), ids, documents, reasons,
-            strict=True,
-        ):  # fmt: skip
-            rows.append(_row(key, role, sequence, own, document, reason))
-        if folding.any():
-            building = chunk.take(np.flatnonzero(folding))
-            rows += self._folded(
-                building, self._database()[self._name(step.stream)], stale, session
-            )
-        return rows
-
-    def _folded(
-        self, chunk: Any, collection: Any, stale: dict[str, int], session: ClientSession
-    ) -> list["_Row"]:
-        """Rows whose changes build on one another, and on the document that is there."""
-        histories: dict[str, list[int]] = {}
-        told = chunk.rows.to_pylist()
-        for at, row in enumerate(told):
-            histories.setdefault(row["key"], []).append(at)
-        ids = _cell(chunk.cells, ID, Kind.BINARY, len(told))
-        documents = _cell(chunk.cells, DOCUMENT, Kind.BINARY, len(told))
-        rows: list[_Row] = []
-        for key, history in histories.items():
-            own = ids[history[0]]
-            if own is None:
-                reason = "its key cannot be one in MongoDB"
-                rows.append(_row(key, PUT, told[history[-1]]["sequence"], None, None, reason))
-                continue
-            found = collection.find_one(
-                {"_id": {"$eq": bson.decode(own, CODEC)["_id"]}}, session=session
-            )
-            before = State(document=found, rejected_sequence=stale.get(key))
-            after = fold(before, [_change(told[at], documents[at]) for at in history])
-            rejects = [Reject(sequence=at, reason=why) for at, why in after.rejected]
-            if after.document is None and after.sequence:
-                rows.append(_Row(key, DELETE, DeleteOne(_filter(own)), rejects))
-            elif after.rejected_sequence is not None and after.sequence == before.sequence:
-                rows.append(_Row(key, RELATIVE, None, rejects))
-            else:
-                assert after.document is not None
-                row = _made(key, after, own)
-                last = rejects if after.rejected_sequence is not None else []
-                rows.append(row._replace(rejects=[*rejects, *row.rejects]))
-                if last:
-                    # Whole for a while, and stale behind that.
-                    rows.append(_Row(key, RELATIVE, None, last[-1:]))
-        return rows
-
     def _empty(
-        self, stream: Stream, sequence: int, session: ClientSession, written: "_Written"
+        self, stream: Stream, sequence: int, session: ClientSession, written: Written
     ) -> None:
         name = self._name(stream)
-        if written.streams.get(name) != (self._pipeline, stream):
+        if written.known.streams.get(name) != (self._pipeline, stream):
             return
         gone = self._database()[name].delete_many({}, session=session)
         written.rows += gone.deleted_count
-        written.stale.pop(name, None)
+        written.known.stale.pop(name, None)
         self._heal(name, None, sequence, session)
 
-    def _move(self, step: Moved, session: ClientSession, written: "_Written") -> None:
+    def _move(self, step: Moved, session: ClientSession, written: Written) -> None:
         old, new = self._name(step.stream), self._name(step.to)
-        if written.streams.get(old) != (self._pipeline, step.stream):
+        if written.known.streams.get(old) != (self._pipeline, step.stream):
             self._empty(step.to, step.sequence, session, written)
             return
         database = self._database()
@@ -304,11 +216,11 @@ class MongoDestination:
             database[TABLES].update_one(
                 {"_id": old}, {"$set": {"database": step.to.database}}, session=session
             )
-            written.streams[old] = (self._pipeline, step.to)
+            written.known.streams[old] = (self._pipeline, step.to)
             return
         self._empty(step.to, step.sequence, session, written)
-        raw: Any = database[old].with_options(codec_options=_RAW)
-        there: Any = database[new].with_options(codec_options=_RAW)
+        raw: Any = database[old].with_options(codec_options=RAW)
+        there: Any = database[new].with_options(codec_options=RAW)
         held: list[RawBSONDocument] = []
         for document in raw.find({}, session=session):
             held.append(document)
@@ -325,7 +237,7 @@ class MongoDestination:
             {"$set": {"table": new}},
             session=session,
         )
-        written.stale[new] = written.stale.pop(old, {})
+        written.known.stale[new] = written.known.stale.pop(old, {})
 
     def _reject(
         self,
@@ -366,8 +278,8 @@ class MongoDestination:
 
     def _ensured(self, steps: Sequence[Step]) -> dict[str, tuple[str, Stream]]:
         """What the collections of these steps are for, after them; each is there, and ours."""
-        there = set(self._database().list_collection_names())
-        streams = dict(self._streams)
+        there = {one["name"]: one for one in self._database().list_collections()}
+        streams = dict(self._known.streams)
         for step in steps:
             if isinstance(step, Rows):
                 self._ensure(step.stream, streams, there)
@@ -379,15 +291,20 @@ class MongoDestination:
                     streams[old] = (self._pipeline, step.to)
                 else:
                     self._ensure(step.to, streams, there)
-        known = {name: own for name, own in streams.items() if name not in self._streams}
-        self._streams |= known
-        return dict(self._streams)
+        known = {name: own for name, own in streams.items() if name not in self._known.streams}
+        self._known.streams |= known
+        return dict(self._known.streams)
 
     def _ensure(
-        self, stream: Stream, streams: dict[str, tuple[str, Stream]], there: set[str]
+        self, stream: Stream, streams: dict[str, tuple[str, Stream]], there: dict[str, Document]
     ) -> None:
         name = self._name(stream)
         database = self._database()
+        if there.get(name, {}).get("options", {}).get("collation"):
+            raise self._refusal(
+                f"the collection {name} has a collation, by which other keys are the same",
+                "Make it anew without one, or move it away, then start the pipeline again.",
+            )
         owner = streams.get(name)
         if owner == (self._pipeline, stream):
             if name in there:
@@ -415,8 +332,8 @@ class MongoDestination:
                 "Empty it or move it away, then start the pipeline again.",
             )
         if name not in there:
-            database.create_collection(name)
-            there.add(name)
+            make(database, name)
+            there[name] = {}
         own = {"pipeline": self._pipeline, "database": stream.database}
         database[TABLES].insert_one({"_id": name, **own, "collection": stream.collection})
         streams[name] = (self._pipeline, stream)
@@ -428,87 +345,28 @@ class MongoDestination:
 
     def _database(self) -> Any:
         if self._client is None:
-            client = self._connect()
+            client = connect(self._pipeline, self._config)
             try:
-                self._open(client)
+                database = prepare(client, self._pipeline, self._config)
+                self._lifetime_seconds = lifetime_seconds(client)
+                self._known = self._learned(database)
             except BaseException:
                 client.close()
                 raise
             self._client = client
-        return self._of(self._client)
+        return database_of(self._client, self._config)
 
-    def _of(self, client: MongoClient[Document]) -> Any:
-        return client.get_database(
-            self._config.database or client.get_default_database().name,
-            codec_options=CODEC,
-            read_preference=ReadPreference.PRIMARY,
-            read_concern=ReadConcern("majority"),
-            write_concern=WriteConcern("majority", j=True),
-        )
-
-    def _connect(self) -> MongoClient[Document]:
-        config = self._config
-        tls: Document = {}
-        if config.tls is not None:
-            tls["tls"] = config.tls != "off"
-        if config.tls == "unverified":
-            tls["tlsAllowInvalidCertificates"] = True
-        if config.ca is not None:
-            tls["tlsCAFile"] = str(config.ca)
-        if config.certificate is not None:
-            tls["tlsCertificateKeyFile"] = str(config.certificate)
-        try:
-            return MongoClient[Document](
-                config.uri.get_secret_value(),
-                appname="penstock",
-                serverSelectionTimeoutMS=int(min(config.answer_seconds, 5.0) * 1000),
-                socketTimeoutMS=int(config.answer_seconds * 1000),
-                **tls,
-            )
-        except (ConfigurationError, InvalidURI, ValueError):
-            raise ConfigError(
-                f"pipeline {self._pipeline}: its uri, or the files for TLS, cannot be used. "
-                f"Nothing was started. Correct them; the message would quote a password."
-            ) from None
-
-    def _open(self, client: MongoClient[Document]) -> None:
-        try:
-            self._of(client)
-        except ConfigurationError:
-            raise ConfigError(
-                f"pipeline {self._pipeline}: neither its uri nor `database` names a database. "
-                f"Nothing was started."
-            ) from None
-        hello = client.admin.command("hello")
-        if "setName" not in hello and hello.get("msg") != "isdbgrid":
-            raise self._refusal(
-                "the destination is a standalone MongoDB, which has no transactions",
-                "Make it a replica set, of this one member at least: start mongod with --replSet, "
-                "and run rs.initiate() once.",
-            )
-        self._lifetime_seconds = _lifetime(client)
-        database = self._of(client)
-        there = set(database.list_collection_names())
-        for name in (PLACES, TABLES, REJECTS):
-            if name not in there:
-                try:
-                    database.create_collection(name)
-                except CollectionInvalid:
-                    continue  # another pipeline has, just now
-        if REJECTS not in there:
-            database[REJECTS].create_index([("pipeline", 1), ("table", 1), ("healed", 1)])
-        self._learn(database)
-
-    def _learn(self, database: Any) -> None:
-        """Read what collections are for, and which documents lack a change."""
-        self._streams = {
+    def _learned(self, database: Any) -> Known:
+        """What collections are for, and which documents lack a change."""
+        streams = {
             one["_id"]: (one["pipeline"], Stream(one["database"], one["collection"]))
             for one in database[TABLES].find()
         }
-        self._stale = {}
+        stale: dict[str, dict[str, int]] = {}
         which = {"pipeline": self._pipeline, "healed": None, "key": {"$ne": None}}
         for one in database[REJECTS].find(which).sort("sequence", 1):
-            self._stale.setdefault(one["table"], {})[one["key"]] = int(one["sequence"])
+            stale.setdefault(one["table"], {})[one["key"]] = int(one["sequence"])
+        return Known(streams=streams, stale=stale)
 
     def _stored(self, session: ClientSession | None) -> Place | None:
         found = self._database()[PLACES].find_one({"_id": self._pipeline}, session=session)
@@ -523,93 +381,6 @@ class MongoDestination:
         )
 
 
-class _Written:
-    """What a transaction has done so far."""
-
-    def __init__(
-        self, stale: dict[str, dict[str, int]], streams: dict[str, tuple[str, Stream]]
-    ) -> None:
-        self.stale = {name: dict(keys) for name, keys in stale.items()}
-        self.streams = streams
-        self.rejects: list[tuple[str, Reject]] = []
-        self.rows = 0
-
-
-class _Row(NamedTuple):
-    """What is done to one document."""
-
-    key: str
-    operation: int
-    """PUT, DELETE, or RELATIVE: it stays as it is."""
-    write: "ReplaceOne[Any] | DeleteOne | None"
-    rejects: list[Reject]
-
-
-def _row(
-    key: str,
-    role: int,
-    sequence: int,
-    own: bytes | None,
-    document: bytes | None,
-    reason: str | None,
-) -> _Row:
-    if role == DELETE:
-        # One without an _id cannot be there.
-        return _Row(key, DELETE, None if own is None else DeleteOne(_filter(own)), [])
-    if own is None or document is None:
-        return _Row(key, RELATIVE, None, [Reject(sequence=sequence, reason=reason or "")])
-    replaced: ReplaceOne[Any] = ReplaceOne(
-        _filter(own), RawBSONDocument(document, _RAW), upsert=True
-    )
-    return _Row(key, PUT, replaced, [])
-
-
-def _made(key: str, after: State, own: bytes) -> _Row:
-    assert after.document is not None
-    document = reason = None
-    try:
-        document = with_id(after.document, key)
-    except (InexactBsonError, BSONError, OverflowError) as error:
-        known = isinstance(error, InexactBsonError)
-        reason = str(error) if known else f"BSON does not hold it ({type(error).__name__})"
-    return _row(key, PUT, after.sequence, own, document, reason)
-
-
-def _change(row: Document, document: bytes | None) -> Change:
-    """A change of a row's history, with its values as MongoDB has them."""
-    made: Document | None = None if document is None else bson.decode(document, CODEC)
-    update: Document | None = None
-    try:
-        if made is None and row["full_document"] is not None:
-            made = value_of(msgspec.json.decode(exact(row["full_document"])))
-        if row["update_description"] is not None:
-            said = msgspec.json.decode(exact(row["update_description"]))
-            fields = said.get("updatedFields") or {}
-            update = {
-                **said,
-                "updatedFields": {path: value_of(one) for path, one in fields.items()},
-            }
-    except InexactBsonError:
-        made = update = None  # which `fold` rejects
-    return Change(
-        sequence=row["sequence"],
-        operation=row["operation_type"],
-        document=made,
-        update=update,
-        unchanged=tuple(row["unchanged"] or ()),
-    )
-
-
-def _filter(own: bytes) -> Document:
-    return {"_id": {"$eq": bson.decode(own, CODEC)["_id"]}}
-
-
-def _cell(cells: Cells, name: str, kind: Kind, count: int) -> list[Any]:
-    column = cells.get(name, {}).get(kind)
-    values: list[Any] = [None] * count if column is None else column.to_pylist()
-    return values
-
-
 def _document(place: Place) -> Document:
     return {
         "source": place.source,
@@ -619,11 +390,3 @@ def _document(place: Place) -> Document:
         "sequence": Int64(place.progress.sequence),
         "written": DatetimeMS(int(time.time() * 1000)),
     }
-
-
-def _lifetime(client: MongoClient[Document]) -> float:
-    try:
-        name = "transactionLifetimeLimitSeconds"
-        return float(client.admin.command({"getParameter": 1, name: 1})[name])
-    except OperationFailure:
-        return _LIFETIME_SECONDS  # its user may not ask

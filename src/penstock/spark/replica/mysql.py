@@ -49,6 +49,11 @@ _WIDTH: Final = re.compile(r"^(int|bigint)\(\d+\)$")
 _KEY_CHARACTERS_MAX: Final = 768
 """InnoDB's 3072 bytes of an index entry, in utf8mb4."""
 _STATEMENT_BYTES: Final = 1 << 20
+_SESSION: Final = (
+    "SET time_zone = '+00:00', sql_safe_updates = 0, unique_checks = 1, "
+    # Fewer rows, and shorter texts, would be given without a word.
+    "sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576"
+)
 _PASSING: Final = frozenset(
     {0, 2003, 2006, 2013, 2055, 4031}  # no connection, or not any more
     | {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317}
@@ -99,7 +104,7 @@ class MysqlDialect:
             program_name="penstock",
             # Strict, so that no value is cut or rounded to fit its column.
             sql_mode="STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION",
-            init_command="SET time_zone = '+00:00'",
+            init_command=_SESSION,
             ssl=self._tls(),
             ssl_disabled=config.tls in {None, "off"},
         )
@@ -130,11 +135,14 @@ class MysqlDialect:
         """As `Dialect.passes`."""
         if isinstance(error, pymysql.err.InterfaceError):
             return True
+        if _is_untrusted(error):
+            return False
         return bool(error.args) and error.args[0] in _PASSING
 
     def code_of(self, error: Exception) -> str:
         """As `Dialect.code_of`."""
-        return f"{type(error).__name__} {error.args[0] if error.args else ''}".strip()
+        code = f"{type(error).__name__} {error.args[0] if error.args else ''}".strip()
+        return f"{code}, certificate verify failed" if _is_untrusted(error) else code
 
     def own_tables(self) -> Iterator[str]:
         """As `Dialect.own_tables`."""
@@ -148,8 +156,8 @@ class MysqlDialect:
         )
         yield (
             f"CREATE TABLE IF NOT EXISTS {name(TABLES)} (name varchar(64) PRIMARY KEY, "
-            "pipeline varchar(190) NOT NULL, `database` text NOT NULL, collection text NOT NULL) "
-            f"{kept}"
+            "pipeline varchar(190) NOT NULL, `database` text NOT NULL, collection text NOT NULL, "
+            f"key_forms text) {kept}"
         )
         yield (
             f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} (pipeline varchar(190) NOT NULL, "
@@ -185,6 +193,8 @@ class MysqlDialect:
         problems: list[str] = []
         if found != ("BASE TABLE", "InnoDB"):
             problems.append("it is no table of InnoDB, and so without transactions")
+        # Nobody alters it from here to the transaction's end.
+        cursor.execute(f"SELECT 1 FROM {self.table(table)} LIMIT 0", ())
         cursor.execute(
             "SELECT COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE = 'NO' AND COLUMN_DEFAULT IS NULL AND "
             "EXTRA NOT LIKE '%%auto_increment%%', EXTRA LIKE '%%GENERATED%%' AND "
@@ -207,8 +217,7 @@ class MysqlDialect:
             "NON_UNIQUE = 0 GROUP BY INDEX_NAME",
             place,
         )
-        unique: list[frozenset[str]] = []
-        indexes = cursor.fetchall()
+        unique, indexes = list[frozenset[str]](), cursor.fetchall()
         if len(indexes) > 1:
             # An upsert would find another row by it, and write over that.
             listed = ", ".join(sorted(index for index, _, _ in indexes))
@@ -308,6 +317,11 @@ class MysqlDialect:
             naive = arrow.array(values, pa.timestamp("us"))
             return naive.cast(ARROW_TYPES[kind])
         return arrow.array(values, ARROW_TYPES[kind])
+
+
+def _is_untrusted(error: Exception) -> bool:
+    """Whether the server's certificate is none that `ca` or this machine trusts."""
+    return isinstance(getattr(error, "original_exception", None), ssl.SSLCertVerificationError)
 
 
 def _quoted(name: str) -> str:

@@ -42,6 +42,20 @@ _KINDS: Final = {
 }
 _ROWS: Final = 2000
 """In one statement."""
+_SESSION: Final = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, YMD",
+    "extra_float_digits": "3",  # as many as make the same double again
+    "array_nulls": "on",  # else a null in an array of values is the text "NULL"
+    "standard_conforming_strings": "on",  # else libpq escapes bytes once more than the server reads
+    "row_security": "off",  # a policy is then an error, and hides no row
+    # Who cancels a statement is a person, then.
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+}
+"""What a role, a database or an URI may have set, and values or our SQL depend on."""
+_MAKING: Final = 0x70656E73746F636B
+"""The advisory lock of whoever makes our own tables."""
 _KEY_BYTES_MAX: Final = 2000
 """A B-tree's entry is a third of a page at most."""
 _PASSING: Final = ("08", "53", "57", "40", "55P03", "25006")
@@ -88,12 +102,11 @@ class PostgresDialect:
                 what=f"the database has the encoding {encoding}, which not every text fits",
                 remedy="Give it a database with the encoding UTF8.",
             )
-        with connection.cursor() as cursor:
-            cursor.execute("SET TIME ZONE 'UTC'")
-            # Who cancels a statement is a person, then.
-            cursor.execute("SET statement_timeout = 0")
-            cursor.execute("SET idle_in_transaction_session_timeout = 0")
-        connection.commit()
+        try:
+            _settle(connection)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def passes(self, error: Exception) -> bool:
@@ -102,21 +115,22 @@ class PostgresDialect:
         state = error.sqlstate
         if state is None:
             # No answer. What the server refuses before there is a connection has no state either.
-            text = str(error)
-            return not any(said in text for said in _REFUSALS)
+            return _refusal(error) is None
         return state.startswith(_PASSING)
 
     def code_of(self, error: Exception) -> str:
         """As `Dialect.code_of`."""
         assert isinstance(error, psycopg.Error)
+        if error.sqlstate is None:
+            return f"{type(error).__name__}, {_refusal(error)}"
         detail = error.diag.column_name or error.diag.constraint_name or error.diag.table_name
-        return f"{type(error).__name__} {error.sqlstate or ''}".strip() + (
-            f", {detail}" if detail else ""
-        )
+        return f"{type(error).__name__} {error.sqlstate}" + (f", {detail}" if detail else "")
 
     def own_tables(self) -> Iterator[str]:
         """As `Dialect.own_tables`."""
         name = self.table
+        # Two that make the same table at the same moment would fail, IF NOT EXISTS or not.
+        yield f"SELECT pg_advisory_xact_lock({_MAKING})"
         yield (
             f"CREATE TABLE IF NOT EXISTS {name(PLACES)} (pipeline text PRIMARY KEY, "
             "source text NOT NULL, collections text NOT NULL, epoch bigint NOT NULL, "
@@ -125,7 +139,8 @@ class PostgresDialect:
         )
         yield (
             f"CREATE TABLE IF NOT EXISTS {name(TABLES)} (name text PRIMARY KEY, "
-            "pipeline text NOT NULL, database text NOT NULL, collection text NOT NULL)"
+            "pipeline text NOT NULL, database text NOT NULL, collection text NOT NULL, "
+            "key_forms text)"
         )
         yield (
             f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} (pipeline text NOT NULL, "
@@ -163,6 +178,13 @@ class PostgresDialect:
             "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
             (oid,),
         ).fetchall()
+        loose = cursor.execute(
+            "SELECT DISTINCT a.attname FROM pg_index i JOIN pg_attribute a "
+            "ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1]) "
+            "JOIN pg_collation c ON c.oid = a.attcollation "
+            "WHERE i.indrelid = %s AND i.indisunique AND NOT c.collisdeterministic ORDER BY 1",
+            (oid,),
+        ).fetchall()
         unique = cursor.execute(
             "SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a "
             "ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1]) "
@@ -170,6 +192,12 @@ class PostgresDialect:
             "AND i.indexprs IS NULL GROUP BY i.indexrelid",
             (oid,),
         ).fetchall()
+        problems = [] if relkind in {"r", "p"} else ["it is no table"]
+        if loose:
+            problems.append(
+                f"the texts of its key are not told apart exactly: "
+                f"{', '.join(name for (name,) in loose)} should have a deterministic collation"
+            )
         return SqlTable(
             columns=tuple(
                 _column(name, declared, comment, required=required)
@@ -177,7 +205,7 @@ class PostgresDialect:
                 if not generated
             ),
             unique=tuple(frozenset(names) for (names,) in unique),
-            problems=() if relkind in {"r", "p"} else ("it is no table",),
+            problems=tuple(problems),
         )
 
     def create(self, table: str, columns: Sequence[tuple[str, Kind]], key: Sequence[str]) -> str:
@@ -268,9 +296,36 @@ _REFUSALS: Final = (
     "authentication failed",
     "no pg_hba.conf entry",
     "certificate verify failed",
+    "does not match host name",
+    "server does not support SSL",
+    "connection requires a valid client certificate",
+    "could not load",
+    "could not read root certificate file",
     "invalid connection option",
 )
 """Of PostgreSQL's libpq and server in English: what no retry mends."""
+
+
+def _refusal(error: Exception) -> str | None:
+    """What an error without a state says that no retry mends."""
+    text = str(error)
+    return next((said for said in _REFUSALS if said in text), None)
+
+
+def _settle(connection: Any) -> None:
+    """Have a session in which values are what they are, and a commit is on the disk."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW search_path")
+        (path,) = cursor.fetchone()
+        cursor.execute("SHOW synchronous_commit")
+        (durable,) = cursor.fetchone()
+        # Before all else: nobody's own functions and operators are taken for the server's.
+        settings = {"search_path": ", ".join(filter(None, ("pg_catalog", path))), **_SESSION}
+        if durable == "off":
+            settings["synchronous_commit"] = "on"
+        for name, value in settings.items():
+            cursor.execute("SELECT pg_catalog.set_config(%s, %s, false)", (name, value))
+    connection.commit()
 
 
 def _quoted(name: str) -> str:

@@ -27,6 +27,7 @@ from penstock.spark.replica.dialect import (
     characters,
     lengths,
 )
+from penstock.spark.replica.keys import Forms, refuse_equal, tell_apart
 from penstock.spark.replica.place import Stream
 from penstock.spark.table.apply import Identity, fold_rows, relative_keys
 from penstock.spark.table.arrow import arrow
@@ -74,9 +75,13 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """The keys of the rows of `puts`."""
     deletes: Sequence[Values] = ()
     deleted: Sequence[str] = ()
+    absent: Sequence[str] = ()
+    """The keys of deleted rows that could never be there."""
     rejects: Sequence[Reject] = ()
     stale: Mapping[str, int] = {}
     """By key: the change that its row lacks from now on."""
+    forms: Forms = {}
+    """What the table's key holds from now on."""
 
 
 def decode_keyed(documents: Sequence[str | None], keys: Sequence[str | None]) -> Cells:
@@ -103,17 +108,28 @@ def prepared(
     dialect: Dialect,
     pipeline: str,
     stale: Mapping[str, int],
+    forms: Forms,
     select: Select,
 ) -> Prepared:
     """Decide what `chunk`, changes of one stream, does to its table; None: it is to be made.
 
-    `stale` is by key the change that its row lacks. Raises DestinationError.
+    `stale` is by key the change that its row lacks, and `forms` what the table's key holds. Raises
+    DestinationError.
     """
     key = _key_of(chunk, name, table, pipeline)
     existing = _existing(table)
     rows = _folded(chunk, existing, table, dialect, stale, select)
     placement = place(existing, rows.cells, rows.sequences, naming=dialect.naming)
-    misfits = dict(placement.misfits)
+    told = tell_apart(
+        forms,
+        rows.keys,
+        rows.cells,
+        placement,
+        fields=key,
+        operations=rows.operations,
+        sequences=rows.sequences,
+    )
+    misfits = {**told.misfits, **placement.misfits}
     _unfit(misfits, placement, key, table, dialect)
     fits = np.ones(len(rows.keys), bool)
     fits[list(misfits)] = False
@@ -128,15 +144,19 @@ def prepared(
             sequence = int(rows.sequences[row])
             rejects.append(Reject(sequence=sequence, reason=why.reason, field=why.field))
             left[rows.keys[row]] = sequence
+    put = [rows.keys[row] for row in puts.tolist()]
+    refuse_equal(_values(placement, puts, key), put, name=name, pipeline=pipeline)
     return Prepared(
         setup=(),
         key=key,
         puts=_values(placement, puts, None),
-        put=[rows.keys[row] for row in puts.tolist()],
+        put=put,
         deletes=_values(placement, deletes, key) if table is not None else (),
         deleted=[rows.keys[row] for row in deletes.tolist()] if table is not None else (),
+        absent=[rows.keys[row] for row in misfits if rows.operations[row] == DELETE],
         rejects=rejects,
         stale=left,
+        forms=told.forms,
     )
 
 

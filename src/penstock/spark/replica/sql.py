@@ -16,19 +16,12 @@ a column more is the same to whoever reads it.
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
 from penstock.errors import DestinationError, PenstockError, PipelineError
-from penstock.progress import parse_progress
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.destination import (
-    PLACES,
-    REJECTS,
-    TABLES,
-    Decide,
-    is_applied,
-)
-from penstock.spark.replica.dialect import Dialect, SqlTable
+from penstock.spark.replica.destination import Decide, is_applied
+from penstock.spark.replica.dialect import Dialect
+from penstock.spark.replica.known import Known, Written
+from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.rows import Prepared, Setup, SetupNeededError, decode_keyed, prepared
 from penstock.spark.replica.steps import (
@@ -41,10 +34,9 @@ from penstock.spark.replica.steps import (
     Rows,
     Step,
 )
-from penstock.spark.table.kinds import Kind, wider
-from penstock.spark.table.rejects import ENTRY_COLUMNS, Reject, rejects_table
+from penstock.spark.replica.tables import SqlTables
+from penstock.spark.table.rejects import Reject
 
-_REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason")
 _SETUPS_MAX: Final = 1000
 """Each finds one table or a few columns more."""
 
@@ -56,13 +48,11 @@ class SqlDestination:
 
     def __init__(self, pipeline: str, config: ReplicatePipelineConfig, dialect: Dialect) -> None:
         self._pipeline = pipeline
-        self._config = config
         self._dialect = dialect
+        self._tables = SqlTables(pipeline, config, dialect)
+        self._ledger = Ledger(pipeline, dialect)
         self._connection: Any = None
-        self._streams: dict[str, tuple[str, Stream]] = {}
-        """By table: its pipeline, and what is replicated into it."""
-        self._stale: dict[str, dict[str, int]] = {}
-        """By table and key: the sequence of the change that the row lacks."""
+        self._known = Known()
 
     @property
     def errors(self) -> type[Exception]:
@@ -75,8 +65,8 @@ class SqlDestination:
         return DestinationError(
             pipeline=self._pipeline,
             what=f"the destination refuses ({self._dialect.code_of(error)})",
-            remedy="Correct what it names, the pipeline's uri, or what its user may do: it "
-            "creates and alters tables, and reads and writes them.",
+            remedy="Correct what it names, the pipeline's uri, its files for TLS, or what its user "
+            "may do: it creates and alters tables, and reads and writes them.",
         )
 
     def reset(self) -> None:
@@ -99,12 +89,13 @@ class SqlDestination:
 
     def _claim(self, decide: Decide) -> Place:
         cursor = self._cursor()
-        stored = self._stored(cursor, lock=True)
-        self._learn(cursor)  # behind the lock: what an older driver was committing is known too
-        mine = [name for name, (owner, _) in self._streams.items() if owner == self._pipeline]
+        stored = self._ledger.locked_place(cursor)
+        # Behind the lock: what an older driver was committing is known too.
+        self._known = self._ledger.known(cursor)
+        mine = list(self._known.owned(self._pipeline))
         gone = [name for name in mine if self._dialect.describe(cursor, name) is None]
         place = decide(stored, mine, gone)
-        self._store(cursor, place, new=stored is None)
+        self._ledger.store(cursor, place, new=stored is None)
         self._connection.commit()
         return place
 
@@ -133,12 +124,13 @@ class SqlDestination:
         self, steps: Sequence[Step], before: Place, until: Place, entries_at: EntriesAt
     ) -> Done:
         cursor = self._cursor()
-        if is_applied(self._stored(cursor, lock=True), before=before, until=until):
+        if is_applied(self._ledger.locked_place(cursor), before=before, until=until):
             self._connection.rollback()
-            self._learn(cursor)  # it went through after this connection was opened
+            # It went through after this connection was opened.
+            self._known = self._ledger.known(cursor)
             self._connection.commit()
             return Done()
-        written = _Written(self._stale, self._streams)
+        written = Written(known=self._known.copy())
         for step in steps:
             match step:
                 case Rows():
@@ -146,29 +138,30 @@ class SqlDestination:
                 case Emptied():
                     self._empty(cursor, step.stream, step.sequence, written)
                 case DatabaseEmptied():
-                    for owner, stream in list(written.streams.values()):
-                        if owner == self._pipeline and stream.database == step.database:
+                    for stream in written.known.owned(self._pipeline).values():
+                        if stream.database == step.database:
                             self._empty(cursor, stream, step.sequence, written)
                 case Moved():
                     self._move(cursor, step, written)
                 case Noted():
                     written.rejects.append(("", step.reject))
         self._reject(cursor, written.rejects, entries_at)
-        self._store(cursor, until, new=False)
+        self._ledger.store(cursor, until, new=False)
         self._connection.commit()
-        self._stale, self._streams = written.stale, written.streams
+        self._known = written.known
         return Done(rows=written.rows, rejected=len(written.rejects))
 
-    def _write(self, cursor: Any, step: Rows, written: "_Written") -> None:
-        name = self._name(step.stream)
-        described = self._described(cursor, name, step.stream, written)
+    def _write(self, cursor: Any, step: Rows, written: Written) -> None:
+        name = self._tables.name(step.stream)
+        described = self._tables.described(cursor, step.stream, written.known)
         rows = prepared(
             step.chunk,
             name=name,
             table=described,
             dialect=self._dialect,
             pipeline=self._pipeline,
-            stale=written.stale.get(name, {}),
+            stale=written.known.stale.get(name, {}),
+            forms=written.known.forms.get(name, {}),
             select=lambda columns, key: self._dialect.select(cursor, name, columns, key),
         )
         if rows.setup:
@@ -176,11 +169,12 @@ class SqlDestination:
             raise SetupNeededError(Setup(statements=rows.setup, owned=owner))
         if described is not None:
             self._put(cursor, name, rows)
+        self._ledger.keep_forms(cursor, name, rows.forms, written)
         written.rows += len(rows.deleted) + len(rows.put)
         written.rejects += [(name, reject) for reject in rows.rejects]
-        stale = written.stale.setdefault(name, {})
-        healed = [key for key in (*rows.put, *rows.deleted) if key in stale]
-        self._heal(cursor, name, healed, until=step.chunk.last_sequence)
+        stale = written.known.stale.setdefault(name, {})
+        healed = [key for key in (*rows.put, *rows.deleted, *rows.absent) if key in stale]
+        self._ledger.heal(cursor, name, healed, until=step.chunk.last_sequence)
         for key in healed:
             del stale[key]
         stale.update(rows.stale)
@@ -192,34 +186,31 @@ class SqlDestination:
         if rows.put:
             self._dialect.upsert(cursor, name, rows.puts, rows.key)
 
-    def _empty(self, cursor: Any, stream: Stream, sequence: int, written: "_Written") -> None:
-        name = self._name(stream)
-        if written.streams.get(name) != (self._pipeline, stream):
+    def _empty(self, cursor: Any, stream: Stream, sequence: int, written: Written) -> None:
+        name = self._tables.name(stream)
+        if written.known.streams.get(name) != (self._pipeline, stream):
             return
-        self._described(cursor, name, stream, written)
+        self._tables.described(cursor, stream, written.known)
         cursor.execute(f"DELETE FROM {self._dialect.table(name)}", ())
         written.rows += max(cursor.rowcount, 0)
-        self._heal(cursor, name, None, until=sequence)
-        written.stale.pop(name, None)
+        self._ledger.heal(cursor, name, None, until=sequence)
+        written.known.stale.pop(name, None)
+        self._ledger.keep_forms(cursor, name, {}, written)
 
-    def _move(self, cursor: Any, step: Moved, written: "_Written") -> None:
-        old, new = self._name(step.stream), self._name(step.to)
-        if written.streams.get(old) != (self._pipeline, step.stream):
+    def _move(self, cursor: Any, step: Moved, written: Written) -> None:
+        old, new = self._tables.name(step.stream), self._tables.name(step.to)
+        if written.known.streams.get(old) != (self._pipeline, step.stream):
             self._empty(cursor, step.to, step.sequence, written)
             return
         if old == new:
             # Another database's collection of that name: the rows are where they belong.
-            cursor.execute(
-                f"UPDATE {self._dialect.table(TABLES)} SET {self._dialect.quoted('database')} = %s "
-                f"WHERE name = %s",
-                (step.to.database, old),
-            )
-            written.streams[old] = (self._pipeline, step.to)
+            self._ledger.rename(cursor, old, step.to)
+            written.known.streams[old] = (self._pipeline, step.to)
             return
-        source = self._described(cursor, old, step.stream, written)
-        target = self._described(cursor, new, step.to, written)
+        source = self._tables.described(cursor, step.stream, written.known)
+        target = self._tables.described(cursor, step.to, written.known)
         assert source is not None
-        if setup := self._move_setup(old, new, source, target):
+        if setup := self._tables.move_setup(old, new, source, target):
             owned = () if target is not None else ((new, step.to),)
             raise SetupNeededError(Setup(statements=setup, owned=owned))
         self._empty(cursor, step.to, step.sequence, written)
@@ -230,121 +221,16 @@ class SqlDestination:
             (),
         )
         written.rows += max(cursor.rowcount, 0)
-        cursor.execute(
-            f"UPDATE {self._dialect.table(REJECTS)} SET table_name = %s "
-            f"WHERE pipeline = %s AND table_name = %s AND healed IS NULL",
-            (new, self._pipeline, old),
-        )
-        written.stale[new] = written.stale.pop(old, {})
+        self._ledger.hand_over(cursor, old, new)
+        written.known.stale[new] = written.known.stale.pop(old, {})
+        self._ledger.keep_forms(cursor, new, written.known.forms.get(old, {}), written)
         cursor.execute(f"DELETE FROM {self._dialect.table(old)}", ())
+        self._ledger.keep_forms(cursor, old, {}, written)
 
-    def _move_setup(
-        self, old: str, new: str, source: SqlTable, target: SqlTable | None
-    ) -> Sequence[str]:
-        """What the target of a move needs to hold every row."""
-        key = min((len(names), sorted(names)) for names in source.unique)[1]
-        if target is None:
-            kinds = [(one.name, one.kind or Kind.UNFIT) for one in source.columns]
-            return (self._dialect.create(new, kinds, key),)
-        statements: list[str] = []
-        wrong: list[str] = [] if target.has_key(key) else ["its key"]
-        for column in source.columns:
-            there, kind = target.column(column.name), column.kind
-            assert kind is not None
-            if there is None:
-                statements += self._dialect.add(new, column.name, kind)
-                continue
-            grown = None if there.kind is None else wider(there.kind, kind)
-            if grown is None:
-                wrong.append(f"{column.name} ({there.declared}, not {column.declared})")
-            elif grown is not there.kind:
-                is_key = column.name in key
-                statements.append(self._dialect.widen(new, column.name, grown, key=is_key))
-        if wrong:
-            raise DestinationError(
-                pipeline=self._pipeline,
-                what=f"the collection of table {old} was renamed to that of {new}, whose columns "
-                f"do not hold its rows: {', '.join(wrong)}",
-                remedy=f"Alter {new} so that they do, then start it again.",
-            )
-        return statements
-
-    # --- tables ---------------------------------------------------------------------------------
-
-    def _name(self, stream: Stream) -> str:
-        return self._config.table_of(stream.database, stream.collection)
-
-    def _described(
-        self, cursor: Any, name: str, stream: Stream, written: "_Written"
-    ) -> SqlTable | None:
-        """The stream's table; None if it is to be made. It is ours from then on.
-
-        Raises DestinationError, SetupNeededError.
-        """
-        self._refuse_name(name)
-        owner = written.streams.get(name)
-        found = self._dialect.describe(cursor, name)
-        if owner == (self._pipeline, stream):
-            if found is None:
-                raise DestinationError(
-                    pipeline=self._pipeline,
-                    what=f"its table {name} is gone",
-                    remedy="Put it back as it was, or begin anew with another name.",
-                )
-            return found
-        if owner is not None:
-            other, theirs = owner
-            raise DestinationError(
-                pipeline=self._pipeline,
-                what=f"the table {name} of {stream.database}.{stream.collection} has the rows of "
-                f"{theirs.database}.{theirs.collection}, of pipeline {other}",
-                remedy="Give the pipeline another `database`, or a `table` that tells them apart, "
-                "as '{database}_{collection}'.",
-            )
-        if found is None:
-            return None
-        if problems := self._problems(cursor, name, found):
-            raise DestinationError(
-                pipeline=self._pipeline,
-                what=f"the table {name} is there and cannot be used: {'; '.join(problems)}",
-                remedy="Alter it or move it away, then start the pipeline again.",
-            )
-        raise SetupNeededError(Setup(statements=(), owned=((name, stream),)))
-
-    def _problems(self, cursor: Any, name: str, found: SqlTable) -> list[str]:
-        problems = [
-            f"the column {one.name} has the type {one.declared}"
-            for one in found.columns
-            if one.kind is None
-        ]
-        problems += found.problems
-        if not found.unique:
-            problems.append("it has no primary key")
-        keys = frozenset[str]().union(*found.unique)
-        problems += [
-            f"the column {one.name} is NOT NULL"
-            for one in found.columns
-            if one.required and one.name not in keys
-        ]
-        cursor.execute(f"SELECT 1 FROM {self._dialect.table(name)} LIMIT 1", ())
-        if cursor.fetchone() is not None:
-            problems.append("it has rows, which no pipeline has written")
-        return problems
-
-    def _refuse_name(self, name: str) -> None:
-        naming = self._dialect.naming
-        if why := naming.refusal(name, name, frozenset()):
-            raise DestinationError(
-                pipeline=self._pipeline,
-                what=f"no table can be called {name!r}: {why}",
-                remedy="Give the pipeline other `collections`.",
-            )
-        if name in {PLACES, TABLES, REJECTS}:
-            raise DestinationError(
-                pipeline=self._pipeline,
-                what=f"{name} is the name of a table of Penstock's own",
-                remedy="Give the pipeline a `table` with something before or behind it.",
-            )
+    def _reject(
+        self, cursor: Any, rejects: Sequence[tuple[str, Reject]], entries_at: EntriesAt
+    ) -> None:
+        self._ledger.reject(cursor, rejects, entries_at)
 
     def _set_up(self, setup: Setup) -> None:
         self._connection.rollback()
@@ -352,17 +238,12 @@ class SqlDestination:
         for statement in setup.statements:
             cursor.execute(statement, ())
         for name, stream in setup.owned:
-            cursor.execute(
-                f"INSERT INTO {self._dialect.table(TABLES)} "
-                f"(name, pipeline, {self._dialect.quoted('database')}, collection) "
-                f"VALUES (%s, %s, %s, %s)",
-                (name, self._pipeline, stream.database, stream.collection),
-            )
+            self._ledger.own(cursor, name, stream)
         self._connection.commit()
         for name, stream in setup.owned:
-            self._streams[name] = (self._pipeline, stream)
+            self._known.streams[name] = (self._pipeline, stream)
 
-    # --- our own tables -------------------------------------------------------------------------
+    # --- the connection ---------------------------------------------------------------------------
 
     def _cursor(self) -> Any:
         if self._connection is None:
@@ -377,116 +258,7 @@ class SqlDestination:
 
     def _open(self, connection: Any) -> None:
         cursor = connection.cursor()
-        for statement in self._dialect.own_tables():
-            cursor.execute(statement, ())
+        self._ledger.make(cursor)
         connection.commit()
-        self._learn(cursor)
+        self._known = self._ledger.known(cursor)
         connection.commit()
-
-    def _learn(self, cursor: Any) -> None:
-        """Read what tables are for, and which rows lack a change."""
-        database = self._dialect.quoted("database")
-        cursor.execute(
-            f"SELECT name, pipeline, {database}, collection FROM {self._dialect.table(TABLES)}", ()
-        )
-        self._streams = {
-            name: (pipeline, Stream(there, collection))
-            for name, pipeline, there, collection in cursor.fetchall()
-        }
-        key = self._dialect.quoted("key")
-        cursor.execute(
-            f"SELECT table_name, {key}, sequence FROM {self._dialect.table(REJECTS)} "
-            f"WHERE pipeline = %s AND healed IS NULL AND {key} IS NOT NULL ORDER BY sequence",
-            (self._pipeline,),
-        )
-        self._stale = {}
-        for name, own, sequence in cursor.fetchall():
-            self._stale.setdefault(name, {})[own] = sequence
-
-    def _stored(self, cursor: Any, *, lock: bool) -> Place | None:
-        cursor.execute(
-            f"SELECT source, collections, epoch, progress FROM {self._dialect.table(PLACES)} "
-            f"WHERE pipeline = %s" + (" FOR UPDATE" if lock else ""),
-            (self._pipeline,),
-        )
-        found = cursor.fetchone()
-        if found is None:
-            return None
-        source, collections, epoch, progress = found
-        return Place(
-            pipeline=self._pipeline,
-            source=source,
-            collections=msgspec.json.decode(collections, type=tuple[str, ...]),
-            epoch=epoch,
-            progress=parse_progress(progress),
-        )
-
-    def _store(self, cursor: Any, place: Place, *, new: bool) -> None:
-        values = (
-            place.source,
-            msgspec.json.encode(place.collections).decode(),
-            place.epoch,
-            str(place.progress),
-            place.progress.sequence,
-            place.pipeline,
-        )
-        table = self._dialect.table(PLACES)
-        if new:
-            cursor.execute(
-                f"INSERT INTO {table} (source, collections, epoch, progress, sequence, pipeline) "
-                f"VALUES (%s, %s, %s, %s, %s, %s)",
-                values,
-            )
-            return
-        cursor.execute(
-            f"UPDATE {table} SET source = %s, collections = %s, epoch = %s, progress = %s, "
-            f"sequence = %s, written = now() WHERE pipeline = %s",
-            values,
-        )
-
-    def _reject(
-        self, cursor: Any, rejects: Sequence[tuple[str, Reject]], entries_at: EntriesAt
-    ) -> None:
-        if not rejects:
-            return
-        only = [reject for _, reject in rejects]
-        entries = entries_at([reject.sequence for reject in only])
-        tables = {reject.identity: name for name, reject in rejects}
-        names = ", ".join(map(self._dialect.quoted, (*_REJECT_COLUMNS, "table_name")))
-        places = ", ".join(["%s"] * (len(_REJECT_COLUMNS) + 1))
-        for row in rejects_table(self._pipeline, only, entries, captured=True).to_pylist():
-            table = tables[row["sequence"], None]
-            values = [row[name] for name in _REJECT_COLUMNS]
-            cursor.execute(
-                f"INSERT INTO {self._dialect.table(REJECTS)} ({names}) VALUES ({places})",
-                (*map(_plain, values), table or None),
-            )
-
-    def _heal(self, cursor: Any, name: str, keys: Sequence[str] | None, *, until: int) -> None:
-        """The rows with these keys, or all, are what they are at the source again."""
-        statement = (
-            f"UPDATE {self._dialect.table(REJECTS)} SET healed = %s "
-            f"WHERE pipeline = %s AND table_name = %s AND healed IS NULL"
-        )
-        if keys is None:
-            cursor.execute(statement, (until, self._pipeline, name))
-        for key in keys or ():
-            own = f" AND {self._dialect.quoted('key')} = %s"
-            cursor.execute(statement + own, (until, self._pipeline, name, key))
-
-
-class _Written:
-    """What a transaction has done so far."""
-
-    def __init__(
-        self, stale: dict[str, dict[str, int]], streams: dict[str, tuple[str, Stream]]
-    ) -> None:
-        self.stale = {name: dict(keys) for name, keys in stale.items()}
-        self.rejects: list[tuple[str, Reject]] = []
-        self.rows = 0
-        self.streams = dict(streams)
-
-
-def _plain(value: Any) -> Any:
-    # PostgreSQL keeps no NUL in text; JSON's own texts have it as an escape.
-    return value.replace("\0", "\\u0000") if isinstance(value, str) else value

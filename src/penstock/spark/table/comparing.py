@@ -223,7 +223,8 @@ def _sums(frame: "DataFrame", ranges: int) -> dict[int, tuple[int, Any]]:
     from pyspark.sql import functions as sql
 
     # The hash passes over nulls: whether there is one is hashed, too.
-    parts = [part for name in sorted(frame.columns) for part in _parts(name)]
+    types = dict(frame.dtypes)
+    parts = [part for name in sorted(types) for part in _parts(name, types[name])]
     hashed = frame.select(
         _range(ranges).alias("range"), sql.xxhash64(*parts).cast("decimal(38,0)").alias("hash")
     )
@@ -235,11 +236,18 @@ def _unequal(sums: dict[int, Any], found: dict[int, Any]) -> list[int]:
     return sorted(one for one in {*sums, *found} if sums.get(one) != found.get(one))
 
 
-def _parts(name: str) -> tuple["Column", "Column"]:
+def _parts(name: str, of_type: str) -> tuple["Column", "Column"]:
+    column = _exact(f"`{name}`", of_type)
+    return column, column.isNull()
+
+
+def _exact(name: str, of_type: str) -> "Column":
+    """A column whose values are equal only where they are the same: to Spark 0.0 is -0.0, and both
+    have one hash. NaN is NaN."""
     from pyspark.sql import functions as sql
 
-    column = sql.col(f"`{name}`")
-    return column, column.isNull()
+    column = sql.col(name)
+    return column.cast("string") if of_type in {"double", "float"} else column
 
 
 def _differing(
@@ -257,10 +265,11 @@ def _differing(
         lambda one, other: one & other,
         [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in _IDENTITY],
     )
-    others = [name for name in wanted.columns if name not in _IDENTITY]
+    types = dict(wanted.dtypes)
     differ = [
-        sql.when(~sql.col(f"w.`{name}`").eqNullSafe(sql.col(f"t.`{name}`")), sql.lit(name))
-        for name in others
+        sql.when(~_exact(f"w.`{name}`", of).eqNullSafe(_exact(f"t.`{name}`", of)), sql.lit(name))
+        for name, of in types.items()
+        if name not in _IDENTITY
     ]
     columns = sql.array_compact(sql.array(*differ))
     here, gone = sql.col(f"t.`{KEY}`").isNull(), sql.col(f"w.`{KEY}`").isNull()

@@ -1,0 +1,180 @@
+"""Our own tables in an SQL database: places, what tables are for, and rejects."""
+
+# Names of tables and columns are quoted by the dialect; values are never in the text.
+# ruff: noqa: S608
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.progress import parse_progress
+from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
+from penstock.spark.replica.dialect import Dialect
+from penstock.spark.replica.keys import Forms
+from penstock.spark.replica.known import Known, Written
+from penstock.spark.replica.place import Place, Stream
+from penstock.spark.replica.steps import EntriesAt
+from penstock.spark.table.rejects import ENTRY_COLUMNS, Reject, rejects_table
+
+_REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason")
+
+
+class Ledger:
+    """Reads and writes them for one pipeline, in the transaction of the cursor that is given."""
+
+    def __init__(self, pipeline: str, dialect: Dialect) -> None:
+        self._pipeline = pipeline
+        self._dialect = dialect
+
+    def make(self, cursor: Any) -> None:
+        """Have the tables."""
+        for statement in self._dialect.own_tables():
+            cursor.execute(statement, ())
+
+    def known(self, cursor: Any) -> Known:
+        """What tables are for, what their keys hold, and which rows lack a change."""
+        database = self._dialect.quoted("database")
+        cursor.execute(
+            f"SELECT name, pipeline, {database}, collection, key_forms "
+            f"FROM {self._dialect.table(TABLES)}",
+            (),
+        )
+        found = cursor.fetchall()
+        streams = {
+            name: (pipeline, Stream(there, collection))
+            for name, pipeline, there, collection, _ in found
+        }
+        forms: dict[str, Forms] = {
+            name: msgspec.json.decode(written, type=dict[str, str])
+            for name, *_, written in found
+            if written is not None
+        }
+        key = self._dialect.quoted("key")
+        cursor.execute(
+            f"SELECT table_name, {key}, sequence FROM {self._dialect.table(REJECTS)} "
+            f"WHERE pipeline = %s AND healed IS NULL AND {key} IS NOT NULL ORDER BY sequence",
+            (self._pipeline,),
+        )
+        stale: dict[str, dict[str, int]] = {}
+        for name, own, sequence in cursor.fetchall():
+            stale.setdefault(name, {})[own] = sequence
+        return Known(streams=streams, stale=stale, forms=forms)
+
+    def locked_place(self, cursor: Any) -> Place | None:
+        """Where the pipeline stands; nobody else moves it before the transaction's end."""
+        cursor.execute(
+            f"SELECT source, collections, epoch, progress FROM {self._dialect.table(PLACES)} "
+            f"WHERE pipeline = %s FOR UPDATE",
+            (self._pipeline,),
+        )
+        found = cursor.fetchone()
+        if found is None:
+            return None
+        source, collections, epoch, progress = found
+        return Place(
+            pipeline=self._pipeline,
+            source=source,
+            collections=msgspec.json.decode(collections, type=tuple[str, ...]),
+            epoch=epoch,
+            progress=parse_progress(progress),
+        )
+
+    def store(self, cursor: Any, place: Place, *, new: bool) -> None:
+        """Write where it stands."""
+        values = (
+            place.source,
+            msgspec.json.encode(place.collections).decode(),
+            place.epoch,
+            str(place.progress),
+            place.progress.sequence,
+            place.pipeline,
+        )
+        table = self._dialect.table(PLACES)
+        if new:
+            cursor.execute(
+                f"INSERT INTO {table} (source, collections, epoch, progress, sequence, pipeline) "
+                f"VALUES (%s, %s, %s, %s, %s, %s)",
+                values,
+            )
+            return
+        cursor.execute(
+            f"UPDATE {table} SET source = %s, collections = %s, epoch = %s, progress = %s, "
+            f"sequence = %s, written = now() WHERE pipeline = %s",
+            values,
+        )
+
+    def own(self, cursor: Any, name: str, stream: Stream) -> None:
+        """A table is the pipeline's from now on."""
+        cursor.execute(
+            f"INSERT INTO {self._dialect.table(TABLES)} "
+            f"(name, pipeline, {self._dialect.quoted('database')}, collection) "
+            f"VALUES (%s, %s, %s, %s)",
+            (name, self._pipeline, stream.database, stream.collection),
+        )
+
+    def rename(self, cursor: Any, name: str, stream: Stream) -> None:
+        """A table's rows are those of a collection of that name in another database."""
+        cursor.execute(
+            f"UPDATE {self._dialect.table(TABLES)} SET {self._dialect.quoted('database')} = %s "
+            f"WHERE name = %s",
+            (stream.database, name),
+        )
+
+    def hand_over(self, cursor: Any, old: str, new: str) -> None:
+        """Rejects of rows of one table are of rows of another one."""
+        cursor.execute(
+            f"UPDATE {self._dialect.table(REJECTS)} SET table_name = %s "
+            f"WHERE pipeline = %s AND table_name = %s AND healed IS NULL",
+            (new, self._pipeline, old),
+        )
+
+    def keep_forms(self, cursor: Any, name: str, forms: Forms, written: Written) -> None:
+        """What the table's key holds is this from now on."""
+        if forms == written.known.forms.get(name, {}):
+            return
+        cursor.execute(
+            f"UPDATE {self._dialect.table(TABLES)} SET key_forms = %s WHERE name = %s",
+            (msgspec.json.encode(forms).decode(), name),
+        )
+        written.known.forms[name] = forms
+
+    def reject(
+        self, cursor: Any, rejects: Sequence[tuple[str, Reject]], entries_at: EntriesAt
+    ) -> None:
+        """Write changes that were rejected, with the entries that they were."""
+        if not rejects:
+            return
+        only = [reject for _, reject in rejects]
+        entries = entries_at([reject.sequence for reject in only])
+        tables = {reject.identity: name for name, reject in rejects}
+        names = ", ".join(map(self._dialect.quoted, (*_REJECT_COLUMNS, "table_name")))
+        places = ", ".join(["%s"] * (len(_REJECT_COLUMNS) + 1))
+        for row in rejects_table(self._pipeline, only, entries, captured=True).to_pylist():
+            table = tables[row["sequence"], None]
+            values = [row[name] for name in _REJECT_COLUMNS]
+            cursor.execute(
+                f"INSERT INTO {self._dialect.table(REJECTS)} ({names}) VALUES ({places})",
+                (*map(_plain, values), table or None),
+            )
+
+    def heal(self, cursor: Any, name: str, keys: Sequence[str] | None, *, until: int) -> None:
+        """The rows with these keys, or all, are what they are at the source again."""
+        statement = (
+            f"UPDATE {self._dialect.table(REJECTS)} SET healed = %s "
+            f"WHERE pipeline = %s AND table_name = %s AND healed IS NULL"
+        )
+        if keys is None:
+            cursor.execute(statement, (until, self._pipeline, name))
+        for key in keys or ():
+            own = f" AND {self._dialect.quoted('key')} = %s"
+            cursor.execute(statement + own, (until, self._pipeline, name, key))
+
+
+def _plain(value: Any) -> Any:
+    # PostgreSQL keeps no NUL in text; JSON's own texts have it as an escape.
+    return value.replace("\0", "\\u0000") if isinstance(value, str) else value
