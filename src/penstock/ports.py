@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from penstock.event import Commit, Fragment, SystemEvent
+from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.wire import Block
 
 
@@ -304,4 +304,56 @@ class Retains(Protocol):
 
         May be asked while changes are read. Raises SourceError when the source does not answer.
         """
+        ...
+
+
+class KeyRange(Struct, frozen=True, kw_only=True):
+    """Rows of a collection whose keys follow each other; keys are in a form of the source's own."""
+
+    database: str
+    collection: str
+    start: bytes | None = None
+    """The first key; None: from the collection's first."""
+    stop: bytes | None = None
+    """The key that is not in it any more; None: to the collection's last."""
+    after: bytes | None = None
+    """Up to this key they were read."""
+
+
+class RangeRows(Struct, frozen=True, kw_only=True):
+    """Some rows of a range, as a snapshot tells them."""
+
+    events: tuple[ChangeEvent, ...]
+    rest: KeyRange | None
+    """What is left to read."""
+    read_at: str
+    """A time of the source at or after the read; opaque text."""
+
+
+@runtime_checkable
+class ReadsRanges(Protocol):
+    """A source whose rows others may read by ranges of keys; beside ChangeSource, and optional.
+
+    `position` is one of the source in the log: what is read is as of it, or newer. Whoever reads
+    must tell the changes that follow `position` in the log after the rows, or leave out rows of
+    keys that these name.
+    """
+
+    async def ranges(
+        self, database: str, collection: str, *, rows: int, position: str
+    ) -> list[KeyRange]:
+        """Ranges of about `rows` rows, which together are all of the collection, each key once.
+
+        Without a database, or a collection, those of all that is captured; none if there is none.
+        Raises ConfigError where rows and changes would not agree, SourceChangedError for another
+        server than that of `position`, and SourceError.
+        """
+        ...
+
+    async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
+        """The next rows of `part`: values as those of the stream. Raises as `ranges` does."""
+        ...
+
+    def has_told(self, position: str, read_at: str) -> bool:
+        """Whether all that was committed up to `read_at` is told before `position`. Asks nobody."""
         ...

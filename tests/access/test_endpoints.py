@@ -24,6 +24,7 @@ from penstock.client.flight import LogClient, ReadRequest, RowsRequest
 from penstock.client.whole import commits
 from penstock.errors import (
     ConfigError,
+    PartialViewError,
     PenstockError,
     RateLimitedError,
     RequestError,
@@ -275,6 +276,8 @@ async def test_whoever_sees_a_part_is_told_so_before_a_commit_is_called_whole(
                 await anext(commits(changes))
         with LogClient(served.flight, credentials=shown) as client:
             seen = await asyncio.to_thread(client.seen)
+            with pytest.raises(PartialViewError):
+                await asyncio.to_thread(client.position, "shop")
         assert (seen.name, seen.partial) == ("orders", True)
 
 

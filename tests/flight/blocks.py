@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from penstock.errors import TrimmedError
 from penstock.event import AnyEvent, ChangeEvent, ClusterTime, Operation, SystemEvent, event_id
 from penstock.extjson import encode
-from penstock.ports import Ancestor, Bounds
+from penstock.ports import Ancestor, Bounds, SourceState
 from penstock.progress import Progress
 from penstock.wire import Block, build_block, encode_commit, joined, places_of, summaries_of
 
@@ -65,6 +65,7 @@ class BlockLog:
         self.ancestors: tuple[Ancestor, ...] = ()
         self.blocks: list[Block] = []
         self.reads = 0
+        self.sources: list[SourceState] = []
         self._lasts: list[int] = []
         self._lock = threading.Lock()
 
@@ -109,6 +110,11 @@ class BlockLog:
                 head_check=self.head_check,
                 ancestors=self.ancestors,
             )
+
+    def sources_now(self) -> list[SourceState]:
+        """Where the sources stand, as a test says."""
+        with self._lock:
+            return list(self.sources)
 
     def read_now(
         self, *, after: int, until: int | None = None, bytes_max: int = 1 << 20

@@ -25,6 +25,7 @@ from penstock.errors import (
     StreamChangedError,
     TrimmedError,
 )
+from penstock.ports import SourceState
 from penstock.progress import Progress, parse_progress
 from penstock.serve.flight import FlightServer, covered_batches, plan
 from penstock.telemetry import SERVE_REGISTRY
@@ -359,3 +360,12 @@ def test_a_pipelines_report_reaches_the_service(serve: Serve) -> None:
         sent = PipelineReport(pipeline="orders", log_id=1, sequence=7, batch_id=3)
         client.report(sent)
     assert heard == [sent]
+
+
+def test_where_a_source_stands_is_told(serve: Serve) -> None:
+    log = BlockLog()
+    told = {"commits": 1, "events": 1, "last_timestamp": 1, "moved_at": 1}
+    log.sources = [SourceState(source="shop", position="p7", **told)]
+    with LogClient(serve(log).address) as client:
+        assert client.position("shop") == "p7"
+        assert client.position("other") is None

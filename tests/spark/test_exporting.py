@@ -48,6 +48,9 @@ def test_what_is_no_flow_is_refused() -> None:
     masked = TablePipelineConfig.model_validate(
         {"source": "shop", "collections": ["t"], "path": "lake", "transform": [{"mask": ["a"]}]}
     )
+    loaded = table("t").model_copy(update={"first_load": "source"})
+    with pytest.raises(ConfigError, match="first load"):
+        exported(loaded)
     with pytest.raises(ConfigError, match="steps or expectations"):
         exported(masked, t="a STRING")
     with pytest.raises(ConfigError, match="names its tables"):

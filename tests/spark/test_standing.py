@@ -187,3 +187,26 @@ def test_a_table_that_goes_while_the_pipeline_runs_is_noticed(tmp_path: Path) ->
     with pytest.raises(PipelineChangedError, match="the table of orders"):
         apply(entries.table(1), chosen, tables=tables)
     assert not (tmp_path / "t").exists()
+
+
+def test_a_new_pipeline_that_loads_from_the_source_begins_at_the_head_and_says_so_at_once(
+    tmp_path: Path,
+) -> None:
+    """What the log told before is in the source; what it tells from there on must be read, though
+    the driver dies before the first batch."""
+    loads = config("orders").model_copy(update={"first_load": "source"})
+    assert start(loads, standing=None, at=bounds(800)) == 1000
+    assert start(loads, standing=structs.replace(STANDING, collections=("orders",))) == 500
+    there = pipeline(tmp_path / "t", first_load="source")
+    standing = StandingTable(there, "p")
+    standing.start(bounds(800))
+    assert StandingTable(there, "p").read() is None
+    standing.settle()
+    kept = StandingTable(there, "p").read()
+    assert kept is not None
+    assert kept.progress == standing.progress == Progress(LOG, 1000, 9)
+    later = StandingTable(there, "p")
+    assert later.start(structs.replace(bounds(800), head=2000)).after.sequence == 1000
+    version = version_of(Path(there.standing_path))
+    later.settle()
+    assert version_of(Path(there.standing_path)) == version

@@ -72,6 +72,9 @@ def test_tables_that_steps_have_made_are_neither_compared_nor_repaired(
 ) -> None:
     """Repaired, they would have what a step hides."""
     masked = pipeline(tmp_path / "t", transform=[{"mask": ["name"]}])
+    loaded = pipeline(tmp_path / "t", first_load="source")
+    with pytest.raises(ConfigError, match="first load"):
+        verified(loaded, endpoint, spark, repair=True)
     with pytest.raises(ConfigError, match="steps or expectations"):
         verified(masked, endpoint, spark, repair=True)
 

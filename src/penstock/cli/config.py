@@ -10,7 +10,8 @@ import inspect
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import (
@@ -89,6 +90,11 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
         """The source; it connects only when it is asked for changes."""
         source: ChangeSource = self.adapter(self.name, self.config)
         return source
+
+    def opening(self) -> Callable[[], Any]:
+        """What makes the source, in any process that has Penstock."""
+        adapter: Callable[..., Any] = self.adapter
+        return partial(adapter, self.name, self.config)
 
     @property
     def silence_seconds_max(self) -> float:

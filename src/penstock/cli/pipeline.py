@@ -120,6 +120,7 @@ def run(
                     on_end=ended,
                     credentials=credentials,
                     archive=settings.archive.path or "",
+                    open_sources={one.name: one.opening() for one in settings.sources.values()},
                 )
             finally:
                 spark.stop()

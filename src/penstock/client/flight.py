@@ -49,6 +49,7 @@ ACTION_PLAN: Final = "plan"
 ACTION_MARKER: Final = "marker"
 ACTION_REPORT: Final = "report"
 ACTION_ACCESS: Final = "access"
+ACTION_POSITION: Final = "position"
 
 _Reply = TypeVar("_Reply")
 
@@ -115,6 +116,13 @@ class RowsRequest(Struct, frozen=True, kw_only=True, rename="camel", tag_field="
     columns: tuple[str, ...] = ()
     batch_bytes: int = 2 << 20
     """As in ReadRequest."""
+
+
+class SourcePosition(Struct, frozen=True, kw_only=True, rename="camel"):
+    """Where a source stands in the log; without a position a question, or that it has none."""
+
+    source: str
+    position: str | None = None
 
 
 class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -265,6 +273,15 @@ class LogClient:
         """The marker of the entry at `sequence`. Raises as `plan` does."""
         request = MarkerRequest(log_id=log_id, sequence=sequence)
         return _decoded(self._action(ACTION_MARKER, request), Progress)
+
+    def position(self, source: str) -> str | None:
+        """The position up to which the log holds a source's changes; None before the first.
+
+        The log's head, asked for afterwards, is at or behind all of them. Raises PartialViewError
+        unless we may see everything of the source.
+        """
+        asked = SourcePosition(source=source)
+        return _decoded(self._action(ACTION_POSITION, asked), SourcePosition).position
 
     def report(self, report: PipelineReport) -> None:
         """Tell the service how far a pipeline has come, for `penstock status`."""

@@ -29,6 +29,7 @@ from penstock.client.flight import (
     ACTION_BOUNDS,
     ACTION_MARKER,
     ACTION_PLAN,
+    ACTION_POSITION,
     ACTION_REPORT,
     MarkerRequest,
     PipelineReport,
@@ -37,6 +38,7 @@ from penstock.client.flight import (
     ReadRequest,
     RowsRequest,
     Seen,
+    SourcePosition,
     to_wire,
 )
 from penstock.client.pipelines import (
@@ -52,13 +54,14 @@ from penstock.errors import (
     ForbiddenError,
     GapError,
     LogCorruptError,
+    PartialViewError,
     PenstockError,
     RequestError,
     ServiceBusyError,
     StreamChangedError,
     UnauthenticatedError,
 )
-from penstock.ports import Bounds
+from penstock.ports import Bounds, SourceState
 from penstock.progress import Progress
 from penstock.serve.access import Access, AccessConfig, Presented, Principal, TlsConfig
 from penstock.serve.access.flights import (
@@ -103,6 +106,8 @@ class SyncLogReader(Protocol):
 
     def check_at_now(self, sequence: int) -> int | None: ...
 
+    def sources_now(self) -> list[SourceState]: ...
+
     def commit_end(self, *, after: int, events_max: int) -> int:
         """The last commit's end within `events_max` entries, or the end of the first commit."""
         ...
@@ -133,6 +138,14 @@ def located(reader: SyncLogReader, request: MarkerRequest) -> Progress:
     check = reader.check_at_now(request.sequence)
     marker = Progress(request.log_id, request.sequence, check or 0)
     return resume(marker, bounds=reader.bounds_now(), check=check)
+
+
+def position_of(reader: SyncLogReader, source: str, scope: Scope) -> SourcePosition:
+    """Where a source stands, for who may see everything of it; PartialViewError for others."""
+    if not scope.shows_all_of(source):
+        raise PartialViewError(source=source)
+    known = {one.source: one.position for one in reader.sources_now()}
+    return SourcePosition(source=source, position=known.get(source))
 
 
 def plan(reader: SyncLogReader, request: PlanRequest) -> Plan:
@@ -344,6 +357,9 @@ class _Flight(fl.FlightServerBase):
                 reply = plan(self._reader, _decoded(body, PlanRequest))
             elif action.type == ACTION_MARKER:
                 reply = located(self._reader, _decoded(body, MarkerRequest))
+            elif action.type == ACTION_POSITION:
+                asked = _decoded(body, SourcePosition)
+                reply = position_of(self._reader, asked.source, principal.scope)
             elif action.type == ACTION_REPORT:
                 report = _decoded(body, PipelineReport)
                 if self._on_report is not None:

@@ -183,6 +183,29 @@ class TablePipelineConfig(SteppedPipelineConfig):
     nested: Literal["json"] = Field(
         "json", description="How objects and arrays are kept: as Extended JSON text."
     )
+    first_load: Literal["off", "source"] = Field(
+        "off",
+        description="`source`: rows that were there before the log are read from the source "
+        "itself, by Spark's tasks, while changes go on being applied. Driver and workers must "
+        "reach the source, with the settings of its [sources.NAME].",
+    )
+    first_load_rows: int = Field(
+        20_000, gt=0, description="Rows of a range that one task reads, about; fewer large ones."
+    )
+
+    @property
+    def load_path(self) -> str:
+        """The Delta table that says how far the first load has come."""
+        return f"{self.standing_path.rstrip('/')}_load"
+
+    @model_validator(mode="after")
+    def _loads_documents_as_they_are(self) -> Self:
+        if self.first_load == "source" and (self.transform or self.expect):
+            raise ValueError(
+                "first_load = 'source' brings rows without steps or expectations: leave them out, "
+                "or have the service copy the rows through the log (penstock snapshot)"
+            )
+        return self
 
 
 class AuditPipelineConfig(ReadingConfig, TrailConfig):

@@ -147,6 +147,12 @@ def project(
             f"pipeline {name} has steps or expectations, which a declarative project would leave "
             f"out. Nothing was written. Write them in that project, or use penstock pipeline run."
         )
+    if config.first_load != "off":
+        raise ConfigError(
+            f"pipeline {name} has a first load, which a declarative project would leave out. "
+            f"Nothing was written. Use penstock pipeline run, or leave first_load out and have the "
+            f"service copy the rows through the log: penstock snapshot {config.source}."
+        )
     if not config.collections:
         raise ConfigError(
             f"pipeline {name} follows whatever collections its source has, and a declarative "

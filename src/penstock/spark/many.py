@@ -15,13 +15,15 @@ from penstock.errors import PenstockError
 from penstock.spark.config import PipelineConfig
 from penstock.spark.raised import own_error
 from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.session import POOL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.spark.loading.reading import OpenSource
+
 log = structlog.get_logger()
 
-POOL: Final = "spark.scheduler.pool"
 _LOOK_SECONDS: Final = 0.2
 
 
@@ -36,6 +38,7 @@ def run_pipelines(
     on_end: Callable[[str, PenstockError | None], None] | None = None,
     credentials: Credentials = NOBODY,
     archive: str = "",
+    open_sources: "Mapping[str, OpenSource] | None" = None,
 ) -> dict[str, PenstockError]:
     """Run all of `pipelines` until each has ended; the errors of those that failed, by name.
 
@@ -43,7 +46,7 @@ def run_pipelines(
     `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
 
     Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up. `archive`
-    is where the service's [archive] is.
+    is where the service's [archive] is; `open_sources` make the sources, by name, for first loads.
     """
     runs = [
         _Run(
@@ -56,6 +59,7 @@ def run_pipelines(
             on_end=on_end,
             credentials=credentials,
             archive=archive,
+            open_source=(open_sources or {}).get(config.source),
         )
         for name, config in pipelines.items()
     ]
@@ -88,6 +92,7 @@ class _Run(threading.Thread):
         on_end: Callable[[str, PenstockError | None], None] | None,
         credentials: Credentials,
         archive: str,
+        open_source: "OpenSource | None",
     ) -> None:
         super().__init__(name=f"penstock-pipeline-{name}")
         self.pipeline = name
@@ -101,6 +106,7 @@ class _Run(threading.Thread):
         self._on_end = on_end
         self._credentials = credentials
         self._archive = archive
+        self._open_source = open_source
 
     def run(self) -> None:
         try:
@@ -116,6 +122,7 @@ class _Run(threading.Thread):
                 stop=self.stopping,
                 credentials=self._credentials,
                 archive=self._archive,
+                open_source=self._open_source,
             )
         except Exception as error:  # whatever it is, it is this pipeline's alone
             self.error = own_error(error, pipeline=self.pipeline)

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from penstock.spark.loading.load import FirstLoad
+    from penstock.spark.loading.reading import OpenSource
+
 log = structlog.get_logger()
 
 _LOOK_SECONDS: Final = 0.2
@@ -92,6 +95,7 @@ def run_pipeline(
     stop: threading.Event | None = None,
     credentials: Credentials = NOBODY,
     archive: str = "",
+    open_source: "OpenSource | None" = None,
 ) -> None:
     """Apply the log's changes to the pipeline's target until `stop` is set, or SIGTERM or SIGINT.
 
@@ -102,7 +106,9 @@ def run_pipeline(
     and what is left a few seconds after the end. A session that is not given is made, and stopped
     at the end. A batch that is being written is finished first. `credentials` go to the service,
     and must show everything of the source: PartialViewError else. `archive` is where the service's
-    [archive] is: a new pipeline begins with the first entry of that.
+    [archive] is: a new pipeline begins with the first entry of that. `open_source` makes the
+    pipeline's source, for a first load from there; workers call it too. With `once`, that is done
+    when this returns.
 
     The service is told how far the target has durably come, so that the log holds what follows; if
     it was asked to (`penstock pipeline stop`), it sets `stop`.
@@ -118,7 +124,12 @@ def run_pipeline(
         session = spark or local_session(app_name=f"penstock {name}")
         sweep_scratch()
         teller = _Teller(on_progress)
-        target = _target_of(name, config, endpoint, session, stopping, credentials, archive)
+        load = None
+        if isinstance(config, TablePipelineConfig) and config.first_load != "off":
+            from penstock.spark.loading.load import first_load
+
+            load = first_load(name, config, endpoint, session, open_source, credentials)
+        target = _target_of(name, config, endpoint, session, stopping, credentials, archive, load)
         service = ServiceTeller(
             name,
             source=config.source,
@@ -128,7 +139,8 @@ def run_pipeline(
             on_stop=stopping.set,
         )
         runner = _Runner(
-            name, config, endpoint, session, stopping, teller, target, credentials, service, archive
+            *(name, config, endpoint, session, stopping, teller, target, credentials, service),
+            *(archive, load),
         )
         try:
             runner.run(once=once or config.trigger == "availableNow")
@@ -138,6 +150,8 @@ def run_pipeline(
             raise
         finally:
             service.close("ended")
+            if load is not None:
+                load.close()
             target.close()
             teller.close()
             if spark is None:
@@ -152,11 +166,12 @@ def _target_of(
     stopping: threading.Event,
     credentials: Credentials,
     archive: str,
+    load: "FirstLoad | None",
 ) -> Target:
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         from penstock.spark.tables import TableTarget
 
-        return TableTarget(name, config)
+        return TableTarget(name, config, load=load)
     if config.to == "replicate":
         from penstock.spark.replicate import ReplicaTarget
 
@@ -191,7 +206,9 @@ class _Runner:
         credentials: Credentials,
         service: ServiceTeller,
         archive: str,
+        load: "FirstLoad | None",
     ) -> None:
+        self._load = load
         self._credentials = credentials
         self._service = service
         self._archive = archive
@@ -222,7 +239,8 @@ class _Runner:
             before = self._batches
             try:
                 self._query(once=once)
-                return
+                if not once or self._load is None or self._load.complete:
+                    return
             except PenstockError as error:
                 attempt = 1 if self._batches > before else attempt + 1
                 if not error.transient or (once and attempt >= _ATTEMPTS_ONCE):
@@ -258,6 +276,7 @@ class _Runner:
             try:
                 while query.isActive and not self._stopping.is_set():
                     query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
+                    self._load_on(once=once)
                 self._stop(query)
             except Exception as error:
                 own = self._own(error)
@@ -273,6 +292,14 @@ class _Runner:
         except TargetStoppedError:
             return  # the service is told of no more than is stored
         self._service.settled()
+
+    def _load_on(self, *, once: bool) -> None:
+        """Write what was read of a first load, between two batches."""
+        if self._load is None or not self._load.is_due:
+            return
+        with self._writing:
+            if not self._stopping.is_set():
+                self._load.step(once=once)
 
     def _start(self, after: Progress, checkpoint: Path, *, once: bool) -> "StreamingQuery":
         config = self._config

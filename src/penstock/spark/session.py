@@ -13,6 +13,8 @@ from penstock.spark.java import java_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+POOL: Final = "spark.scheduler.pool"
+"""The property of a thread that says of which fair share its jobs are."""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The variable with which spark-submit tells a program where its JVM is."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"

@@ -13,6 +13,7 @@ from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.history.batch import HistoryWriter
+from penstock.spark.loading.load import FirstLoad
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
@@ -30,15 +31,26 @@ class TableTarget:
 
     columns = INPUT_COLUMNS
 
-    def __init__(self, pipeline: str, config: TablePipelineConfig | HistoryPipelineConfig) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        config: TablePipelineConfig | HistoryPipelineConfig,
+        *,
+        load: FirstLoad | None = None,
+    ) -> None:
+        """`load` brings the rows that were there before the log."""
         self._pipeline = pipeline
         self._config = config
+        self._load = load
         self._standing = StandingTable(config, pipeline)
 
     def start(self, bounds: Bounds) -> Progress:
         """As `Target.start`; raises as `decide_start`."""
         self._standing = StandingTable(self._config, self._pipeline)
-        return self._standing.start(bounds).after
+        start = self._standing.start(bounds)
+        if self._load is not None:
+            self._load.begin(self._standing)
+        return start.after
 
     def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
         """As `Target.apply`; raises as `merge_into_delta`."""
@@ -49,6 +61,7 @@ class TableTarget:
             config=self._config,
             log_id=until.log_id,
             tables=self._standing.tables,
+            load=self._load,
         )
         self._standing.advance(until, result.tables, batch_id=batch_id)
         return Applied(
@@ -74,6 +87,7 @@ def merge_into_delta(
     config: TablePipelineConfig | HistoryPipelineConfig,
     log_id: int | None = None,
     tables: Mapping[str, int] | None = None,
+    load: FirstLoad | None = None,
 ) -> BatchResult:
     """Apply a batch of entries to the pipeline's tables; for use in foreachBatch.
 
@@ -82,7 +96,8 @@ def merge_into_delta(
     their place: the same name goes on, another one starts over. `log_id` is the log's, so that the
     tables refuse another one. Entries applied before are ignored. `tables` says, by collection,
     what sequence its table must have already. A path belongs to one pipeline: rows are told apart
-    by key, source and database, not by collection.
+    by key, source and database, not by collection. `load` is told of the batch before it
+    is written.
 
     Memory: workers pass on the last change of each row, or all for a history, and this process
     holds and joins those of the whole batch at once, with the open versions of its rows, some four
@@ -99,12 +114,15 @@ def merge_into_delta(
         bytes_max=config.max_bytes_per_batch,
         every=config.to == "history",
     )
+    if load is not None:
+        load.applying(collected)
     writer = writer_of(config)(
         pipeline=pipeline,
         log_id=log_id,
         batch_id=batch_id,
         entries_at=entries_of(batch),
         tables=tables,
+        loading=load is not None and not load.complete,
     )
     result = writer.apply(collected)
     keep_up(pipeline, config, writer.opened)

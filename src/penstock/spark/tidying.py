@@ -10,6 +10,7 @@ from penstock.spark.config import (
     ChangelogPipelineConfig,
     DeltaPipelineConfig,
     LakePipelineConfig,
+    TablePipelineConfig,
     ViewPipelineConfig,
 )
 from penstock.spark.table.delta import Table, secrets
@@ -43,4 +44,6 @@ def _paths(pipeline: str, config: LakePipelineConfig) -> list[str]:
     paths = [config.table_path(name) for name in names]
     if isinstance(config, DeltaPipelineConfig):
         paths.append(config.rejects_path)
+    if isinstance(config, TablePipelineConfig):
+        paths.append(config.load_path)
     return list(dict.fromkeys([*paths, config.standing_path]))

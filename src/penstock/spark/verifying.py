@@ -29,7 +29,7 @@ from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Side, compare, repaired
 from penstock.spark.table.delta import Table, secrets
-from penstock.spark.table.standing import StandingTable, followed_tables, refuse_others
+from penstock.spark.table.standing import StandingTable, followed_tables, loads, refuse_others
 from penstock.spark.tables import TableTarget
 
 if TYPE_CHECKING:
@@ -72,16 +72,21 @@ def verify_tables(
     machine, for a session on it. `archive` is where the service's [archive] is. Repairing needs a
     pipeline that does not run.
 
-    Raises ConfigError for a pipeline with steps or expectations, whose tables the log alone does
-    not tell; PipelineError where the pipeline never ran, moves on too fast to be looked at, or
-    moved while it was repaired, then nothing of that table was changed; HistoryTrimmedError where
-    the log's beginning is gone, with start = 'oldest' too; PipelineChangedError where the tables
-    are not those of this configuration; as `merge_into_delta` else.
+    Raises ConfigError for a pipeline with steps, expectations or a first load, whose tables the log
+    alone does not tell; PipelineError where the pipeline never ran, moves on too fast to be looked
+    at, or moved while it was repaired, then nothing of that table was changed; HistoryTrimmedError
+    where the log's beginning is gone, with start = 'oldest' too; PipelineChangedError where the
+    tables are not those of this configuration; as `merge_into_delta` else.
     """
     if config.transform or config.expect:
         raise ConfigError(
             f"pipeline {name} has steps or expectations: its tables are not what the log alone "
             f"says. Nothing was compared or changed. Compare at the source what they must keep."
+        )
+    if loads(config):
+        raise ConfigError(
+            f"pipeline {name} has a first load: its tables have rows that the log does not tell. "
+            f"Nothing was compared or changed. Compare with the source itself what they must keep."
         )
     register(spark)
     until, sides = _pinned(name, config)

@@ -26,7 +26,7 @@ such a position sorts before that write: in a reply that was under way already, 
 import struct
 from typing import Any
 
-from bson import Int64, MaxKey, Timestamp
+from bson import Int64, MaxKey, MinKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
 
@@ -80,11 +80,14 @@ async def read_chunk(
     after: bytes | None,
     limit: int,
     not_before: ClusterTime | None = None,
+    start: bytes | None = None,
+    stop: bytes | None = None,
 ) -> Chunk:
     """Read up to `limit` documents whose `_id` follows `after`, committed by a majority.
 
-    The state read is that of `not_before` or later. A reply holds 16 MiB, so there may be fewer
-    than `limit`; only `last` says that there are no more.
+    Or those from `start` on, where there is no `after`; and only those before `stop`. The state
+    read is that of `not_before` or later. A reply holds 16 MiB, so there may be fewer than `limit`;
+    only `last` says that there are no more.
     """
     database, collection = namespace
     concern: dict[str, Any] = {"level": "majority"}
@@ -102,9 +105,14 @@ async def read_chunk(
         "batchSize": limit + 1,
         "readConcern": concern,
     }
-    if after is not None:
+    first = after if after is not None else start
+    if first is not None:
         # Not a comparison in the filter: that would never leave the type of the key (5 → "a").
-        find["min"] = RawBSONDocument(after)
+        find["min"] = RawBSONDocument(first)
+    if stop is not None:
+        find["max"] = RawBSONDocument(stop)
+        # In a clustered collection, `max` alone means without the least key.
+        find.setdefault("min", {"_id": MinKey()})
     async with client.start_session(causal_consistency=False) as session:
 
         async def run(command: dict[str, Any]) -> Any:
@@ -123,7 +131,7 @@ async def read_chunk(
             await run({"killCursors": collection, "cursors": [Int64(cursor["id"])]})
         time = reply["operationTime"]
         last = not cursor["id"] and len(seen) <= limit
-        if last and after is not None:
+        if last and first is not None and stop is None:
             # But in a clustered collection, `min` alone means up to, and without, the greatest key.
             greatest = await run(
                 {"find": collection, "filter": {"_id": MaxKey()}, "readConcern": concern}

@@ -23,6 +23,7 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment, SystemEvent
+from penstock.ports import KeyRange, RangeRows
 from penstock.sources.mongodb.again import Namespace, named, whole_copy, with_collections
 from penstock.sources.mongodb.closing import Heartbeats, close
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -52,6 +53,13 @@ from penstock.sources.mongodb.positions import (
     is_copying,
     moved,
     parse_position,
+)
+from penstock.sources.mongodb.ranges import (
+    has_told,
+    read,
+    require_same_scope,
+    require_whole_documents,
+    split,
 )
 from penstock.sources.mongodb.session import Session, system_event
 from penstock.sources.mongodb.snapshot import Chunk, collections, read_chunk
@@ -203,6 +211,41 @@ class MongoSource:
             return await read_chunk(client, (database, name), after=after_key, limit=limit)
         except PyMongoError as error:
             raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    async def ranges(
+        self, database: str, collection: str, *, rows: int, position: str
+    ) -> list[KeyRange]:
+        """As `ReadsRanges.ranges`."""
+        require_whole_documents(self.name, self.config)
+        known = parse_position(position)
+        require_same_scope(self.name, self.config, known)
+        try:
+            client = await self._connected()
+            await self._identified(client, known)
+            return await split(client, self.config, database, collection, rows=rows)
+        except PyMongoError as error:
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
+        """As `ReadsRanges.read_range`."""
+        known = parse_position(position)
+        try:
+            client = await self._connected()
+            await self._identified(client, known)
+            return await read(
+                client,
+                self.name,
+                self.config,
+                part,
+                not_before=known.token.time,
+                snapshot=known.token.data,
+            )
+        except PyMongoError as error:
+            raise translated(self.name, error, grant=grant_command(self.config)) from None
+
+    def has_told(self, position: str, read_at: str) -> bool:
+        """As `ReadsRanges.has_told`."""
+        return has_told(parse_position(position), read_at)
 
     async def seconds_to_loss(self, position: str) -> float | None:
         """As `Retains.seconds_to_loss`: by the server's clock, from its oldest oplog entry."""

@@ -6,6 +6,7 @@
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, concat_cells
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.kinds import Kind, document_field, kind_of_column
-from penstock.spark.table.patch import State, decode_change, fold
+from penstock.spark.table.patch import State, builds_on_row, decode_change, fold
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -54,16 +55,22 @@ def relative_keys(chunk: Chunk) -> list[str]:
     return keys
 
 
-def prepare(chunk: Chunk, *, schema: pa.Schema, base: pa.Table) -> TableWrite:
+def prepare(
+    chunk: Chunk, *, schema: pa.Schema, base: pa.Table, loading: bool = False
+) -> TableWrite:
     """Decide what `chunk`, entries of one collection, does to its table.
 
-    `schema` are the documents' columns of the table now; `base` its rows for `relative_keys`.
+    `schema` are the documents' columns of the table now; `base` its rows for `relative_keys`. With
+    `loading`, the table does not have all rows yet: what builds on one that it has not is passed
+    over, for that row is still to come, or its end is.
     """
     codes = codes_of(chunk.rows)
     relative = np.unique(codes[chunk.roles == RELATIVE])
     folding = np.isin(codes, relative)
     simple = chunk.take(np.flatnonzero(~folding))
-    folded, rejects = fold_rows(chunk.take(np.flatnonzero(folding)), table_states(base))
+    folded, rejects = fold_rows(
+        chunk.take(np.flatnonzero(folding)), table_states(base), loading=loading
+    )
     count = simple.rows.num_rows
     operations = [int(role) for role in simple.roles] + [row.operation for row in folded]
     rejected = [None] * count + [row.rejected for row in folded]
@@ -122,8 +129,10 @@ class Folded(Struct, frozen=True, kw_only=True):
     rejected: int | None
 
 
-def fold_rows(chunk: Chunk, states: Mapping[Identity, State]) -> tuple[list[Folded], list[Reject]]:
-    """The rows whose changes build on one another, folded onto the table's."""
+def fold_rows(
+    chunk: Chunk, states: Mapping[Identity, State], *, loading: bool = False
+) -> tuple[list[Folded], list[Reject]]:
+    """The rows whose changes build on one another, folded onto the table's; as `prepare` says."""
     histories: dict[Identity, list[int]] = {}
     rows = chunk.rows.to_pylist()
     for at, row in enumerate(rows):
@@ -144,6 +153,10 @@ def fold_rows(chunk: Chunk, states: Mapping[Identity, State]) -> tuple[list[Fold
             )
             for at in history
         ]
+        if loading and own not in states:
+            changes = list(dropwhile(builds_on_row, changes))
+            if not changes:
+                continue
         before = states.get(own, State(document=None))
         after = fold(before, changes)
         rejects.extend(

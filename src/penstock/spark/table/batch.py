@@ -37,7 +37,8 @@ class BatchWriter(Writer[Table]):
         writes: list[tuple[Table, TableWrite]] = []
         for table, part in parts:
             base = table.rows(relative_keys(part))
-            writes.append((table, prepare(part, schema=table.schema, base=base)))
+            write = prepare(part, schema=table.schema, base=base, loading=self._loading)
+            writes.append((table, write))
         self._commit(writes, stamp)
 
     def _commit(self, writes: Sequence[tuple[Table, TableWrite]], stamp: Stamp) -> None:

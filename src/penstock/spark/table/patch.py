@@ -84,6 +84,11 @@ def _after(state: State, change: Change) -> Document | None:
     return apply_update(state.document, change.update)
 
 
+def builds_on_row(change: Change) -> bool:
+    """Whether the row after it follows from the row before."""
+    return change.operation != "delete" and (change.document is None or bool(change.unchanged))
+
+
 def decode_change(
     *,
     sequence: int,

@@ -46,6 +46,10 @@ REPLAYED: Final = "replayed"
 SUPERSEDED: Final = "superseded"
 """A later change of its row is in the table, or was rejected after it."""
 
+LOADED: Final = "load"
+"""The operation of a row that no entry told: it came with a first load, and no replay finds it. Its
+next change that fits makes it right."""
+
 ENTRY_COLUMNS: Final = (
     "sequence",
     "source",

@@ -27,7 +27,7 @@ from penstock.errors import (
 )
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.config import LakePipelineConfig
+from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, Table, secrets
 from penstock.spark.table.upkeep import tidy
@@ -88,6 +88,9 @@ def decide_start(
     """
     oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
     knowingly = config.start == "oldest"
+    if standing is None and loads(config):
+        # All rows that there are now come from the source.
+        return Start(after=Progress(bounds.log_id, bounds.head, bounds.head_check), tables={})
     if standing is None:
         if bounds.trimmed and not knowingly:
             raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
@@ -179,6 +182,11 @@ def decide_reset(
         collections=config.collections,
         tables={**followed, **behind},
     )
+
+
+def loads(config: LakePipelineConfig) -> bool:
+    """Whether the rows that were there before the log come from the source."""
+    return isinstance(config, TablePipelineConfig) and config.first_load == "source"
 
 
 def followed_tables(config: LakePipelineConfig, standing: Standing) -> dict[str, int]:
@@ -297,6 +305,18 @@ class StandingTable:
         """Those that have a table, as the row says that is stored; none without one."""
         standing = self.read()
         return [] if standing is None else sorted(standing.tables)
+
+    @property
+    def progress(self) -> Progress:
+        """Everything up to here is in the tables."""
+        assert self._saved is not None
+        return (self._unsaved or self._saved).progress
+
+    def settle(self) -> None:
+        """Write where a new pipeline begins, before it has anything."""
+        if self.stood is None:
+            self._saved, self._unsaved = None, self._saved
+            self.save(batch_id=0)
 
     @property
     def tables(self) -> dict[str, int]:

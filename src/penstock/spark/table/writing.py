@@ -73,11 +73,12 @@ class Writer(ABC, Generic[_Own]):
         batch_id: int,
         entries_at: Callable[[Sequence[int]], pa.Table],
         tables: Mapping[str, int] | None = None,
+        loading: bool = False,
     ) -> None:
         """`entries_at` gives entries as they came (ENTRY_COLUMNS), for the rejects.
 
         `tables` are sequences that the tables of collections must have: one that has less is not
-        the table that it was.
+        the table that it was. With `loading` they do not have all rows yet.
         """
         self._pipeline = pipeline
         self._config = config
@@ -86,6 +87,7 @@ class Writer(ABC, Generic[_Own]):
         self._entries_at = entries_at
         self._storage = secrets(config.storage_options)
         self._least = tables or {}
+        self._loading = loading
         self._touched: dict[str, _Own] = {}
         self._rejects: Table | None = None
         self._rows = 0

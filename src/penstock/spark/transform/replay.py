@@ -30,7 +30,7 @@ from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
 from penstock.spark.table.delta import Stamp, Table, secrets, text
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
-from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
+from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
@@ -157,7 +157,9 @@ class Replay:
         outcomes: list[Replayed] = []
         by_collection: dict[str, list[dict[str, Any]]] = {}
         for one in pending_rejects(self._name, self._config):
-            if one["collection"] and one["key"] is not None:
+            if one["operation_type"] == LOADED:
+                outcomes.append(_outcome(one, LEFT, "it came with the first load: no log has it"))
+            elif one["collection"] and one["key"] is not None:
                 by_collection.setdefault(one["collection"], []).append(one)
             else:
                 outcomes.append(_outcome(one, LEFT, "it is no change of a row"))

@@ -1,0 +1,310 @@
+"""The first load of a pipeline's tables, beside its stream.
+
+A thread reads ranges of keys with Spark's tasks; the pipeline's own thread writes what was read,
+between two batches. Nothing is read while nobody notes what the log changes: a window is opened,
+between two batches, before a read is asked for, and closed when its rows are written.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import asyncio
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from msgspec import Struct
+
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.flight import LogClient
+from penstock.errors import BatchTooLargeError, ConfigError, PenstockError
+from penstock.ports import KeyRange, ReadsRanges
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading.parts import OPEN, READ, UNSPLIT, Outcome, Part, Plan
+from penstock.spark.loading.reading import OpenSource, PartRows, read_parts
+from penstock.spark.loading.stored import StoredPlan
+from penstock.spark.loading.window import Window, ends_of, renamed_to
+from penstock.spark.loading.writing import LoadWriter
+from penstock.spark.raised import own_error
+from penstock.spark.session import POOL
+from penstock.spark.table.chunk import Collected
+from penstock.spark.table.standing import StandingTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+_PART_MEMORY: Final = 64 << 20
+"""What a part may take of `max_bytes_per_batch`: twice what a source gives it, about."""
+_PARTS_PER_CORE: Final = 2
+_PAUSE_SECONDS_MAX: Final = 10.0
+_ATTEMPTS_ONCE: Final = 3
+_LOOK_SECONDS: Final = 0.2
+_PATIENCE_SECONDS: Final = 5.0
+
+
+def first_load(
+    name: str,
+    config: TablePipelineConfig,
+    endpoint: str,
+    spark: "SparkSession",
+    open_source: OpenSource | None,
+    credentials: Credentials,
+) -> "FirstLoad":
+    """The first load of a pipeline; ConfigError for a source that nobody but itself can read."""
+    if open_source is None or not isinstance(open_source(), ReadsRanges):
+        raise ConfigError(
+            f"pipeline {name}: first_load = 'source' needs a source that can be read by ranges of "
+            f"keys, which is MongoDB; {config.source} is none, or its settings are not known here. "
+            f"Nothing was written. Leave first_load out, and have the service copy the rows "
+            f"through the log: penstock snapshot {config.source}."
+        )
+    return FirstLoad(name, config, endpoint, spark, open_source, credentials=credentials)
+
+
+class Split(Struct, frozen=True, kw_only=True):
+    """The ranges of a part."""
+
+    part: Part
+    ranges: list[KeyRange]
+
+
+class Wave(Struct, frozen=True, kw_only=True):
+    """Parts that were read together."""
+
+    parts: list[Part]
+    rows: list[PartRows]
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """The log holds, up to its head, all that was committed when the parts were read."""
+
+    head: int
+
+
+Work = Split | Wave | Told | None
+"""None: it is not time yet."""
+
+
+class FirstLoad:
+    """The load of one pipeline. All but what it reads happens under the pipeline's own lock."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        config: TablePipelineConfig,
+        endpoint: str,
+        spark: "SparkSession",
+        open_source: OpenSource,
+        *,
+        credentials: Credentials = NOBODY,
+    ) -> None:
+        self._pipeline = pipeline
+        self._config = config
+        self._endpoint = endpoint
+        self._spark = spark
+        self._open_source = open_source
+        self._credentials = credentials
+        self._stored = StoredPlan(pipeline, config)
+        self._writer = LoadWriter(pipeline, config)
+        self._standing: StandingTable | None = None
+        self._plan = Plan()
+        self._window: Window | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"penstock-load-{pipeline}")
+        self._work: Future[Work] | None = None
+        self._until: int | None = None
+        """The place in the log at which the load is complete, once that is known."""
+        cores = spark.sparkContext.defaultParallelism
+        self._parts_max = max(
+            1, min(cores * _PARTS_PER_CORE, config.max_bytes_per_batch // _PART_MEMORY)
+        )
+        self._failures = 0
+        self._not_before = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tables have all that was there."""
+        return self._plan.complete
+
+    def begin(self, standing: StandingTable) -> None:
+        """The pipeline goes on where `standing` says; so does the load, as far as tables have it.
+
+        A new pipeline is written down before anything is loaded: what comes behind the place where
+        it begins, it must read.
+        """
+        self._standing = standing
+        if standing.stood is None:
+            standing.settle()
+            plan = Plan()
+        else:
+            plan = self._stored.read()
+        log_id = standing.progress.log_id
+        loaded = [part for part in plan.parts if part.sequence >= 0]
+        applied = {
+            collection: self._writer.applied(collection, log_id=log_id)
+            for collection in {part.collection for part in loaded}
+        }
+        gone = {part.namespace for part in loaded if applied[part.collection] < part.sequence}
+        for database, collection in sorted(gone):
+            plan = plan.anew(database, collection)
+        plan = plan.with_collections(self._config.collections or ("",))
+        if plan != self._plan:
+            self._keep(plan)
+
+    def applying(self, collected: Collected) -> None:
+        """These changes are about to be written to the tables."""
+        if self.complete:
+            return
+        plan = self._plan
+        for control in collected.controls:
+            for space in ends_of(control):
+                if self._window is not None:
+                    self._window.end(*space)
+            taken_over = renamed_to(control)
+            if taken_over is not None and self._follows(taken_over[1]):
+                # Rows came to it that were not loaded under their old name.
+                plan = plan.anew(*taken_over)
+        if plan != self._plan:
+            self._keep(plan)
+        if self._window is not None:
+            self._window.see(collected.chunk.rows)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to write, or to begin."""
+        if self.complete or self._standing is None or time.monotonic() < self._not_before:
+            return False
+        return self._work is None or self._work.done()
+
+    def step(self, *, once: bool) -> None:
+        """Write what was read, or have more read. No batch is written meanwhile.
+
+        A source or service that is away is waited for; `once`, not for ever. Raises PenstockError.
+        """
+        assert self._standing is not None
+        if self._until is not None:
+            if self._standing.progress.sequence >= self._until:
+                self._keep(self._plan.passed())
+                log.info("first load is complete", pipeline=self._pipeline)
+            return
+        if self._work is None:
+            self._window = Window()
+            self._work = self._thread.submit(self._next, self._plan, self._parts_max)
+            return
+        work, window, self._work, self._window = self._work, self._window, None, None
+        try:
+            found = work.result()
+        except Exception as error:
+            self._failed(own_error(error, pipeline=self._pipeline), once=once)
+            return
+        self._failures = 0
+        if isinstance(found, Split):
+            self._keep(self._plan.split(found.part, found.ranges))
+        elif isinstance(found, Told):
+            if not self._plan.of(UNSPLIT):  # else a rename came in between
+                self._until = found.head
+        elif isinstance(found, Wave):
+            assert window is not None
+            self._write(found, window)
+
+    def close(self) -> None:
+        """What is being read is let go."""
+        self._spark.sparkContext.cancelJobGroup(self._group)
+        self._thread.shutdown(cancel_futures=True)
+
+    # --- under the lock -------------------------------------------------------------------------
+
+    def _write(self, wave: Wave, window: Window) -> None:
+        assert self._standing is not None
+        size = sum(one.size for one in wave.rows)
+        if window.is_full or (size > self._config.max_bytes_per_batch and len(wave.parts) > 1):
+            self._parts_max = max(1, len(wave.parts) // 2)
+            return
+        if size > self._config.max_bytes_per_batch:
+            raise BatchTooLargeError(
+                pipeline=self._pipeline,
+                entries=sum(one.rows for one in wave.rows),
+                size=size,
+                size_max=self._config.max_bytes_per_batch,
+            )
+        sound = [
+            (part, rows)
+            for part, rows in zip(wave.parts, wave.rows, strict=True)
+            if not window.ended(*part.namespace) and part in self._plan.parts
+        ]
+        outcomes: dict[Part, Outcome] = {}
+        for collection in dict.fromkeys(part.collection for part, _ in sound):
+            own = [(part, rows) for part, rows in sound if part.collection == collection]
+            chunks = [chunk for _, rows in own for chunk in rows.chunks]
+            place = self._writer.write(collection, chunks, window, self._standing)
+            for part, rows in own:
+                outcomes[part] = Outcome(read_at=rows.read_at, sequence=place)
+        self._keep(self._plan.read(outcomes))
+        left = len(self._plan.of(OPEN))
+        log.info("first load has come on", pipeline=self._pipeline, ranges_left=left)
+
+    def _failed(self, error: PenstockError, *, once: bool) -> None:
+        self._failures += 1
+        if not error.transient or (once and self._failures >= _ATTEMPTS_ONCE):
+            raise error
+        pause = min(_PAUSE_SECONDS_MAX, 0.5 * 2**self._failures)
+        self._not_before = time.monotonic() + pause
+        log.warning("first load waits", pipeline=self._pipeline, code=error.code, pause=pause)
+
+    def _keep(self, plan: Plan) -> None:
+        assert self._standing is not None
+        place = self._standing.progress
+        self._stored.write(plan, log_id=place.log_id, sequence=place.sequence)
+        self._plan, self._until = plan, None
+
+    def _follows(self, collection: str) -> bool:
+        return not self._config.collections or collection in self._config.collections
+
+    # --- in a thread of its own -----------------------------------------------------------------
+
+    @property
+    def _group(self) -> str:
+        return f"penstock-load-{self._pipeline}"
+
+    def _next(self, plan: Plan, parts_max: int) -> Work:
+        """What comes next of `plan`. Asked for after the window was opened."""
+        with LogClient(
+            self._endpoint, patience_seconds=_PATIENCE_SECONDS, credentials=self._credentials
+        ) as client:
+            # Asked for now, it is at or behind all that the tables have.
+            position = client.position(self._config.source)
+            if position is None:
+                time.sleep(_LOOK_SECONDS)  # it is not captured yet
+                return None
+            if unsplit := plan.of(UNSPLIT):
+                return Split(part=unsplit[0], ranges=self._ranges(unsplit[0], position))
+            if opened := plan.of(OPEN)[:parts_max]:
+                context = self._spark.sparkContext
+                context.setJobGroup(self._group, f"first load {self._pipeline}")
+                context.setLocalProperty(POOL, self._group)  # the stream has its own share
+                rows = read_parts(self._spark, opened, self._open_source, position=position)
+                return Wave(parts=opened, rows=rows)
+            source = self._open_source()
+            reads = {part.read_at for part in plan.of(READ)}
+            if not all(source.has_told(position, one) for one in reads):
+                time.sleep(_LOOK_SECONDS)
+                return None
+            return Told(head=client.bounds().head)
+
+    def _ranges(self, part: Part, position: str) -> list[KeyRange]:
+        async def ask() -> list[KeyRange]:
+            source = self._open_source()
+            try:
+                return await source.ranges(
+                    part.database,
+                    part.collection,
+                    rows=self._config.first_load_rows,
+                    position=position,
+                )
+            finally:
+                await source.close()
+
+        return asyncio.run(ask())

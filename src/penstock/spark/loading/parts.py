@@ -1,0 +1,121 @@
+"""Which ranges of which collections are loaded, and which are not. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct, structs
+
+from penstock.ports import KeyRange
+
+UNSPLIT: Final = 0
+"""Nobody has said its ranges yet. Without a database: the collection of every database; without a
+collection: all that is captured."""
+OPEN: Final = 1
+"""It is to be read."""
+READ: Final = 2
+"""Its rows are in the table."""
+DONE: Final = 3
+"""And so is all that the source had committed when they were read."""
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """A range of keys, and how far it is."""
+
+    database: str
+    collection: str
+    start: bytes | None = None
+    stop: bytes | None = None
+    state: int = UNSPLIT
+    read_at: str = ""
+    """When it was read, in the source's own words."""
+    sequence: int = -1
+    """What its table had applied once its rows were in; -1 if there were none."""
+
+    @property
+    def namespace(self) -> tuple[str, str]:
+        return self.database, self.collection
+
+    @property
+    def range(self) -> KeyRange:
+        return KeyRange(
+            database=self.database, collection=self.collection, start=self.start, stop=self.stop
+        )
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """What became of a part that was read."""
+
+    read_at: str
+    sequence: int = -1
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """All parts of a first load."""
+
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the tables have all that was there."""
+        return bool(self.parts) and all(part.state == DONE for part in self.parts)
+
+    def of(self, state: int) -> list[Part]:
+        """The parts in that state."""
+        return [part for part in self.parts if part.state == state]
+
+    def with_collections(self, names: Iterable[str]) -> "Plan":
+        """Load these collections of every database too, where that is not planned already."""
+        known = {part.collection for part in self.parts if not part.database}
+        added = (Part(database="", collection=name) for name in names if name not in known)
+        return Plan(parts=(*self.parts, *added))
+
+    def split(self, part: Part, ranges: Sequence[KeyRange]) -> "Plan":
+        """`part` is these ranges; what was planned of their collections is planned anew."""
+        if part not in self.parts:
+            return self
+        spaces = {(one.database, one.collection) for one in ranges} | {part.namespace}
+        kept = [one for one in self.parts if one.namespace not in spaces]
+        if not part.database:
+            kept.append(structs.replace(part, state=DONE))  # it was asked for, whatever there was
+        opened = (
+            Part(
+                database=one.database,
+                collection=one.collection,
+                start=one.start,
+                stop=one.stop,
+                state=OPEN,
+            )
+            for one in ranges
+        )
+        return Plan(parts=(*kept, *opened))
+
+    def anew(self, database: str, collection: str) -> "Plan":
+        """What was loaded of the collection says nothing any more."""
+        space = (database, collection)
+        kept = (part for part in self.parts if part.namespace != space)
+        return Plan(parts=(*kept, Part(database=database, collection=collection)))
+
+    def read(self, outcomes: Mapping[Part, Outcome]) -> "Plan":
+        """These parts are in their tables; those that are planned anew meanwhile are not."""
+        return Plan(
+            parts=tuple(
+                structs.replace(
+                    part,
+                    state=READ,
+                    read_at=outcomes[part].read_at,
+                    sequence=outcomes[part].sequence,
+                )
+                if part in outcomes
+                else part
+                for part in self.parts
+            )
+        )
+
+    def passed(self) -> "Plan":
+        """The tables have, by the log, all that was committed when the parts were read."""
+        return Plan(
+            parts=tuple(
+                structs.replace(part, state=DONE) if part.state == READ else part
+                for part in self.parts
+            )
+        )

@@ -1,0 +1,82 @@
+"""What the log changed while rows were read: those rows are left to the stream. Pure.
+
+A chunk of rows is read beside the stream, between two watermarks: what the tables had when the read
+was asked for, and what they have when its rows are written. A row that the log named in between may
+be older than the table's, or gone, so it is not written: the log told what became of it. A row that
+it did not name is, at the least, as the log has it up to there; and what is newer in it comes in
+the log behind it (docs/decisions/0034). The method is that of DBLog (Andreakis and
+Papapanagiotou, 2020), with the places of the log as the watermarks.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.spark.table.chunk import Control
+from penstock.spark.table.reduce import CONTROL
+from penstock.spark.table.writing import changes_no_row
+
+KEYS_MAX: Final = 2_000_000
+"""Of so many changed rows one window knows; then its chunks are read again, fewer at once."""
+
+
+class Window:
+    """The keys that changes named since it was opened."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, str], set[str]] = {}
+        self._ended: set[tuple[str, str]] = set()
+        self._count = 0
+
+    def see(self, rows: pa.Table) -> None:
+        """Changes of rows are applied (columns of ROW_SCHEMA)."""
+        named = rows.select(["role", "database", "collection", "key"]).to_pylist()
+        for row in named:
+            if row["role"] != CONTROL:
+                self._keys.setdefault((row["database"], row["collection"]), set()).add(row["key"])
+        self._count += len(named)
+
+    def end(self, database: str, collection: str) -> None:
+        """No row of the collection is the one that it was; without a name, of the database."""
+        self._ended.add((database, collection))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it cannot know of more keys."""
+        return self._count > KEYS_MAX
+
+    def ended(self, database: str, collection: str) -> bool:
+        """Whether a row that was read may be one of another collection, or of none."""
+        return not self._ended.isdisjoint({(database, collection), (database, "")})
+
+    def untouched(self, rows: pa.Table) -> NDArray[np.intp]:
+        """The places of the rows (ROW_SCHEMA) that no change has named."""
+        identities = rows.select(["database", "collection", "key"]).to_pylist()
+        nothing: set[str] = set()
+        return np.flatnonzero(
+            [
+                row["key"] not in self._keys.get((row["database"], row["collection"]), nothing)
+                for row in identities
+            ]
+        )
+
+
+def ends_of(control: Control) -> list[tuple[str, str]]:
+    """The (database, collection)s whose rows an event ends; without a name, all of a database."""
+    if changes_no_row(control) or not control.database:
+        return []
+    return [(control.database, control.collection), *filter(None, [renamed_to(control)])]
+
+
+def renamed_to(control: Control) -> tuple[str, str] | None:
+    """The (database, collection) that took over the rows of another, if one did."""
+    if control.operation != "rename":
+        return None
+    to = control.description.get("to") or {}
+    return str(to.get("db", "")), str(to.get("coll", ""))

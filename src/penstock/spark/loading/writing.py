@@ -1,0 +1,117 @@
+"""Rows of a first load, written to the table of their collection in one commit."""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from penstock.errors import PipelineChangedError
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading.window import Window
+from penstock.spark.table.apply import prepare
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.chunk import Chunk, join
+from penstock.spark.table.decode import documents_of
+from penstock.spark.table.delta import Stamp, Table, secrets, text
+from penstock.spark.table.plan import OPERATION, OWN_COLUMNS, STALE
+from penstock.spark.table.rejects import LOADED, REJECTS_SCHEMA, Reject
+from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.upkeep import keep_up
+
+
+class LoadWriter:
+    """Writes rows that were read, as of where the tables are."""
+
+    def __init__(self, pipeline: str, config: TablePipelineConfig) -> None:
+        self._pipeline = pipeline
+        self._config = config
+        self._storage = secrets(config.storage_options)
+
+    def applied(self, collection: str, *, log_id: int) -> int:
+        """The sequence that the collection's table has; -1 if there is none."""
+        table = self._open(collection)
+        return table.applied(self._pipeline, log_id=log_id) if table.version >= 0 else -1
+
+    def write(
+        self, collection: str, chunks: Sequence[Chunk], window: Window, standing: StandingTable
+    ) -> int:
+        """Put the rows that `window` did not see change into the table, in one commit.
+
+        The sequence that the table has then; -1 if there was nothing to put. Rows that fit no
+        column are in the rejects first, whole.
+        """
+        loaded = join(chunks)
+        loaded = loaded.take(window.untouched(loaded.rows))
+        if not loaded.rows.num_rows:
+            return -1
+        table, until = self._open(collection), standing.progress
+        applied = table.applied(self._pipeline, log_id=until.log_id)
+        if applied < standing.tables.get(collection, 0):
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table of {collection} is gone or older than it was",
+                remedy="or put the table back",
+            )
+        # A table that was ahead when the driver was killed stays so.
+        place = max(applied, until.sequence)
+        stamp = Stamp(
+            pipeline=self._pipeline, log_id=until.log_id, after=place, until=place, batch=0
+        )
+        chunk = _placed(loaded, place)
+        write = prepare(chunk, schema=table.schema, base=OWN_COLUMNS.empty_table())
+        misfits = np.flatnonzero(write.changes[OPERATION].to_numpy() == STALE)
+        self._reject(chunk.take(misfits), write.rejects, stamp)
+        if write.widened:
+            table.rewrite(write.changes, stamp)
+        else:
+            table.merge(write.changes, stamp)
+        standing.advance(until, {collection: place}, batch_id=0)
+        keep_up(self._pipeline, self._config, [table])
+        return place
+
+    def _reject(self, rows: Chunk, rejects: Sequence[Reject], stamp: Stamp) -> None:
+        """Note rows that fit no column, each once, however often they are read."""
+        if not rejects:
+            return
+        table = Table(self._config.rejects_path, storage_options=self._storage)
+        table.applied(self._pipeline, log_id=stamp.log_id)
+        here = f"pipeline = {text(self._pipeline)} AND operation_type = {text(LOADED)}"
+        identity = ("database", "collection", "key")
+        known = {
+            tuple(row[name] for name in identity)
+            for batch in table.scan(here)
+            for row in batch.select(list(identity)).to_pylist()
+        }
+        said: list[dict[str, Any]] = rows.rows.to_pylist()
+        documents = documents_of(rows.cells, range(len(said)))
+        fresh = [
+            {
+                **{name: row[name] for name in ("source", *identity)},
+                "pipeline": self._pipeline,
+                "sequence": stamp.until,
+                "operation_type": LOADED,
+                "field": reject.field,
+                "reason": reject.reason,
+                "full_document": msgspec.json.encode(document).decode(),
+                "captured": True,
+            }
+            for row, document, reject in zip(said, documents, rejects, strict=True)
+            if tuple(row[name] for name in identity) not in known
+        ]
+        if fresh:
+            table.append(arrow.Table.from_pylist(fresh, schema=REJECTS_SCHEMA), stamp)
+
+    def _open(self, collection: str) -> Table:
+        return Table(self._config.table_path(collection), storage_options=self._storage)
+
+
+def _placed(chunk: Chunk, sequence: int) -> Chunk:
+    """The same rows, as of `sequence`."""
+    at = chunk.rows.schema.get_field_index("sequence")
+    column = arrow.array([sequence] * chunk.rows.num_rows)
+    return Chunk(rows=chunk.rows.set_column(at, "sequence", column), cells=chunk.cells)

@@ -1,0 +1,177 @@
+"""A collection in ranges: every key once, whatever its type; and who cannot be read beside it."""
+
+import asyncio
+from typing import Any
+
+import bson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from penstock.errors import ConfigError, SourceChangedError
+from penstock.event import ChangeEvent
+from penstock.ports import KeyRange, ReadsRanges
+from penstock.sources.mongodb import MongoSource
+from penstock.sources.mongodb.documents import OPTIONS
+from penstock.sources.mongodb.positions import MongoPosition, Scope, Server, Token, parse_position
+from penstock.sources.mongodb.ranges import edges_of, has_told
+from penstock.testing.servers import MongoReplicaSet
+from tests.mongodb.support import config, reading, source
+from tests.mongodb.test_snapshot import KEYS, Client
+
+
+@given(st.lists(st.binary(min_size=1, max_size=3)), st.integers(1, 40))
+def test_edges_are_keys_of_the_sample_in_its_order_each_once(
+    sample: list[bytes], ranges: int
+) -> None:
+    sample.sort()
+    edges = edges_of(sample, ranges=ranges)
+    assert len(edges) < ranges or not edges
+    assert sorted(set(edges)) == edges
+    assert set(edges) <= set(sample)
+    assert not edges or sample[0] != edges[0], "nothing is before the first key"
+    greatest = bson.encode({"_id": bson.MaxKey()})
+    assert edges_of([b"", greatest], ranges=2) == []
+
+
+async def position_of(mongo: MongoReplicaSet, database: str, **options: Any) -> str:
+    """Where a source of that database stands now."""
+    async with reading(mongo.uri, database=database, **options) as read:
+        await read.next()
+        assert read.position is not None
+        return read.position
+
+
+async def read_all(opened: MongoSource, part: KeyRange, position: str) -> list[ChangeEvent]:
+    rows: list[ChangeEvent] = []
+    rest: KeyRange | None = part
+    while rest is not None:
+        read = await opened.read_range(rest, position=position)
+        rows += read.events
+        rest = read.rest
+    return rows
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"collation": {"locale": "en", "strength": 2}}, {"clusteredIndex": True}],
+    ids=["plain", "collation", "clustered"],
+)
+async def test_ranges_hold_every_key_once_whatever_its_type(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, options: dict[str, Any]
+) -> None:
+    """Invariant 9: rows are told as a snapshot tells them, which is as the stream does."""
+    if options.get("clusteredIndex"):
+        options = {"clusteredIndex": {"key": {"_id": 1}, "unique": True}}
+    rows = mongo_client[mongo_database].create_collection("keys", codec_options=OPTIONS, **options)
+    rows.insert_many({"_id": key} for key in KEYS)
+    position = await position_of(mongo, mongo_database)
+    async with source(mongo.uri, database=mongo_database, snapshot_chunk_documents=2) as opened:
+        assert isinstance(opened, ReadsRanges)
+        ranges = await opened.ranges("", "keys", rows=3, position=position)
+        assert len(ranges) == 1 if "collation" in options else len(ranges) > 2
+        told = [await read_all(opened, part, position) for part in ranges]
+        chunk = await opened.read_chunk("keys", after_key=None, limit=1000)
+    keys = [bytes(event.key) for part in told for event in part]
+    assert len(set(keys)) == len(keys) == len(KEYS) == len(chunk.documents)
+
+
+@pytest.mark.parametrize("edge", KEYS[:-2], ids=lambda key: type(key).__name__)
+async def test_any_key_may_be_where_two_ranges_meet(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, edge: Any
+) -> None:
+    created: dict[str, Any] = {"clusteredIndex": {"key": {"_id": 1}, "unique": True}}
+    cases: dict[str, dict[str, Any]] = {"plain": {}, "clustered": created}
+    for name, options in cases.items():
+        rows = mongo_client[mongo_database].create_collection(
+            name, codec_options=OPTIONS, **options
+        )
+        rows.insert_many({"_id": key} for key in KEYS)
+    position = await position_of(mongo, mongo_database)
+    at = bson.encode({"_id": edge}, codec_options=OPTIONS)
+    async with source(mongo.uri, database=mongo_database, snapshot_chunk_documents=3) as opened:
+        for name in ("plain", "clustered"):
+            whole = KeyRange(database=mongo_database, collection=name)
+            parts = [structs.replace(whole, stop=at), structs.replace(whole, start=at)]
+            halves = [await read_all(opened, part, position) for part in parts]
+            keys = [bytes(event.key) for half in halves for event in half]
+            expected = [bytes(event.key) for event in await read_all(opened, whole, position)]
+            assert keys == expected
+            assert len(keys) == len(KEYS)
+
+
+async def test_what_is_not_captured_has_no_ranges(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    for name in ("a", "b"):
+        mongo_client[mongo_database][name].insert_one({"_id": 1})
+    position = await position_of(mongo, mongo_database, exclude=("b",))
+    async with source(mongo.uri, database=mongo_database, exclude=("b",)) as opened:
+
+        async def named(database: str, collection: str) -> list[tuple[str, str]]:
+            found = await opened.ranges(database, collection, rows=10, position=position)
+            return [(one.database, one.collection) for one in found]
+
+        assert await named("", "") == [(mongo_database, "a")]
+        assert await named("", "b") == []
+        assert await named("other", "a") == []
+
+
+async def test_a_collection_that_is_gone_has_no_rows(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    mongo_client[mongo_database]["a"].insert_one({"_id": 1})
+    position = await position_of(mongo, mongo_database)
+    whole = KeyRange(database=mongo_database, collection="gone")
+    parts = [
+        whole,
+        structs.replace(whole, start=bson.encode({"_id": 1})),
+        structs.replace(whole, stop=bson.encode({"_id": 1})),
+    ]
+    async with source(mongo.uri, database=mongo_database) as opened:
+        for part in parts:
+            assert await read_all(opened, part, position) == []
+
+
+@pytest.mark.parametrize("full_document", ["default", "whenAvailable"])
+async def test_updates_that_do_not_say_the_document_are_refused(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, full_document: str
+) -> None:
+    """Left to the stream, a row that such an update names would be missing for ever."""
+    mongo_client[mongo_database]["a"].insert_one({"_id": 1})
+    position = await position_of(mongo, mongo_database)
+    async with source(mongo.uri, database=mongo_database, full_document=full_document) as opened:
+        with pytest.raises(ConfigError, match="updateLookup"):
+            await opened.ranges("", "a", rows=10, position=position)
+
+
+async def test_another_server_or_scope_than_the_logs_is_refused(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """S6: rows of one server beside the changes of another would be no state of either."""
+    mongo_client[mongo_database]["a"].insert_one({"_id": 1})
+    known = parse_position(await position_of(mongo, mongo_database))
+    other = structs.replace(known, server=Server("other", "0"))
+    wider = structs.replace(known, scope=Scope(None))
+    async with source(mongo.uri, database=mongo_database) as opened:
+        with pytest.raises(SourceChangedError):
+            await opened.ranges("", "a", rows=10, position=other.text())
+        part = KeyRange(database=mongo_database, collection="a")
+        with pytest.raises(SourceChangedError):
+            await opened.read_range(part, position=other.text())
+        with pytest.raises(ConfigError, match="captures other collections"):
+            await opened.ranges("", "a", rows=10, position=wider.text())
+
+
+def test_a_position_at_the_time_of_a_read_may_be_before_what_was_read() -> None:
+    known = Server("r"), Token("82" + "00000064" + "00000002" + "29296E04")
+
+    position = MongoPosition(*known)
+    assert has_told(position, "100.1")
+    assert has_told(position, "99.7")
+    assert not has_told(position, "100.2")
+    assert not has_told(position, "101.1")
+    opened = MongoSource("shop", config("mongodb://h/?replicaSet=r"))
+    assert opened.has_told(position.text(), "100.1")
+    asyncio.run(opened.close())

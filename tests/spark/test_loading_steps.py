@@ -1,0 +1,290 @@
+"""A first load step by step, beside a stream: a real log and real tables, without Spark."""
+
+import itertools
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import PipelineError, SourceUnavailableError
+from penstock.event import AnyEvent
+from penstock.ports import KeyRange, RangeRows, SourceState
+from penstock.progress import Progress
+from penstock.serve.flight import FlightServer
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading import reading
+from penstock.spark.loading.load import FirstLoad
+from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT, Part
+from penstock.spark.loading.reading import PartRows
+from penstock.spark.loading.stored import StoredPlan
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.batch import BatchWriter
+from penstock.spark.table.chunk import Collected, reduce_entries
+from penstock.spark.table.standing import StandingTable
+from tests.flight.blocks import BlockLog
+from tests.spark.tables import LOG_ID, change, pipeline, put, rows_of, schema_event
+
+
+class Source:
+    """Rows by key, each a range of its own; its time is how often it was asked."""
+
+    def __init__(self, rows: dict[int, int]) -> None:
+        self.rows = rows
+        self.time = 0
+        self.asked: list[tuple[str, int]] = []
+        self.failing: Exception | None = None
+
+    async def ranges(
+        self, database: str, collection: str, *, rows: int, position: str
+    ) -> list[KeyRange]:
+        del database, rows, position
+        return [
+            KeyRange(database="db", collection=collection, start=str(key).encode())
+            for key in sorted(self.rows)
+        ]
+
+    async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
+        del position
+        if self.failing is not None:
+            raise self.failing
+        key = int((part.start or b"").decode())
+        self.asked.append((part.collection, key))
+        self.time += 1
+        events = [put(key, n=self.rows[key])] if key in self.rows else []
+        return RangeRows(events=tuple(events), rest=None, read_at=str(self.time))
+
+    def has_told(self, position: str, read_at: str) -> bool:
+        return int(position) > int(read_at)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class NoContext:
+    """What a load tells Spark of its jobs."""
+
+    defaultParallelism = 1  # noqa: N815 - Spark's name
+
+    def tell(self, *_: object) -> None:
+        """Nobody listens."""
+
+    setJobGroup = setLocalProperty = cancelJobGroup = tell  # noqa: N815
+
+
+class World:
+    """A source, a log that follows it, tables, and a load; the test says what comes when."""
+
+    def __init__(self, path: Path, rows: dict[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path
+        self.config: TablePipelineConfig = pipeline(path, "orders", "lines", first_load="source")
+        self.source = Source(rows)
+        self.log = BlockLog(log_id=LOG_ID)
+        self.server = FlightServer(self.log)
+        self.server.start()
+        self.told(position=0)
+        monkeypatch.setattr("penstock.spark.loading.load.read_parts", read_here)
+        monkeypatch.setattr("penstock.spark.loading.load._LOOK_SECONDS", 0.0)
+        self.start()
+
+    def told(self, *, position: int) -> None:
+        """The log has the source's changes up to there."""
+        state = SourceState(
+            source="shop", position=str(position), commits=1, events=1, last_timestamp=1, moved_at=1
+        )
+        self.log.sources = [state]
+
+    def start(self) -> None:
+        """A driver begins."""
+        spark: Any = SimpleNamespace(sparkContext=NoContext())
+        self.load = FirstLoad("p", self.config, self.server.address, spark, lambda: self.source)
+        self.standing = StandingTable(self.config, "p")
+        self.standing.start(self.log.bounds_now())
+        self.load.begin(self.standing)
+
+    def step(self, *, once: bool = False) -> None:
+        """The next thing that the load does under the lock."""
+        while not self.load.is_due:
+            assert not self.is_complete()
+            time.sleep(0.01)
+        self.load.step(once=once)
+
+    def is_complete(self) -> bool:
+        return self.load.complete
+
+    def until(self, condition: Callable[[], object], *, once: bool = False) -> None:
+        """Step until that is so."""
+        while not condition():
+            self.step(once=once)
+
+    def reading(self) -> None:
+        """What is asked for is read, and not written yet."""
+        self.step()
+        while not self.load.is_due:
+            time.sleep(0.01)
+
+    def stream(self, *events: AnyEvent) -> None:
+        """One commit is captured and applied, in a batch of its own."""
+        after = self.log.head
+        self.log.append([events])
+        bounds = self.log.bounds_now()
+        (block,) = self.log.read_now(after=after)
+        entries = pa.Table.from_batches([block.to_arrow()])
+        collected = Collected(chunk=reduce_entries(entries), after=after, entries=len(events))
+        self.load.applying(collected)
+        writer = BatchWriter(
+            pipeline="p",
+            config=self.config,
+            log_id=LOG_ID,
+            batch_id=1,
+            entries_at=lambda _: entries,
+            loading=not self.load.complete,
+        )
+        until = Progress(LOG_ID, bounds.head, bounds.head_check)
+        self.standing.advance(until, writer.apply(collected).tables, batch_id=1)
+
+    def parts(self, state: int, collection: str = "orders") -> list[Part]:
+        stored = StoredPlan("p", self.config).read()
+        return [one for one in stored.of(state) if one.collection == collection]
+
+    def table(self, collection: str = "orders") -> dict[str, int]:
+        path = self.path / collection
+        if not (path / "_delta_log").exists():
+            return {}
+        return {key: row["n"] for (_, key), row in rows_of(path).items()}
+
+
+def read_here(
+    spark: object, parts: Sequence[Part], open_source: Any, *, position: str
+) -> list[PartRows]:
+    """As `read_parts`, in this process."""
+    del spark
+    work = partial(
+        reading._read,  # pyright: ignore[reportPrivateUsage]
+        ranges=[part.range for part in parts],
+        open_source=open_source,
+        position=position,
+        scratch=None,
+    )
+    numbers = [pa.RecordBatch.from_pydict({"id": [at]}) for at in range(len(parts))]
+    table = pa.Table.from_batches(itertools.chain.from_iterable(work([one]) for one in numbers))
+    return [
+        reading._part_rows(  # pyright: ignore[reportPrivateUsage]
+            table.filter(compute.equal(table["part"], at))
+        )
+        for at in range(len(parts))
+    ]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(tmp_path / "lake", {1: 10, 2: 20, 3: 30}, monkeypatch)
+    yield made
+    made.load.close()
+    made.server.stop()
+
+
+def key(number: int) -> str:
+    return f'{{"_id":{number}}}'
+
+
+def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world: World) -> None:
+    """The watermarks: a deleted row stays so, and a newer one is not overwritten."""
+    world.until(lambda: world.parts(OPEN))
+    world.until(lambda: not world.parts(UNSPLIT, "lines"))
+    world.reading()
+    world.stream(change(1, "delete"), put(2, n=21))
+    world.step()
+    world.until(lambda: len(world.parts(READ)) == 3)
+    assert world.table() == {key(2): 21, key(3): 30}
+
+
+def test_a_load_is_complete_once_the_log_and_the_tables_have_passed_its_last_read(
+    world: World,
+) -> None:
+    world.until(lambda: not world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    while world.parts(OPEN) or world.parts(OPEN, "lines"):
+        world.step()
+    for _ in range(6):
+        world.step()
+    assert not world.is_complete(), "the log may not have what was committed before the last read"
+    world.log.append([[put(4, n=40)]])
+    world.told(position=100)
+    for _ in range(6):
+        world.step()
+    assert not world.is_complete(), "the log has it, and the tables have not"
+    head = world.log.bounds_now()
+    world.standing.advance(Progress(LOG_ID, head.head, head.head_check), {}, batch_id=2)
+    world.step()
+    assert world.is_complete()
+    assert not world.parts(READ)
+    assert len(world.parts(DONE)) == 4, "three ranges, and that all of the collection was asked for"
+    assert not world.load.is_due
+
+
+def test_a_driver_that_is_killed_reads_what_is_left_and_a_table_that_is_gone_anew(
+    world: World,
+) -> None:
+    world.until(lambda: world.parts(READ))
+    done = {("orders", int((one.start or b"").decode())) for one in world.parts(READ)}
+    world.reading()  # read, and never written
+    world.load.close()
+    world.source.asked.clear()
+    world.start()
+    world.until(lambda: not world.parts(OPEN) and world.parts(READ))
+    assert not done & set(world.source.asked)
+    assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
+    world.load.close()
+    shutil.rmtree(world.path / "orders")
+    world.config = world.config.model_copy(update={"start": "oldest"})
+    world.start()
+    assert [one.database for one in world.parts(UNSPLIT)] == ["db"]
+    world.until(lambda: not world.parts(UNSPLIT) and not world.parts(OPEN))
+    assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
+
+
+def test_a_drop_throws_away_what_was_read_and_a_rename_has_the_new_name_read(
+    world: World,
+) -> None:
+    """S10: documents came to it that were not loaded under their old name."""
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.reading()
+    world.stream(schema_event("drop"))
+    world.step()
+    assert world.table() == {}
+    assert not world.parts(READ)
+    while world.parts(OPEN) or world.parts(OPEN, "lines"):
+        world.step()
+    world.stream(schema_event("rename", to={"db": "db", "coll": "lines"}))
+    assert world.parts(UNSPLIT, "lines"), "it is kept before the rename is written"
+    world.told(position=1000)
+    world.until(lambda: not world.parts(UNSPLIT, "lines") and not world.parts(OPEN, "lines"))
+    assert world.table("lines") == {key(1): 10, key(2): 20, key(3): 30}
+
+
+def test_a_source_that_is_away_is_waited_for_and_once_not_for_ever(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.spark.loading.load._PAUSE_SECONDS_MAX", 0.0)
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.source.failing = SourceUnavailableError("shop: away")
+    for _ in range(10):
+        world.step()
+    world.source.failing = None
+    world.until(lambda: len(world.parts(READ)) == 3)
+    world.source.failing = SourceUnavailableError("shop: away")
+    with pytest.raises(SourceUnavailableError):
+        world.until(lambda: False, once=True)
+
+
+def test_a_source_that_fails_for_good_ends_the_pipeline_without_its_text(world: World) -> None:
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.source.failing = RuntimeError("a document: secret")
+    with pytest.raises(PipelineError) as raised:
+        world.until(lambda: world.parts(READ))
+    assert "secret" not in str(raised.value)
