@@ -1,4 +1,4 @@
-"""Many pipelines in one driver: one Spark session, a query and a fair pool for each.
+"""Many pipelines in one driver: one Spark session, a query for each, and fair shares of it.
 
 Each is restarted and waited for by itself. One that stops for good stops no other: it is named with
 its error when it does, and again at the end.
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-POOL: Final = "spark.scheduler.pool"
 _LOOK_SECONDS: Final = 0.2
 
 
@@ -42,8 +41,7 @@ def run_pipelines(
     `stop` has all of them finish their batches, and end. `on_progress` is called as by
     `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
 
-    Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up. `archive`
-    is where the service's [archive] is.
+    How they share Spark: `penstock.spark.sharing`. `archive` is where the service's [archive] is.
     """
     runs = [
         _Run(
@@ -104,8 +102,6 @@ class _Run(threading.Thread):
 
     def run(self) -> None:
         try:
-            # Of this thread; the query's own and those of its batches inherit it.
-            self._spark.sparkContext.setLocalProperty(POOL, self.pipeline)
             run_pipeline(
                 self.pipeline,
                 self._config,
