@@ -180,6 +180,8 @@ def test_what_a_user_tells_spark_wins(tmp_path: Path) -> None:
     assert "spark.driver.host" not in chosen  # others must reach it
     assert SETTINGS.items() <= chosen.items()
     assert LOCAL_SETTINGS.items() <= chosen_settings(None, {}, {}).items()
+    # A Python process that dies is tried again.
+    assert chosen_settings(None, {}, {})["spark.master"] == "local[*,4]"
     assert chosen_settings("local[2]", {}, own)["spark.master"] == "local[2]"
     assert users_own({}) == {}
 

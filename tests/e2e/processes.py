@@ -93,6 +93,12 @@ class Process:
         )
 
     @property
+    def pid(self) -> int:
+        """Of its first process, and so of its session."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

@@ -84,8 +84,9 @@ def check(path: Path, form: str, log: BlockLog) -> None:
     assert {*counted(config)} <= {*files_of(config)}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("form", [pytest.param("delta", marks=pytest.mark.soak), "parquet"])
+@pytest.mark.parametrize("form", ["delta", "parquet"])
 def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path, form: str) -> None:
     """In the midst of tidying, too."""
     dice = seeded()

@@ -95,6 +95,7 @@ def test_spark_finds_what_a_row_was_at_a_time(
         assert [row["n"] for row in found.collect()] == expected
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats_a_version(tmp_path: Path) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))

@@ -59,6 +59,7 @@ def until(entries: pa.Table, sequence: int) -> pa.Table:
     return entries.filter(compute.less_equal(entries["sequence"], sequence))
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))

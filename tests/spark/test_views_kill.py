@@ -24,6 +24,7 @@ from tests.spark.view_driver import config
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_KILLS = 8
 _ROOT = Path(__file__).parents[2]
 
 
@@ -74,10 +75,9 @@ def expected(entries: pa.Table) -> dict[Any, tuple[Any, ...]]:
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [1, pytest.param(8, marks=pytest.mark.soak)])
+@pytest.mark.soak
 def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(
-    spark: "SparkSession", tmp_path: Path, kills: int
+    spark: "SparkSession", tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"PENSTOCK_SEED={seed}")
@@ -91,7 +91,7 @@ def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(
     # A test runner's own settings are not the driver's.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "src"), str(_ROOT)])}
     try:
-        for _ in range(kills):
+        for _ in range(_KILLS):
             with subprocess.Popen(
                 command,
                 cwd=_ROOT,

@@ -1,4 +1,4 @@
-"""Many pipelines in one driver: one Spark session, a query and a fair pool for each.
+"""Many pipelines in one driver: one Spark session, a query for each, and fair shares of it.
 
 Each is restarted and waited for by itself. One that stops for good stops no other: it is named with
 its error when it does, and again at the end.
@@ -15,7 +15,6 @@ from penstock.errors import PenstockError
 from penstock.spark.config import PipelineConfig
 from penstock.spark.raised import own_error
 from penstock.spark.run import PipelineProgress, run_pipeline
-from penstock.spark.session import POOL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,8 +44,8 @@ def run_pipelines(
     `stop` has all of them finish their batches, and end. `on_progress` is called as by
     `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
 
-    Each has a pool of Spark's scheduler of its own: fair, as `local_session` sets it up. `archive`
-    is where the service's [archive] is; `open_sources` make the sources, by name, for first loads.
+    How they share Spark: `penstock.spark.sharing`. `archive` is where the service's [archive] is;
+    `open_sources` make the sources, by name, for first loads.
     """
     runs = [
         _Run(
@@ -110,8 +109,6 @@ class _Run(threading.Thread):
 
     def run(self) -> None:
         try:
-            # Of this thread; the query's own and those of its batches inherit it.
-            self._spark.sparkContext.setLocalProperty(POOL, self.pipeline)
             run_pipeline(
                 self.pipeline,
                 self._config,

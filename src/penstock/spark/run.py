@@ -37,6 +37,7 @@ from penstock.spark.options import credential_options, place_of
 from penstock.spark.raised import own_error
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, require_driver
+from penstock.spark.sharing import enter_pool, in_turn
 from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
@@ -272,7 +273,7 @@ class _Runner:
         self._service.began(after)
         self._raised = None
         with scratch_folder() as checkpoint:
-            query = self._start(after, Path(checkpoint), once=once)
+            query = in_turn(lambda: self._start(after, Path(checkpoint), once=once), self._stopping)
             try:
                 while query.isActive and not self._stopping.is_set():
                     query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
@@ -336,6 +337,7 @@ class _Runner:
                 if self._stopping.is_set():
                     raise _Stopped
                 started = time.monotonic()
+                enter_pool(self._spark)
                 try:
                     until = _end_of(checkpoint, batch_id)
                     result, unmet = self._applied(batch, batch_id, until)

@@ -13,8 +13,6 @@ from penstock.spark.java import java_environment
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-POOL: Final = "spark.scheduler.pool"
-"""The property of a thread that says of which fair share its jobs are."""
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The variable with which spark-submit tells a program where its JVM is."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
@@ -47,6 +45,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 }
 """The same, on this machine alone: on a cluster, executors must reach the driver."""
 
+_HERE: Final = "local[*,4]"
+"""This machine. As on a cluster, what one of its Python processes did that died is done again: at
+most four times, so that work of which they always die ends."""
 _DEFAULT = re.compile(r"(spark\.[^\s=:]+)\s*[\s=:]\s*(.*)")
 
 
@@ -70,7 +71,7 @@ def chosen_settings(
 ) -> dict[str, str]:
     """What a new session is given. Pure: `settings` win over the user's `own`, which Spark reads by
     itself, and those over ours."""
-    master = master or settings.get("spark.master") or own.get("spark.master", "local[*]")
+    master = master or settings.get("spark.master") or own.get("spark.master", _HERE)
     ours = {**SETTINGS, "spark.sql.shuffle.partitions": str(os.cpu_count() or 1)}
     if on_this_machine(master):
         ours.update(LOCAL_SETTINGS)

@@ -57,8 +57,8 @@ def survive(replica: Replica, restart: Callable[[], None], folder: Path) -> None
     assert replica.rejects() == []
 
 
-@pytest.mark.slow
 class TestKilled:
+    @pytest.mark.soak
     def test_postgres(self, start_postgres: Any, tmp_path: Path) -> None:
         server = start_postgres(options=["fsync=on"])
 
@@ -68,6 +68,7 @@ class TestKilled:
 
         survive(PostgresReplica(server.create(database())), restart, tmp_path)
 
+    @pytest.mark.slow
     def test_mariadb(self, start_mariadb: Any, tmp_path: Path) -> None:
         server = start_mariadb(options=["--innodb-flush-log-at-trx-commit=1"])
         name = database()
@@ -80,6 +81,7 @@ class TestKilled:
 
         survive(MysqlReplica(server.host, server.port, name), restart, tmp_path)
 
+    @pytest.mark.soak
     def test_mongodb(self, start_mongo: Any, tmp_path: Path) -> None:
         server = start_mongo()
 

@@ -28,7 +28,7 @@ from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.loading.window import Window, ends_of, renamed_to
 from penstock.spark.loading.writing import LoadWriter
 from penstock.spark.raised import own_error
-from penstock.spark.session import POOL
+from penstock.spark.sharing import enter_pool
 from penstock.spark.table.chunk import Collected
 from penstock.spark.table.standing import StandingTable
 
@@ -284,7 +284,7 @@ class FirstLoad:
             if opened := plan.of(OPEN)[:parts_max]:
                 context = self._spark.sparkContext
                 context.setJobGroup(self._group, f"first load {self._pipeline}")
-                context.setLocalProperty(POOL, self._group)  # the stream has its own share
+                enter_pool(self._spark)
                 rows = read_parts(self._spark, opened, self._open_source, position=position)
                 return Wave(parts=opened, rows=rows)
             source = self._open_source()
