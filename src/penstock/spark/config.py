@@ -78,7 +78,28 @@ class ReadingConfig(Config):
         return names
 
 
-class LakePipelineConfig(ReadingConfig):
+class SteppedPipelineConfig(ReadingConfig):
+    """What is made of documents that may pass through steps first."""
+
+    transform: tuple[TransformConfig, ...] = Field(
+        (), description="What is done to documents before they are written, step by step."
+    )
+    expect: tuple[ExpectConfig, ...] = Field(
+        (), description="What is expected of documents when all steps are done."
+    )
+
+    @model_validator(mode="after")
+    def _steps_are_of_collections(self) -> Self:
+        if len({one.name for one in self.expect}) < len(self.expect):
+            raise ValueError("two expectations have one name")
+        named = {name for step in self.transform for name in step.collections}
+        named |= {name for one in self.expect for name in one.collections}
+        if self.collections and (others := sorted(named.difference(self.collections))):
+            raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
+        return self
+
+
+class LakePipelineConfig(SteppedPipelineConfig):
     """What is kept as files at a path, and looked after."""
 
     path: str = Field(
@@ -91,6 +112,11 @@ class LakePipelineConfig(ReadingConfig):
         description="The Delta table of one row that says how far the pipeline has come. Default: "
         "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
         "new, and starts where `start` says; its tables ignore what they have.",
+    )
+    rejects: str | None = Field(
+        None,
+        description="The Delta table of the changes that were rejected. Default: the path with "
+        "`_rejects` at its end.",
     )
     on_gap: Literal["halt", "record"] = Field(
         "halt",
@@ -122,6 +148,11 @@ class LakePipelineConfig(ReadingConfig):
         return self.standing or f"{self.path.rstrip('/')}/_penstock_standing"
 
     @property
+    def rejects_path(self) -> str:
+        """The Delta table of rejected changes."""
+        return self.rejects or f"{self.path.rstrip('/')}_rejects"
+
+    @property
     def in_one_table(self) -> bool:
         """Whether all collections are in one table, so that none can be begun anew in it."""
         return False
@@ -136,11 +167,6 @@ class LakePipelineConfig(ReadingConfig):
 class DeltaPipelineConfig(LakePipelineConfig):
     """What is kept in Delta tables, whatever it is."""
 
-    rejects: str | None = Field(
-        None,
-        description="The Delta table of the changes that fit no column. Default: the path with "
-        "`_rejects` at its end.",
-    )
     max_bytes_per_batch: Bytes = Field(
         2 << 30,
         gt=0,
@@ -148,33 +174,8 @@ class DeltaPipelineConfig(LakePipelineConfig):
         "bytes than this stops the pipeline, by name, instead of exhausting memory.",
     )
 
-    @property
-    def rejects_path(self) -> str:
-        return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
-
-class SteppedPipelineConfig(DeltaPipelineConfig):
-    """What is kept of documents that may pass through steps first."""
-
-    transform: tuple[TransformConfig, ...] = Field(
-        (), description="What is done to documents before they are written, step by step."
-    )
-    expect: tuple[ExpectConfig, ...] = Field(
-        (), description="What is expected of documents when all steps are done."
-    )
-
-    @model_validator(mode="after")
-    def _steps_are_of_collections(self) -> Self:
-        if len({one.name for one in self.expect}) < len(self.expect):
-            raise ValueError("two expectations have one name")
-        named = {name for step in self.transform for name in step.collections}
-        named |= {name for one in self.expect for name in one.collections}
-        if self.collections and (others := sorted(named.difference(self.collections))):
-            raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
-        return self
-
-
-class TablePipelineConfig(SteppedPipelineConfig):
+class TablePipelineConfig(DeltaPipelineConfig):
     """Keep tables equal to collections, with Spark."""
 
     to: Literal["table"] = Field(
@@ -201,7 +202,7 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
     )
 
 
-class HistoryPipelineConfig(SteppedPipelineConfig):
+class HistoryPipelineConfig(DeltaPipelineConfig):
     """Keep every version of every row in tables, with Spark."""
 
     to: Literal["history"] = Field(
@@ -234,7 +235,7 @@ class HistoryPipelineConfig(SteppedPipelineConfig):
         return self
 
 
-class ReplicatePipelineConfig(ReadingConfig, PatienceConfig):
+class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
     """Keep tables or collections of another database equal to a source's, with Spark."""
 
     to: Literal["replicate"] = Field(

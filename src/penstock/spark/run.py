@@ -333,7 +333,7 @@ class _Runner:
         if self._stage is None:
             return self._target.apply(batch, batch_id, until=until), {}
         with self._stage.staged(batch, batch_id, log_id=until.log_id) as staged:
-            result = self._target.apply(staged.frame, batch_id, until=until)
+            result = self._target.apply(staged.frame, batch_id, until=until, refused=staged.refused)
             rejected = result.rejected + staged.rejected
             return structs.replace(result, rejected=rejected), staged.unmet
 

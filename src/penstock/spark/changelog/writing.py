@@ -26,6 +26,7 @@ from penstock.spark.changelog.entries import (
     Partition,
     as_rows,
     partitioned,
+    without,
 )
 from penstock.spark.changelog.folder import Folder
 from penstock.spark.table.arrow import arrow, compute
@@ -77,6 +78,8 @@ class Writing(Struct, frozen=True, kw_only=True):
     """Entries up to this sequence are in the changelog already."""
     before: int | None = None
     """Entries from this sequence on are not written yet."""
+    untold: tuple[str, ...] = ()
+    """Columns that are null, whatever an entry has there."""
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -144,7 +147,8 @@ def write_entries(
             rows = piece.filter(compute.greater(piece["sequence"], writing.after))
             if writing.before is not None:
                 rows = rows.filter(compute.less(rows["sequence"], writing.before))
-            for partition, part in partitioned(as_rows(rows), writing.partition_by):
+            rows = without(as_rows(rows), writing.untold)
+            for partition, part in partitioned(rows, writing.partition_by):
                 files.write(partition, part)
         told = msgspec.structs.replace(told, files=files.finish())
     commits = _ipc(arrow.concat_tables(sums)) if sums else None

@@ -52,13 +52,16 @@ from penstock.spark.replica.documents import (
     with_id,
 )
 from penstock.spark.replica.place import Place, Stream
+from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
     Done,
     Emptied,
     EntriesAt,
+    Known,
     Moved,
     Noted,
+    Refused,
     Rows,
     Step,
 )
@@ -66,7 +69,7 @@ from penstock.spark.table.decode import Cells
 from penstock.spark.table.kinds import Kind
 from penstock.spark.table.patch import Change, State, fold
 from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
-from penstock.spark.table.rejects import STEP_COLUMNS, Reject, rejects_table
+from penstock.spark.table.rejects import Reject
 
 Document = dict[str, Any]
 
@@ -165,7 +168,7 @@ class MongoDestination:
     ) -> Done:
         database = self._database()
         streams = self._ensured(steps)
-        written = _Written(self._stale, streams)
+        written = Written(self._stale, streams)
         self._began = time.monotonic()
         assert self._client is not None
         with self._client.start_session() as session:
@@ -180,14 +183,20 @@ class MongoDestination:
             )
             for step in steps:
                 self._do(step, session, written)
-            self._reject(written.rejects, entries_at, session)
+            rejected = self._reject(written, entries_at, until.progress.sequence, session)
             session.commit_transaction()
         self._stale, self._streams = written.stale, written.streams
-        return Done(rows=written.rows, rejected=len(written.rejects))
+        return Done(rows=written.rows, rejected=rejected)
+
+    def pending(self) -> list[Document]:
+        """As `Destination.pending`."""
+        which = {"pipeline": self._pipeline, "healed": None, "key": {"$ne": None}}
+        found = self._database()[REJECTS].find(which, {"_id": 0}).sort("sequence", 1)
+        return [{**row, "sequence": int(row["sequence"])} for row in found]
 
     # --- the transaction ------------------------------------------------------------------------
 
-    def _do(self, step: Step, session: ClientSession, written: "_Written") -> None:
+    def _do(self, step: Step, session: ClientSession, written: Written) -> None:
         match step:
             case Rows():
                 self._write(step, session, written)
@@ -201,8 +210,12 @@ class MongoDestination:
                 self._move(step, session, written)
             case Noted():
                 written.rejects.append(("", step.reject))
+            case Refused():
+                written.refused = step.rows
+            case Known():
+                written.known = step.sequences
 
-    def _write(self, step: Rows, session: ClientSession, written: "_Written") -> None:
+    def _write(self, step: Rows, session: ClientSession, written: Written) -> None:
         name = self._name(step.stream)
         collection = self._database()[name]
         stale = written.stale.setdefault(name, {})
@@ -284,7 +297,7 @@ class MongoDestination:
         return rows
 
     def _empty(
-        self, stream: Stream, sequence: int, session: ClientSession, written: "_Written"
+        self, stream: Stream, sequence: int, session: ClientSession, written: Written
     ) -> None:
         name = self._name(stream)
         if written.streams.get(name) != (self._pipeline, stream):
@@ -294,7 +307,7 @@ class MongoDestination:
         written.stale.pop(name, None)
         self._heal(name, None, sequence, session)
 
-    def _move(self, step: Moved, session: ClientSession, written: "_Written") -> None:
+    def _move(self, step: Moved, session: ClientSession, written: Written) -> None:
         old, new = self._name(step.stream), self._name(step.to)
         if written.streams.get(old) != (self._pipeline, step.stream):
             self._empty(step.to, step.sequence, session, written)
@@ -325,31 +338,28 @@ class MongoDestination:
             {"$set": {"table": new}},
             session=session,
         )
-        written.stale[new] = written.stale.pop(old, {})
+        written.move(old, new)
 
     def _reject(
-        self,
-        rejects: Sequence[tuple[str, Reject]],
-        entries_at: EntriesAt,
-        session: ClientSession,
-    ) -> None:
-        if not rejects:
-            return
-        only = list({reject.identity: reject for _, reject in rejects}.values())
-        tables = {reject.identity: name for name, reject in rejects}
-        entries = entries_at([one.sequence for one in only])
-        rows = rejects_table(self._pipeline, only, entries, captured=True)
-        rows = rows.drop_columns(list(STEP_COLUMNS))
+        self, written: Written, entries_at: EntriesAt, until: int, session: ClientSession
+    ) -> int:
+        rows = written.rejected(
+            self._pipeline,
+            name_of=self._name,
+            entries_at=entries_at,
+            until=until,
+        )
         documents = [
             {
                 **row,
                 "sequence": Int64(row["sequence"]),
-                "table": tables[row["sequence"], None] or None,
-                "healed": None,
+                "healed": None if row["healed"] is None else Int64(row["healed"]),
             }
-            for row in rows.to_pylist()
+            for row in rows
         ]
-        self._database()[REJECTS].insert_many(documents, session=session)
+        if documents:
+            self._database()[REJECTS].insert_many(documents, session=session)
+        return len(rows)
 
     def _heal(self, name: str, key: str | None, sequence: int, session: ClientSession) -> None:
         """The document with this key, or all, is what it is at the source again."""
@@ -521,18 +531,6 @@ class MongoDestination:
             epoch=int(found["epoch"]),
             progress=parse_progress(found["progress"]),
         )
-
-
-class _Written:
-    """What a transaction has done so far."""
-
-    def __init__(
-        self, stale: dict[str, dict[str, int]], streams: dict[str, tuple[str, Stream]]
-    ) -> None:
-        self.stale = {name: dict(keys) for name, keys in stale.items()}
-        self.streams = streams
-        self.rejects: list[tuple[str, Reject]] = []
-        self.rows = 0
 
 
 class _Row(NamedTuple):

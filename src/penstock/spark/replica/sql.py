@@ -30,21 +30,24 @@ from penstock.spark.replica.destination import (
 )
 from penstock.spark.replica.dialect import Dialect, SqlTable
 from penstock.spark.replica.place import Place, Stream
+from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.rows import Prepared, Setup, SetupNeededError, decode_keyed, prepared
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
     Done,
     Emptied,
     EntriesAt,
+    Known,
     Moved,
     Noted,
+    Refused,
     Rows,
     Step,
 )
 from penstock.spark.table.kinds import Kind, wider
-from penstock.spark.table.rejects import ENTRY_COLUMNS, Reject, rejects_table
+from penstock.spark.table.rejects import ENTRY_COLUMNS
 
-_REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason")
+_REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason", "healed")
 _SETUPS_MAX: Final = 1000
 """Each finds one table or a few columns more."""
 
@@ -127,6 +130,21 @@ class SqlDestination:
             f"Nothing of the batch was written. See who else alters them."
         )
 
+    def pending(self) -> list[dict[str, Any]]:
+        """As `Destination.pending`."""
+        cursor = self._cursor()
+        names = (*ENTRY_COLUMNS, "reason", "field", "table_name")
+        cursor.execute(
+            f"SELECT {', '.join(map(self._dialect.quoted, names))} "
+            f"FROM {self._dialect.table(REJECTS)} WHERE pipeline = %s AND healed IS NULL "
+            f"AND {self._dialect.quoted('key')} IS NOT NULL ORDER BY sequence",
+            (self._pipeline,),
+        )
+        told = (*names[:-1], "table")
+        rows = [dict(zip(told, row, strict=True)) for row in cursor.fetchall()]
+        self._connection.commit()
+        return rows
+
     # --- the transaction ------------------------------------------------------------------------
 
     def _apply(
@@ -138,7 +156,7 @@ class SqlDestination:
             self._learn(cursor)  # it went through after this connection was opened
             self._connection.commit()
             return Done()
-        written = _Written(self._stale, self._streams)
+        written = Written(self._stale, self._streams)
         for step in steps:
             match step:
                 case Rows():
@@ -153,13 +171,17 @@ class SqlDestination:
                     self._move(cursor, step, written)
                 case Noted():
                     written.rejects.append(("", step.reject))
-        self._reject(cursor, written.rejects, entries_at)
+                case Refused():
+                    written.refused = step.rows
+                case Known():
+                    written.known = step.sequences
+        rejected = self._reject(cursor, written, entries_at, until.progress.sequence)
         self._store(cursor, until, new=False)
         self._connection.commit()
         self._stale, self._streams = written.stale, written.streams
-        return Done(rows=written.rows, rejected=len(written.rejects))
+        return Done(rows=written.rows, rejected=rejected)
 
-    def _write(self, cursor: Any, step: Rows, written: "_Written") -> None:
+    def _write(self, cursor: Any, step: Rows, written: Written) -> None:
         name = self._name(step.stream)
         described = self._described(cursor, name, step.stream, written)
         rows = prepared(
@@ -192,7 +214,7 @@ class SqlDestination:
         if rows.put:
             self._dialect.upsert(cursor, name, rows.puts, rows.key)
 
-    def _empty(self, cursor: Any, stream: Stream, sequence: int, written: "_Written") -> None:
+    def _empty(self, cursor: Any, stream: Stream, sequence: int, written: Written) -> None:
         name = self._name(stream)
         if written.streams.get(name) != (self._pipeline, stream):
             return
@@ -202,7 +224,7 @@ class SqlDestination:
         self._heal(cursor, name, None, until=sequence)
         written.stale.pop(name, None)
 
-    def _move(self, cursor: Any, step: Moved, written: "_Written") -> None:
+    def _move(self, cursor: Any, step: Moved, written: Written) -> None:
         old, new = self._name(step.stream), self._name(step.to)
         if written.streams.get(old) != (self._pipeline, step.stream):
             self._empty(cursor, step.to, step.sequence, written)
@@ -235,7 +257,7 @@ class SqlDestination:
             f"WHERE pipeline = %s AND table_name = %s AND healed IS NULL",
             (new, self._pipeline, old),
         )
-        written.stale[new] = written.stale.pop(old, {})
+        written.move(old, new)
         cursor.execute(f"DELETE FROM {self._dialect.table(old)}", ())
 
     def _move_setup(
@@ -275,7 +297,7 @@ class SqlDestination:
         return self._config.table_of(stream.database, stream.collection)
 
     def _described(
-        self, cursor: Any, name: str, stream: Stream, written: "_Written"
+        self, cursor: Any, name: str, stream: Stream, written: Written
     ) -> SqlTable | None:
         """The stream's table; None if it is to be made. It is ours from then on.
 
@@ -444,23 +466,22 @@ class SqlDestination:
             values,
         )
 
-    def _reject(
-        self, cursor: Any, rejects: Sequence[tuple[str, Reject]], entries_at: EntriesAt
-    ) -> None:
-        if not rejects:
-            return
-        only = [reject for _, reject in rejects]
-        entries = entries_at([reject.sequence for reject in only])
-        tables = {reject.identity: name for name, reject in rejects}
+    def _reject(self, cursor: Any, written: Written, entries_at: EntriesAt, until: int) -> int:
+        rows = written.rejected(
+            self._pipeline,
+            name_of=self._name,
+            entries_at=entries_at,
+            until=until,
+        )
         names = ", ".join(map(self._dialect.quoted, (*_REJECT_COLUMNS, "table_name")))
         places = ", ".join(["%s"] * (len(_REJECT_COLUMNS) + 1))
-        for row in rejects_table(self._pipeline, only, entries, captured=True).to_pylist():
-            table = tables[row["sequence"], None]
+        for row in rows:
             values = [row[name] for name in _REJECT_COLUMNS]
             cursor.execute(
                 f"INSERT INTO {self._dialect.table(REJECTS)} ({names}) VALUES ({places})",
-                (*map(_plain, values), table or None),
+                (*map(_plain, values), row["table"]),
             )
+        return len(rows)
 
     def _heal(self, cursor: Any, name: str, keys: Sequence[str] | None, *, until: int) -> None:
         """The rows with these keys, or all, are what they are at the source again."""
@@ -473,18 +494,6 @@ class SqlDestination:
         for key in keys or ():
             own = f" AND {self._dialect.quoted('key')} = %s"
             cursor.execute(statement + own, (until, self._pipeline, name, key))
-
-
-class _Written:
-    """What a transaction has done so far."""
-
-    def __init__(
-        self, stale: dict[str, dict[str, int]], streams: dict[str, tuple[str, Stream]]
-    ) -> None:
-        self.stale = {name: dict(keys) for name, keys in stale.items()}
-        self.rejects: list[tuple[str, Reject]] = []
-        self.rows = 0
-        self.streams = dict(streams)
 
 
 def _plain(value: Any) -> Any:

@@ -70,7 +70,8 @@ def plan_of(transforms: Sequence[TransformConfig], expect: Sequence[ExpectConfig
                     name=name,
                     collections=collections,
                     hides=config.hides,
-                    secret=tuple(_secrets(config, transforms[:number])),
+                    taken=tuple(_taken(config, transforms[:number])),
+                    kept=_kept(config, transforms[:number]),
                 )
             )
     asks = tuple(
@@ -112,11 +113,9 @@ def _schema(text: str, name: str) -> StructType:
     return schema
 
 
-def _secrets(config: TransformConfig, before: Sequence[TransformConfig]) -> Iterator[str]:
-    """The fields that a step hides, by the names that they have and had in the source."""
-    if config.kind not in {"mask", "hash"}:
-        return
-    names = [*config.mask, *config.hash]
+def _taken(config: TransformConfig, before: Sequence[TransformConfig]) -> Iterator[str]:
+    """The fields that a step takes away, by the names that they have and had in the source."""
+    names = [*config.mask, *config.hash, *config.drop, *config.rename]
     yield from names
     for step in reversed(before):
         renamed = {new: old for old, new in step.rename.items()}
@@ -132,3 +131,15 @@ def _secrets(config: TransformConfig, before: Sequence[TransformConfig]) -> Iter
                 joined = [step.separator.join(parts[:count]) for count in range(1, len(parts))]
                 names += joined
                 yield from joined
+
+
+def _kept(config: TransformConfig, before: Sequence[TransformConfig]) -> tuple[str, ...] | None:
+    """The fields that a step keeps, with those of the source that they are parts of."""
+    if config.kind != "select" or any(step.kind in {"sql", "function"} for step in before):
+        # What is behind these is a new document, which need not have the key's fields.
+        return None
+    kept = list(config.select)
+    for step in before:
+        if step.flatten:
+            kept += [name.partition(step.separator)[0] for name in config.select]
+    return tuple(kept)
