@@ -119,6 +119,13 @@ def _check_names(step: TransformConfig) -> None:
     inside = (*step.drop, *step.cast, *step.mask, *step.hash)
     if any(part.isdecimal() for name in inside for part in name.split(".")[1:]):
         raise ValueError("a path leads through arrays by itself; it has no numbers")
+    whole = (*step.select, *step.rename, *step.rename.values(), *flattened)
+    if dotted := [name for name in whole if "." in name]:
+        # An update could not tell such a field from one inside of another.
+        raise ValueError(
+            f"{step.kind} is of whole fields of the document, and {dotted[0]!r} has a dot; drop, "
+            f"cast, mask and hash lead inside"
+        )
     targets = list(step.rename.values())
     if len(set(targets)) < len(targets) or not all(targets):
         raise ValueError("rename gives two fields one name, or one of them none")

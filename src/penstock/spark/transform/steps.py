@@ -216,7 +216,7 @@ class _Select:
         return [name for name in names if name in self._fields]
 
     def _has(self, path: str) -> bool:
-        return path in self._fields or top_of(path) in self._fields
+        return top_of(path) in self._fields
 
 
 class _Rename:
@@ -245,8 +245,6 @@ class _Rename:
                 raise RefusedError(f"it has a field {name} already, the new name of another")
 
     def _renamed(self, path: str) -> str:
-        if path in self._names:
-            return self._names[path]
         top, dot, rest = path.partition(".")
         return self._names.get(top, top) + dot + rest
 
