@@ -29,6 +29,7 @@ from penstock.errors import ChangesLostError, PipelineChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.changelog.entries import ENTRY_SCHEMA, PROOFS
+from penstock.spark.changelog.exploding import Explode
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS
 from penstock.spark.changelog.formats import Format, format_of
 from penstock.spark.changelog.writing import (
@@ -158,6 +159,9 @@ class ChangelogTarget:
             attempt=uuid4().hex[:16],
             after=after,
             before=before,
+            explodes=tuple(
+                Explode(step.explode, frozenset(step.collections)) for step in self._config.explodes
+            ),
             untold=PROOFS if any(one.hides for one in self._config.transform) else (),
         )
         try:

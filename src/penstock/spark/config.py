@@ -96,7 +96,17 @@ class SteppedPipelineConfig(ReadingConfig):
         named |= {name for one in self.expect for name in one.collections}
         if self.collections and (others := sorted(named.difference(self.collections))):
             raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
+        self._check_explode()
         return self
+
+    def _check_explode(self) -> None:
+        """Raise ValueError where a document cannot become several rows."""
+        if any(step.explode for step in self.transform):
+            raise ValueError(
+                "explode makes several rows of a document, and rows here are told apart by the "
+                "document's key alone: which of them go with a change that does not say the whole "
+                "array cannot be known. Pipelines to 'changelog' have it"
+            )
 
 
 class LakePipelineConfig(SteppedPipelineConfig):
@@ -443,6 +453,23 @@ class ChangelogPipelineConfig(LakePipelineConfig):
         if len(set(names)) < len(names):
             raise ValueError("a column is named twice")
         return names
+
+    def _check_explode(self) -> None:
+        """Raise ValueError where it is not the last step, or a document has two."""
+        steps = [bool(step.explode) for step in self.transform]
+        if steps != sorted(steps):
+            raise ValueError("explode is the last step")
+        exploded = [step.collections for step in self.transform if step.explode]
+        names = [name for collections in exploded for name in collections]
+        if len(exploded) > 1 and (not all(exploded) or len(set(names)) < len(names)):
+            raise ValueError("one field of a collection can be exploded")
+        if exploded and self.format != "delta":
+            raise ValueError("explode adds columns, which plain Parquet files have no table for")
+
+    @property
+    def explodes(self) -> tuple[TransformConfig, ...]:
+        """The steps that make rows of elements."""
+        return tuple(step for step in self.transform if step.explode)
 
     @property
     def standing_path(self) -> str:

@@ -140,7 +140,7 @@ class SqlDestination:
             f"AND {self._dialect.quoted('key')} IS NOT NULL ORDER BY sequence",
             (self._pipeline,),
         )
-        told = (*names[:-1], "table")
+        told: list[str] = [*names[:-1], "table"]
         rows = [dict(zip(told, row, strict=True)) for row in cursor.fetchall()]
         self._connection.commit()
         return rows
