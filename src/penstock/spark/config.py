@@ -194,6 +194,26 @@ class TablePipelineConfig(DeltaPipelineConfig):
     nested: Literal["json"] = Field(
         "json", description="How objects and arrays are kept: as Extended JSON text."
     )
+    verify_every: Seconds = Field(
+        0.0,
+        description="Compare the tables with the log so often while the pipeline runs, as 6h; 0: "
+        "never. It reads the whole log again, and its archive. What differs is told, and not "
+        "repaired: `penstock pipeline verify --repair` does.",
+    )
+
+    @property
+    def verified_path(self) -> str:
+        """The Delta table of one row that says when that was last done."""
+        return f"{self.standing_path}_verified"
+
+    @model_validator(mode="after")
+    def _can_be_verified(self) -> Self:
+        if self.verify_every and (self.transform or self.expect):
+            raise ValueError(
+                "verify_every compares tables with the log, and the log alone does not tell what "
+                "steps and expectations make of it; leave verify_every out"
+            )
+        return self
 
 
 class AuditPipelineConfig(ReadingConfig, TrailConfig):

@@ -67,7 +67,8 @@ _STATISTICS: Final[Any] = [
 
 def file_schema(*, exploded: bool) -> pa.Schema:
     """The columns of a file."""
-    return arrow.schema([*ENTRY_SCHEMA, *(ELEMENT_FIELDS if exploded else ())])
+    schema: pa.Schema = arrow.schema([*ENTRY_SCHEMA, *(ELEMENT_FIELDS if exploded else ())])
+    return schema
 
 
 class Writing(Struct, frozen=True, kw_only=True):
