@@ -27,6 +27,7 @@ from penstock.errors import PipelineError
 from penstock.event import Kind
 from penstock.spark.documents import MisfitError, converter_of
 from penstock.spark.table.arrow import arrow
+from penstock.spark.transform.keys import of_key
 from penstock.spark.transform.steps import Changed, RefusedError, Step, apply_step
 from penstock.spark.transform.values import encoder_of
 from penstock.wire.shown import Mask, description_shown, origin_shown
@@ -244,7 +245,7 @@ class _Row:
 
     def _step(self, applied: Applied) -> None:
         key = self._columns["key"][self._at]
-        for field in _of_key(applied, key):
+        for field in _key_taken(applied, key):
             raise PipelineError(
                 f"pipeline {self._work.pipeline}: {applied.name} changes or leaves out {field}, "
                 f"which is part of the key of {self._collection}, and the key tells rows apart at "
@@ -379,16 +380,10 @@ def _text(document: dict[str, Any] | None) -> str | None:
     return None if document is None else _encode(document).decode()
 
 
-def _of_key(applied: Applied, key: str | None) -> Iterator[str]:
-    """The fields that a step takes, or parts of them, that are in a key."""
+def _key_taken(applied: Applied, key: str | None) -> Iterator[str]:
     if key is None or (not applied.taken and applied.kept is None):
-        return
-    named = msgspec.json.decode(key, type=dict[str, Any])
-    for field in applied.taken:
-        if any(field == name or field.startswith(f"{name}.") for name in named):
-            yield field
-    if applied.kept is not None:
-        yield from (name for name in named if name not in applied.kept)
+        return iter(())
+    return of_key(applied.taken, applied.kept, msgspec.json.decode(key, type=dict[str, Any]))
 
 
 def _hide_statements(columns: dict[str, list[Any]], row: int) -> None:
