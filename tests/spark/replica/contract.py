@@ -460,6 +460,21 @@ class ReplicaContract:
         assert replica.rows("orders")[3]["n"] == 8
         assert len(replica.rejects()) == 4
 
+    def test_what_does_not_fit_when_it_is_replayed_is_rejected_once_and_stays_open(
+        self, replica: Replica, entries: Entries, start: Any, misfit: ChangeEvent
+    ) -> None:
+        entries.commit(put(1, n=1))
+        entries.commit(misfit)
+        driver: Driver = start()
+        driver.apply(0, 1)
+        driver.apply(1)
+        before = replica.rows("orders")
+        for _ in range(2):
+            (one,) = Replay(entries, replica.config()).run()
+            assert (one.sequence, one.state) == (2, "left")
+        assert [(row["sequence"], row["healed"]) for row in replica.rejects()] == [(2, None)]
+        assert replica.rows("orders") == before
+
     # --- what a pipeline may begin with -----------------------------------------------------------
 
     def test_a_table_that_no_pipeline_has_written_is_not_written_over(
