@@ -134,8 +134,9 @@ def run_pipeline(
             name, config, endpoint, session, stopping, teller, target, credentials, service, archive
         )
         once = once or config.trigger == "availableNow"
-        schedule = runner.schedule()
+        schedule = None
         try:
+            schedule = runner.schedule()
             if schedule is not None and not once:
                 schedule.start()
             runner.run(once=once)
