@@ -296,6 +296,19 @@ QUERY_ENTRIES_PER_SECOND = Gauge(
     registry=SERVE_REGISTRY,
 )
 
+QUERY_DIFFERENCES = Gauge(
+    "penstock_query_differences",
+    "Rows of a pipeline's tables that were not what the log says, when they were last compared.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+QUERY_VERIFIED = Gauge(
+    "penstock_query_verified_timestamp_seconds",
+    "When a pipeline's tables were last compared with the log, in Unix seconds; 0 for never.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
+
 PIPELINE_ENTRIES = Counter(
     "penstock_pipeline_entries_total",
     "Entries of the log that a pipeline has applied.",

@@ -188,6 +188,26 @@ def test_pipelines_that_would_write_over_each_other_are_refused_and_both_named(
     assert f"pipelines.{said}" in message
 
 
+@pytest.mark.parametrize(
+    ("to", "step"),
+    [
+        ("path = 'a'", "select = ['name']"),
+        ("path = 'a'\nto = 'changelog'", "drop = ['_id']"),
+        ("to = 'replicate'\nuri = 'mongodb://h/d'", "rename = {_id = 'id'}"),
+    ],
+)
+def test_a_step_that_takes_the_key_is_refused_where_it_is_known(
+    tmp_path: Path, to: str, step: str
+) -> None:
+    written = "\n".join(
+        (f"[pipelines.a]\nsource = 'shop'\n{to}", f"[[pipelines.a.transform]]\n{step}")
+    )
+    uri = "mongodb://h/?replicaSet=r"
+    message = refused(tmp_path, f"[sources.shop]\ntype = 'mongodb'\nuri = '{uri}'\n{written}")
+    assert "changes or leaves out _id" in message
+    accepted(tmp_path, f"[sources.shop]\ntype = 'script'\n{written}")
+
+
 def test_pipelines_side_by_side_are_accepted(tmp_path: Path) -> None:
     settings = accepted(
         tmp_path,

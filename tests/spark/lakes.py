@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.plan import REJECTED
 from penstock.spark.table.writing import BatchResult
-from penstock.spark.tables import merge_into_delta
+from penstock.spark.tables import merge_into_delta, merge_staged
 from penstock.spark.transform.replay import signed
 from penstock.spark.transform.stage import Stage, Staged
 from tests.flight.blocks import BlockLog
@@ -36,11 +36,20 @@ class Lake:
         whole = pa.Table.from_batches([block.to_arrow() for block in self._log.blocks])
         batch = self._spark.createDataFrame(signed(whole.slice(self._after)))
         with stage.staged(batch, 0, log_id=self._log.log_id) as staged:
-            result = merge_into_delta(
+            result = merge_staged(
                 staged.frame, 0, pipeline="p", config=config, log_id=self._log.log_id
             )
         self._after = self._log.head
         return result, staged
+
+    def merge(self, **settings: Any) -> BatchResult:
+        """Apply what there is as a user does in foreachBatch."""
+        whole = pa.Table.from_batches([block.to_arrow() for block in self._log.blocks])
+        batch = self._spark.createDataFrame(signed(whole.slice(self._after)))
+        config = pipeline(self.path, **settings)
+        result = merge_into_delta(batch, 0, pipeline="p", config=config, log_id=self._log.log_id)
+        self._after = self._log.head
+        return result
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:

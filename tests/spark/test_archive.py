@@ -18,10 +18,11 @@ from penstock.log import LmdbLog
 from penstock.serve.flight import FlightServer
 from penstock.spark.datasource import PenstockStreamReader
 from penstock.spark.options import parse_options
+from penstock.spark.replaying import replay_rejects
 from penstock.spark.rows import ENTRY_SCHEMA
 from penstock.spark.run import run_pipeline
 from tests.archive.logs import archiver, fill, live_rows, log_config, opened
-from tests.spark.tables import pipeline, put
+from tests.spark.tables import apply, change, pipeline, put
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,6 +174,24 @@ async def test_a_new_pipeline_begins_with_the_first_change_ever_captured(
     run_pipeline("p", config, served.endpoint, spark=spark, once=True, archive=served.archive)
     table: Any = DeltaTable(config.path).to_pyarrow_table()
     assert sorted(table["n"].to_pylist()) == list(range(61))
+
+
+async def test_a_replay_reads_changes_that_only_the_archive_has_left(served: Served) -> None:
+    log = served.log
+    events = [put(1, n=1), change(1, "update", {"_id": 1, "n": "x"})]
+    for number, event in enumerate([*events, *(put(number, n=1) for number in range(2, 60))]):
+        await log.append([Commit(source="shop", position=str(number), events=(event,))])
+    config = pipeline(served.folder / "table", "orders")
+    rows = live_rows(log, 0, log.bounds_now().head)
+    log_id = log.bounds_now().log_id
+    apply(rows.slice(0, 1), config, log_id=log_id)
+    apply(rows.slice(1), config, batch_id=1, log_id=log_id)
+    archiver(log, served.folder).step()
+    await log.trim(45)
+    for archive, why in (("", "no longer"), (served.archive, "kind string")):
+        (one,) = replay_rejects("p", config, served.endpoint, archive=archive)
+        assert (one.sequence, one.state) == (2, "left")
+        assert why in one.reason
 
 
 def test_a_folder_means_the_drivers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

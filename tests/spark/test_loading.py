@@ -22,12 +22,12 @@ from penstock.spark.loading.reading import entries_of
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.loading.window import Window, ends_of, renamed_to
 from penstock.spark.loading.writing import LoadWriter
+from penstock.spark.replaying import replay_rejects
 from penstock.spark.table.apply import prepare
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, Control, reduce_entries
 from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.reduce import CONTROL, DELETE, PUT
 from penstock.spark.table.standing import StandingTable
-from penstock.spark.transform.replay import replay_rejects
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import LOG_ID, Entries, change, pipeline, put, rejects_of, rows_of
 

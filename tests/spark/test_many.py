@@ -17,7 +17,7 @@ from penstock.spark.plan import plan_of, reset_place
 from penstock.spark.run import PipelineProgress, run_pipeline
 from penstock.spark.sharing import POOL
 from penstock.spark.table.standing import StandingTable
-from penstock.spark.tables import merge_into_delta
+from penstock.spark.tables import merge_staged
 from penstock.subscribe.scope import EVERYTHING
 from tests.flight.blocks import BlockLog, gap
 from tests.spark.tables import change, pipeline, put, rows_of
@@ -64,9 +64,9 @@ def test_one_that_cannot_go_on_stops_no_other_and_each_batch_has_a_pool_of_its_o
 
     def merge(batch: Any, *given: Any, **named: Any) -> Any:
         pools.append(batch.sparkSession.sparkContext.getLocalProperty(POOL))
-        return merge_into_delta(batch, *given, **named)
+        return merge_staged(batch, *given, **named)
 
-    monkeypatch.setattr("penstock.spark.tables.merge_into_delta", merge)
+    monkeypatch.setattr("penstock.spark.tables.merge_staged", merge)
     ended: dict[str, PenstockError | None] = {}
     errors = run_pipelines(
         {

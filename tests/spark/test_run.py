@@ -27,7 +27,7 @@ from penstock.spark.run import (
     run_pipeline,
 )
 from penstock.spark.table.delta import Table
-from penstock.spark.tables import merge_into_delta
+from penstock.spark.tables import merge_staged
 from tests.flight.blocks import BlockLog, gap
 from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
 
@@ -204,9 +204,9 @@ def test_a_pipeline_that_is_told_to_stop_while_a_batch_begins_ends_without_an_er
 
     def merge(*given: Any, **named: Any) -> Any:
         stop.set()
-        return merge_into_delta(*given, **named)
+        return merge_staged(*given, **named)
 
-    monkeypatch.setattr("penstock.spark.tables.merge_into_delta", merge)
+    monkeypatch.setattr("penstock.spark.tables.merge_staged", merge)
     config = pipeline(tmp_path / "t", max_events_per_batch=1, trigger=0.01)
     run_pipeline("p", config, endpoint, spark=spark, stop=stop)
     assert [row["n"] for row in rows_of(tmp_path / "t").values()] == [0]

@@ -1,17 +1,14 @@
 """What is done with a row's rejected changes, against the history that the row really had."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.flight import LogClient, ReadRequest
-from penstock.ports import Bounds
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
 from penstock.spark.transform.replay import Fate, Replay, Row, decide
-from tests.spark.tables import LOG_ID, Entries, apply, change, pipeline, put, rows_of
+from tests.spark.stepped import MemoryLog
+from tests.spark.tables import Entries, apply, change, pipeline, put, rows_of
 
 EVENTS = st.lists(st.sampled_from(["good", "bad", "patch", "delete"]), max_size=8)
 
@@ -68,7 +65,7 @@ def test_what_a_rejected_change_builds_on_is_replayed_with_it(tmp_path: Path) ->
     apply(entries.table(1), config, batch_id=1)
     before = rows_of(config.path)
     for trimmed, why in ((0, "kind string"), (2, "no longer")):
-        (one,) = Replay("p", config, _Log(entries, trimmed), None).run()
+        (one,) = Replay("p", config, MemoryLog(entries, trimmed), None).run()
         assert (one.sequence, one.state) == (3, "left")
         assert why in one.reason
     assert rows_of(config.path) == before
@@ -77,29 +74,6 @@ def test_what_a_rejected_change_builds_on_is_replayed_with_it(tmp_path: Path) ->
     mended.commit(put(1, n=1, big="old"))
     mended.commit(change(1, "update", {"_id": 1, "n": 5, "big": "new"}))
     mended.commit(change(1, "update", update={"updatedFields": {"m": 7}}))
-    (one,) = Replay("p", config, _Log(mended, 0), None).run()
+    (one,) = Replay("p", config, MemoryLog(mended, 0), None).run()
     assert (one.sequence, one.state) == (3, "replayed")
     assert [*rows_of(config.path).values()] == [{"_id": 1, "n": 5, "big": "new", "m": 7}]
-
-
-class _Log(LogClient):
-    """Entries in memory, read as from a service."""
-
-    def __init__(self, entries: Entries, trimmed: int) -> None:
-        self._entries, self._trimmed = entries, trimmed
-
-    def bounds(self) -> Bounds:
-        head = self._entries.head
-        return Bounds(
-            log_id=LOG_ID,
-            trimmed=self._trimmed,
-            trimmed_check=0,
-            head=head,
-            head_commit=head,
-            head_check=0,
-            ancestors=(),
-        )
-
-    def read(self, request: ReadRequest) -> Iterator[pa.RecordBatch]:
-        table = self._entries.table(request.after, request.until)
-        yield from table.combine_chunks().to_batches()

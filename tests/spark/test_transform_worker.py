@@ -80,6 +80,10 @@ def test_an_entry_stays_in_its_place_whatever_becomes_of_it() -> None:
         [{"rename": {"mail": "to"}}, {"mask": ["to"]}],
         [{"flatten": True}, {"mask": ["mail_x"]}],
         [{"hash": ["mail.x"], "salt": SALT}],
+        [{"drop": ["mail"]}],
+        [{"rename": {"mail": "to"}}],
+        [{"select": ["_id"]}],
+        [{"flatten": True}, {"select": ["_id"]}],
     ],
 )
 def test_a_field_of_the_key_cannot_be_hidden(steps: list[dict[str, Any]]) -> None:
@@ -88,6 +92,28 @@ def test_a_field_of_the_key_cannot_be_hidden(steps: list[dict[str, Any]]) -> Non
     with pytest.raises(PipelineError, match="part of the key") as refused:
         through(event, steps=steps)
     assert SECRET not in str(refused.value)
+
+
+def test_a_step_may_keep_the_key_and_take_all_else() -> None:
+    event = replace(put(1, mail=5, x=1), key=encode({"mail": 5}))
+    chosen: tuple[list[dict[str, Any]], ...] = (
+        [{"select": ["mail"]}],
+        [{"drop": ["x"]}, {"rename": {"_id": "id"}}],
+        [{"flatten": True}, {"select": ["mail_at"]}],
+    )
+    for steps in chosen:
+        (row,) = through(event, steps=steps).to_pylist()
+        assert row[VERDICT] is None
+
+
+@pytest.mark.parametrize("steps", [[{"mask": ["mail"]}], [{"rename": {"n": "m"}}]])
+def test_a_delete_is_never_refused(steps: list[dict[str, Any]]) -> None:
+    """A row that the source has not any more goes, even where the code fails on it."""
+    event = change(1, "delete")
+    event = replace(event, full_document_before_change=encode({"_id": 1, "mail": SECRET}))
+    (row,) = through(event, steps=steps, poison={1: "the transforms fail"}).to_pylist()
+    assert (row["operation_type"], row[VERDICT]) == ("delete", None)
+    assert SECRET not in repr(row)
 
 
 def test_statements_are_not_told_where_fields_are_hidden() -> None:

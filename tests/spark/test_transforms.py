@@ -9,8 +9,8 @@ from deltalake import DeltaTable
 
 from penstock.errors import ExpectationError
 from penstock.serve.flight import FlightServer
+from penstock.spark.replaying import pending_rejects, replay_rejects
 from penstock.spark.run import PipelineProgress, run_pipeline
-from penstock.spark.transform.replay import pending_rejects, replay_rejects
 from tests.flight.blocks import BlockLog
 from tests.spark.histories import history, rows
 from tests.spark.lakes import Lake, key
@@ -193,6 +193,15 @@ def test_what_is_masked_is_nowhere_at_the_destination(log: BlockLog, lake: Lake)
         assert SECRET not in told
         for file in folder.rglob("*"):
             assert not file.is_file() or SECRET.encode() not in file.read_bytes()
+
+
+def test_the_steps_are_done_by_whoever_applies_a_batch(log: BlockLog, lake: Lake) -> None:
+    log.append([[put(1, n="1"), put(2, n="x"), put(3, n="-3")]])
+    result = lake.merge(
+        transform=[{"cast": {"n": "int"}}, {"filter": "n > 0", "document_schema": N}]
+    )
+    assert lake.rows == {key(1): {"_id": 1, "n": 1}}
+    assert (result.entries, result.rejected) == (3, 1)
 
 
 def test_rejected_changes_are_replayed_once(

@@ -104,7 +104,8 @@ def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -
         tries.append(id(part))
         raise ValueError(SECRET)
 
-    batch = spark.createDataFrame([(at, 0) for at in range(1, 65)], "sequence LONG, kind BYTE")
+    rows = [(at, 0, "insert") for at in range(1, 65)]
+    batch = spark.createDataFrame(rows, "sequence LONG, kind BYTE, operation_type STRING")
     with pytest.raises(TransformError, match="more than 20") as raised:
         find_poison(batch, fails, pipeline="p")
     assert SECRET not in str(raised.value)

@@ -367,6 +367,7 @@ def _pipelines(
                 f"[sources.{pipeline.source}]{near(pipeline.source, sources)}. "
                 f"Nothing was started."
             )
+        _require_key(path, name, pipeline, sources[pipeline.source].kind)
         pipelines[name] = beside(path.resolve().parent, pipeline)
     both = clash(pipelines)
     if both is not None:
@@ -377,6 +378,25 @@ def _pipelines(
             f"each a folder of its own."
         )
     return pipelines
+
+
+def _require_key(path: Path, name: str, pipeline: "PipelineConfig", kind: str) -> None:
+    """Raise ConfigError where a step takes a field of a key that is known beforehand.
+
+    Of other sources it is known with the first row, and the pipeline stops there.
+    """
+    from penstock.spark.config import SteppedPipelineConfig
+    from penstock.spark.transform.keys import first_taken
+
+    if kind != "mongodb" or not isinstance(pipeline, SteppedPipelineConfig):
+        return
+    said = first_taken(pipeline.transform, ("_id",))
+    if said is not None:
+        raise ConfigError(
+            f"{path}: pipelines.{name}: {said}, which is the key of every collection of "
+            f"{pipeline.source}, and the key tells rows apart at every destination. Nothing was "
+            f"started. Have the step leave the field as it is."
+        )
 
 
 def _checked(kind: type[Checked], table: dict[str, Any], path: Path, where: str) -> Checked:

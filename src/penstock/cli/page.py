@@ -24,6 +24,7 @@ from penstock.state.standing import incomplete_sources
 from penstock.subscribe.current import CurrentState
 from penstock.telemetry import (
     QUERY_BATCH_SECONDS,
+    QUERY_DIFFERENCES,
     QUERY_ENTRIES,
     QUERY_ENTRIES_PER_SECOND,
     QUERY_HELD_BYTES,
@@ -32,6 +33,7 @@ from penstock.telemetry import (
     QUERY_REJECTED,
     QUERY_ROWS,
     QUERY_RUNNING,
+    QUERY_VERIFIED,
     REGISTRY,
     SERVE_REGISTRY,
     STATE_FAILED,
@@ -46,6 +48,8 @@ _QUERY_METRICS = (
     QUERY_BATCH_SECONDS,
     QUERY_ENTRIES,
     QUERY_ENTRIES_PER_SECOND,
+    QUERY_DIFFERENCES,
+    QUERY_VERIFIED,
     QUERY_HELD_BYTES,
     QUERY_LAG_ENTRIES,
     QUERY_LAG_SECONDS,
@@ -75,6 +79,8 @@ def count_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
         QUERY_REJECTED.labels(name).set(one.rejected)
         QUERY_BATCH_SECONDS.labels(name).set(one.batch_seconds)
         QUERY_ENTRIES_PER_SECOND.labels(name).set(one.entries_per_second)
+        QUERY_DIFFERENCES.labels(name).set(one.differences)
+        QUERY_VERIFIED.labels(name).set(one.verified_at_ms / 1000)
 
 
 class Page:

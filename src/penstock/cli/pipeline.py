@@ -23,7 +23,7 @@ from penstock.errors import ConfigError, PenstockError, PipelinesStoppedError
 
 if TYPE_CHECKING:
     from penstock.cli.config import Settings
-    from penstock.spark.config import TablePipelineConfig
+    from penstock.spark.config import PipelineConfig
 
 app = typer.Typer(help="Spark pipelines.", no_args_is_help=True)
 app.command("list")(pipeline_ask.list_all)
@@ -148,8 +148,13 @@ def rejects(
     as_json: output.JsonOption = False,
 ) -> None:
     """List the changes that were rejected, and neither replayed nor followed by a later one."""
-    _, pipeline = _table_pipeline(name, config)
-    from penstock.spark.transform.replay import pending_rejects
+    _, pipeline = _pipeline(name, config)
+    from penstock.cli.config import missing_extra
+
+    try:
+        from penstock.spark.replaying import pending_rejects
+    except ImportError as error:
+        raise missing_extra("a pipeline", "spark,java", error) from error
 
     shown = ("sequence", "collection", "key", "reason", "step", "expectation", "field")
     for one in pending_rejects(name, pipeline):
@@ -174,19 +179,23 @@ def replay(
 
     A change is applied once, and only while no later one of its row is in the table.
     """
-    settings, pipeline = _table_pipeline(name, config)
+    settings, pipeline = _pipeline(name, config)
     from penstock.cli.config import missing_extra
     from penstock.client.credentials import Credentials
 
     try:
         from penstock.spark.raised import own_error
-        from penstock.spark.transform.replay import replay_rejects
+        from penstock.spark.replaying import replay_rejects
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
     service = endpoint or settings.serve.flight
     try:
         outcomes = replay_rejects(
-            name, pipeline, service, credentials=Credentials.from_environment()
+            name,
+            pipeline,
+            service,
+            credentials=Credentials.from_environment(),
+            archive=settings.archive.path or "",
         )
     except Exception as error:
         raise own_error(error, pipeline=name) from error
@@ -198,15 +207,15 @@ def replay(
             typer.echo(f"{one.sequence:,} {one.collection or ''} {one.key or ''} {one.state}{why}")
 
 
-def _table_pipeline(name: str, config: Path) -> "tuple[Settings, TablePipelineConfig]":
+def _pipeline(name: str, config: Path) -> "tuple[Settings, PipelineConfig]":
     from penstock.cli.config import load, near
 
     settings = load(config)
-    pipeline = settings.table_pipelines.get(name)
+    pipeline = settings.pipelines.get(name)
     if pipeline is None:
         raise ConfigError(
-            f"{config}: there is no [pipelines.{name}] with to = 'table'"
-            f"{near(name, settings.table_pipelines)}. Nothing was changed."
+            f"{config}: there is no [pipelines.{name}]{near(name, settings.pipelines)}. "
+            f"Nothing was changed."
         )
     return settings, pipeline
 

@@ -68,6 +68,12 @@ class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """Of its last run, as the three before."""
     batch_seconds: float = 0.0
     entries_per_second: float = 0.0
+    verified_at_ms: int = 0
+    """When its tables were last compared with the log (`verify_every`); 0 for never."""
+    differences: int = 0
+    """Rows that differed then."""
+    verify_code: str = ""
+    """Of the error for which the last comparison came to nothing."""
 
 
 def chosen(settings: "Settings", names: Sequence[str]) -> "dict[str, PipelineConfig]":
@@ -268,6 +274,8 @@ def table_of(found: Sequence[PipelineReport], errors: Mapping[str, str] | None =
             state = "waiting"
         code = (errors or {}).get(one.pipeline) or one.code
         state = f"[{_STYLES.get(state, 'dim')}]{state}{f' ({code})' if code else ''}[/]"
+        if one.differences:
+            state += f" [bold red]{one.differences:,} DIFFER[/]"
         table.add_row(
             one.pipeline,
             one.to,

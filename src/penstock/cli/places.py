@@ -63,12 +63,9 @@ def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | No
 def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
     if pipeline.to == "audit" or pipeline.to == "replicate":  # noqa: PLR1714 - types follow it
         return
-    written = [("path", pipeline.path)]
-    if pipeline.to == "changelog":
-        if pipeline.format == "parquet":
-            written.append(("path", pipeline.table_path("")))
-    else:
-        written.append(("rejects", pipeline.rejects_path))
+    written = [("path", pipeline.path), ("rejects", pipeline.rejects_path)]
+    if pipeline.to == "changelog" and pipeline.format == "parquet":
+        written.append(("path", pipeline.table_path("")))
     if pipeline.to == "view":
         written.append(("path", pipeline.state_path))
     for key, address in written:

@@ -49,6 +49,12 @@ class PipelineTold(Struct, frozen=True, kw_only=True, rename="camel"):
     """What the last batch took; 0 before the first."""
     entries_per_second: float = 0.0
     """Of the last batch."""
+    verified_at_ms: int = 0
+    """When its tables were last compared with the log, in Unix milliseconds; 0 for never."""
+    differences: int = 0
+    """Rows that differed then."""
+    verify_code: str = ""
+    """Of the error for which the last comparison came to nothing."""
 
 
 class PipelineAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -98,3 +104,6 @@ class PipelineStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     rejected: int = 0
     batch_seconds: float = 0.0
     entries_per_second: float = 0.0
+    verified_at_ms: int = 0
+    differences: int = 0
+    verify_code: str = ""

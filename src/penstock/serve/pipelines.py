@@ -248,6 +248,9 @@ class PipelineBook:
             rejected=told.rejected,
             batch_seconds=told.batch_seconds,
             entries_per_second=told.entries_per_second,
+            verified_at_ms=told.verified_at_ms,
+            differences=told.differences,
+            verify_code=told.verify_code,
         )
 
     def _waited(self, after: int, now: int) -> float:

@@ -124,7 +124,14 @@ class AuditTarget:
         self._after = after
         return after
 
-    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:  # noqa: ARG002
+    def apply(
+        self,
+        batch: "DataFrame",
+        batch_id: int,  # noqa: ARG002
+        *,
+        until: Progress,
+        refused: pa.Table | None = None,  # noqa: ARG002 - it takes no steps
+    ) -> Applied:
         """As `Target.apply`. Raises AuditError, IncompleteCommitError, ServiceUnavailableError."""
         writer, after = self._writer, self._after
         assert writer is not None

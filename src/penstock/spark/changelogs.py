@@ -4,6 +4,11 @@ It promises: each entry that the pipeline is given is in the changelog once, wha
 again or torn; every column as the log has it, control events and gaps too; a source transaction
 whole or not at all. Events are kept, not understood, so none is unknown here.
 
+With steps before it (`penstock.spark.transform`) a document is what they make of it, and the rest
+is as the log has it: a change that a filter leaves out is a delete, and one that is refused an
+update without a document, which is in the rejects. Where a step hides something, the hashes of the
+captured event are null: they would tell whether a guess of it is right.
+
 Workers write the files (`penstock.spark.changelog.writing`); this process only says which of them
 count (`penstock.spark.changelog.formats`), and holds no entry.
 """
@@ -23,7 +28,8 @@ import pyarrow as pa
 from penstock.errors import ChangesLostError, PipelineChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.changelog.entries import ENTRY_SCHEMA
+from penstock.spark.changelog.entries import ENTRY_SCHEMA, PROOFS
+from penstock.spark.changelog.exploding import Explode
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS
 from penstock.spark.changelog.formats import Format, format_of
 from penstock.spark.changelog.writing import (
@@ -75,7 +81,14 @@ class ChangelogTarget:
             kept.finish(applied)
         return start.after
 
-    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+    def apply(
+        self,
+        batch: "DataFrame",
+        batch_id: int,
+        *,
+        until: Progress,
+        refused: "pa.Table | None" = None,  # noqa: ARG002 - written beside the target
+    ) -> Applied:
         """As `Target.apply`. Raises IncompleteCommitError, ChangesLostError, PipelineError."""
         entries = batch.select(*self.columns)
 
@@ -146,6 +159,10 @@ class ChangelogTarget:
             attempt=uuid4().hex[:16],
             after=after,
             before=before,
+            explodes=tuple(
+                Explode(step.explode, frozenset(step.collections)) for step in self._config.explodes
+            ),
+            untold=PROOFS if any(one.hides for one in self._config.transform) else (),
         )
         try:
             reports, sums = read_reports(run(partial(write_entries, writing=writing)))

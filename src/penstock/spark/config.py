@@ -78,7 +78,38 @@ class ReadingConfig(Config):
         return names
 
 
-class LakePipelineConfig(ReadingConfig):
+class SteppedPipelineConfig(ReadingConfig):
+    """What is made of documents that may pass through steps first."""
+
+    transform: tuple[TransformConfig, ...] = Field(
+        (), description="What is done to documents before they are written, step by step."
+    )
+    expect: tuple[ExpectConfig, ...] = Field(
+        (), description="What is expected of documents when all steps are done."
+    )
+
+    @model_validator(mode="after")
+    def _steps_are_of_collections(self) -> Self:
+        if len({one.name for one in self.expect}) < len(self.expect):
+            raise ValueError("two expectations have one name")
+        named = {name for step in self.transform for name in step.collections}
+        named |= {name for one in self.expect for name in one.collections}
+        if self.collections and (others := sorted(named.difference(self.collections))):
+            raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
+        self._check_explode()
+        return self
+
+    def _check_explode(self) -> None:
+        """Raise ValueError where a document cannot become several rows."""
+        if any(step.explode for step in self.transform):
+            raise ValueError(
+                "explode makes several rows of a document, and rows here are told apart by the "
+                "document's key alone: which of them go with a change that does not say the whole "
+                "array cannot be known. Pipelines to 'changelog' have it"
+            )
+
+
+class LakePipelineConfig(SteppedPipelineConfig):
     """What is kept as files at a path, and looked after."""
 
     path: str = Field(
@@ -91,6 +122,11 @@ class LakePipelineConfig(ReadingConfig):
         description="The Delta table of one row that says how far the pipeline has come. Default: "
         "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
         "new, and starts where `start` says; its tables ignore what they have.",
+    )
+    rejects: str | None = Field(
+        None,
+        description="The Delta table of the changes that were rejected. Default: the path with "
+        "`_rejects` at its end.",
     )
     on_gap: Literal["halt", "record"] = Field(
         "halt",
@@ -122,6 +158,11 @@ class LakePipelineConfig(ReadingConfig):
         return self.standing or f"{self.path.rstrip('/')}/_penstock_standing"
 
     @property
+    def rejects_path(self) -> str:
+        """The Delta table of rejected changes."""
+        return self.rejects or f"{self.path.rstrip('/')}_rejects"
+
+    @property
     def in_one_table(self) -> bool:
         """Whether all collections are in one table, so that none can be begun anew in it."""
         return False
@@ -136,11 +177,6 @@ class LakePipelineConfig(ReadingConfig):
 class DeltaPipelineConfig(LakePipelineConfig):
     """What is kept in Delta tables, whatever it is."""
 
-    rejects: str | None = Field(
-        None,
-        description="The Delta table of the changes that fit no column. Default: the path with "
-        "`_rejects` at its end.",
-    )
     max_bytes_per_batch: Bytes = Field(
         2 << 30,
         gt=0,
@@ -148,33 +184,8 @@ class DeltaPipelineConfig(LakePipelineConfig):
         "bytes than this stops the pipeline, by name, instead of exhausting memory.",
     )
 
-    @property
-    def rejects_path(self) -> str:
-        return self.rejects or f"{self.path.rstrip('/')}_rejects"
 
-
-class SteppedPipelineConfig(DeltaPipelineConfig):
-    """What is kept of documents that may pass through steps first."""
-
-    transform: tuple[TransformConfig, ...] = Field(
-        (), description="What is done to documents before they are written, step by step."
-    )
-    expect: tuple[ExpectConfig, ...] = Field(
-        (), description="What is expected of documents when all steps are done."
-    )
-
-    @model_validator(mode="after")
-    def _steps_are_of_collections(self) -> Self:
-        if len({one.name for one in self.expect}) < len(self.expect):
-            raise ValueError("two expectations have one name")
-        named = {name for step in self.transform for name in step.collections}
-        named |= {name for one in self.expect for name in one.collections}
-        if self.collections and (others := sorted(named.difference(self.collections))):
-            raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
-        return self
-
-
-class TablePipelineConfig(SteppedPipelineConfig):
+class TablePipelineConfig(DeltaPipelineConfig):
     """Keep tables equal to collections, with Spark."""
 
     to: Literal["table"] = Field(
@@ -192,11 +203,22 @@ class TablePipelineConfig(SteppedPipelineConfig):
     first_load_rows: int = Field(
         20_000, gt=0, description="Rows of a range that one task reads, about; fewer large ones."
     )
+    verify_every: Seconds = Field(
+        0.0,
+        description="Compare the tables with the log so often while the pipeline runs, as 6h; 0: "
+        "never. It reads the whole log again, and its archive. What differs is told, and not "
+        "repaired: `penstock pipeline verify --repair` does.",
+    )
 
     @property
     def load_path(self) -> str:
         """The Delta table that says how far the first load has come."""
         return f"{self.standing_path.rstrip('/')}_load"
+
+    @property
+    def verified_path(self) -> str:
+        """The Delta table of one row that says when `verify_every` was last done."""
+        return f"{self.standing_path.rstrip('/')}_verified"
 
     @model_validator(mode="after")
     def _loads_documents_as_they_are(self) -> Self:
@@ -204,6 +226,20 @@ class TablePipelineConfig(SteppedPipelineConfig):
             raise ValueError(
                 "first_load = 'source' brings rows without steps or expectations: leave them out, "
                 "or have the service copy the rows through the log (penstock snapshot)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_verified(self) -> Self:
+        if self.verify_every and (self.transform or self.expect):
+            raise ValueError(
+                "verify_every compares tables with the log, and the log alone does not tell what "
+                "steps and expectations make of it; leave verify_every out"
+            )
+        if self.verify_every and self.first_load != "off":
+            raise ValueError(
+                "verify_every compares tables with the log, and the log does not tell what a first "
+                "load read from the source; leave verify_every out"
             )
         return self
 
@@ -224,7 +260,7 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
     )
 
 
-class HistoryPipelineConfig(SteppedPipelineConfig):
+class HistoryPipelineConfig(DeltaPipelineConfig):
     """Keep every version of every row in tables, with Spark."""
 
     to: Literal["history"] = Field(
@@ -257,7 +293,7 @@ class HistoryPipelineConfig(SteppedPipelineConfig):
         return self
 
 
-class ReplicatePipelineConfig(ReadingConfig, PatienceConfig):
+class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
     """Keep tables or collections of another database equal to a source's, with Spark."""
 
     to: Literal["replicate"] = Field(
@@ -465,6 +501,23 @@ class ChangelogPipelineConfig(LakePipelineConfig):
         if len(set(names)) < len(names):
             raise ValueError("a column is named twice")
         return names
+
+    def _check_explode(self) -> None:
+        """Raise ValueError where it is not the last step, or a document has two."""
+        steps = [bool(step.explode) for step in self.transform]
+        if steps != sorted(steps):
+            raise ValueError("explode is the last step")
+        exploded = [step.collections for step in self.transform if step.explode]
+        names = [name for collections in exploded for name in collections]
+        if len(exploded) > 1 and (not all(exploded) or len(set(names)) < len(names)):
+            raise ValueError("one field of a collection can be exploded")
+        if exploded and self.format != "delta":
+            raise ValueError("explode adds columns, which plain Parquet files have no table for")
+
+    @property
+    def explodes(self) -> tuple[TransformConfig, ...]:
+        """The steps that make rows of elements."""
+        return tuple(step for step in self.transform if step.explode)
 
     @property
     def standing_path(self) -> str:

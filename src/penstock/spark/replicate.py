@@ -13,6 +13,7 @@ come to is written.
 | rename from a collection that this pipeline does not follow | cannot be known: a gap |
 | gap | `on_gap`: stop before it, or note it in the rejects |
 | create, modify, indexes, sharding, invalidate, system events | is as it was |
+| rename to a collection with other steps | is a gap too, and both lose their rows |
 | any other | is not guessed at: the pipeline stops before it |
 
 All of it in the transaction of its batch. Where the pipeline stops, what is before is applied.
@@ -35,12 +36,13 @@ from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import Destination, ReplicaPatience
 from penstock.spark.replica.place import Place, decide_start
-from penstock.spark.replica.steps import Done, steps_of
+from penstock.spark.replica.steps import Done, refused_of, steps_of
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
 from penstock.spark.target import Applied, TargetStoppedError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 _QUIET_SECONDS: Final = 10.0
@@ -75,7 +77,14 @@ class ReplicaTarget:
         self._unsaved = None
         return self._place.progress
 
-    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+    def apply(
+        self,
+        batch: "DataFrame",
+        batch_id: int,
+        *,
+        until: Progress,
+        refused: "pa.Table | None" = None,
+    ) -> Applied:
         """As `Target.apply`.
 
         Raises IncompleteCommitError, BatchTooLargeError, ChangesLostError, DestinationError,
@@ -102,10 +111,12 @@ class ReplicaTarget:
         if steps.stop is not None:
             last = _last_before(batch, steps.stop.sequence, until.log_id)
             if last is not None and last.sequence > place.progress.sequence:
-                self._write(steps.steps, place, last, batch)
+                noted = refused_of(refused, after=place.progress.sequence, until=last.sequence)
+                self._write([*steps.steps, *noted], place, last, batch)
             raise steps.stop.error
         if steps.steps:
-            done = self._write(steps.steps, place, until, batch)
+            noted = refused_of(refused, after=place.progress.sequence, until=until.sequence)
+            done = self._write([*steps.steps, *noted], place, until, batch)
         else:
             done = Done()
             self._unsaved = structs.replace(place, progress=until)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,12 +36,14 @@ from penstock.spark.config import (
 )
 from penstock.spark.options import credential_options, place_of
 from penstock.spark.raised import own_error
+from penstock.spark.scheduled import VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, require_driver
 from penstock.spark.sharing import enter_pool, in_turn
 from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
+from penstock.spark.verifying import verify_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -143,13 +146,22 @@ def run_pipeline(
             *(name, config, endpoint, session, stopping, teller, target, credentials, service),
             *(archive, load),
         )
+        once = once or config.trigger == "availableNow"
+        schedule = None
         try:
-            runner.run(once=once or config.trigger == "availableNow")
+            schedule = runner.schedule()
+            if schedule is not None and not once:
+                schedule.start()
+            runner.run(once=once)
+            if schedule is not None and once:
+                schedule.compare_if_due(stopping)
             service.close("stopped" if service.stopped else "ended")
         except PenstockError as error:
             service.close("failed", error.code)
             raise
         finally:
+            if schedule is not None:
+                schedule.close()
             service.close("ended")
             if load is not None:
                 load.close()
@@ -230,6 +242,25 @@ class _Runner:
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
+
+    def schedule(self) -> VerifySchedule | None:
+        """Who compares the tables with the log, if the pipeline has that done."""
+        config = self._config
+        if not isinstance(config, TablePipelineConfig) or not config.verify_every:
+            return None
+        verify = partial(
+            verify_tables,
+            self._name,
+            config,
+            self._endpoint,
+            spark=self._spark,
+            credentials=self._credentials,
+            archive=self._archive,
+            between=self._writing,
+        )
+        return VerifySchedule(
+            self._name, config, self._spark, verify=verify, tell=self._service.verified
+        )
 
     def run(self, *, once: bool) -> None:
         """Start the query, and again after errors that pass."""
@@ -362,7 +393,7 @@ class _Runner:
         if self._stage is None:
             return self._target.apply(batch, batch_id, until=until), {}
         with self._stage.staged(batch, batch_id, log_id=until.log_id) as staged:
-            result = self._target.apply(staged.frame, batch_id, until=until)
+            result = self._target.apply(staged.frame, batch_id, until=until, refused=staged.refused)
             rejected = result.rejected + staged.rejected
             return structs.replace(result, rejected=rejected), staged.unmet
 

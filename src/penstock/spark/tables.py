@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
@@ -21,8 +23,10 @@ from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import keep_up
 from penstock.spark.table.writing import BatchResult, Writer
 from penstock.spark.target import Applied
+from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -52,9 +56,16 @@ class TableTarget:
             self._load.begin(self._standing)
         return start.after
 
-    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+    def apply(
+        self,
+        batch: "DataFrame",
+        batch_id: int,
+        *,
+        until: Progress,
+        refused: "pa.Table | None" = None,  # noqa: ARG002 - written beside the target
+    ) -> Applied:
         """As `Target.apply`; raises as `merge_into_delta`."""
-        result = merge_into_delta(
+        result = merge_staged(
             batch,
             batch_id,
             pipeline=self._pipeline,
@@ -87,17 +98,16 @@ def merge_into_delta(
     config: TablePipelineConfig | HistoryPipelineConfig,
     log_id: int | None = None,
     tables: Mapping[str, int] | None = None,
-    load: FirstLoad | None = None,
 ) -> BatchResult:
-    """Apply a batch of entries to the pipeline's tables; for use in foreachBatch.
+    """Do the pipeline's steps to a batch of entries, and apply it; for use in foreachBatch.
 
-    `batch` has the columns INPUT_COLUMNS, as `format("penstock")` gives them, in any order and
-    partitioning, and holds whole commits. `pipeline` is the identity under which the tables keep
-    their place: the same name goes on, another one starts over. `log_id` is the log's, so that the
-    tables refuse another one. Entries applied before are ignored. `tables` says, by collection,
-    what sequence its table must have already. A path belongs to one pipeline: rows are told apart
-    by key, source and database, not by collection. `load` is told of the batch before it
-    is written.
+    `batch` has the columns INPUT_COLUMNS, and READ_COLUMNS too where there are steps, as
+    `format("penstock")` gives them, in any order and partitioning, and holds whole commits.
+    `pipeline` is the identity under which the tables keep their place: the same name goes on,
+    another one starts over. `log_id` is the log's, so that the tables refuse another one. Entries
+    applied before are ignored. `tables` says, by collection, what sequence its table must have
+    already. A path belongs to one pipeline: rows are told apart by key, source and database, not
+    by collection.
 
     Memory: workers pass on the last change of each row, or all for a history, and this process
     holds and joins those of the whole batch at once, with the open versions of its rows, some four
@@ -105,8 +115,33 @@ def merge_into_delta(
 
     Raises IncompleteCommitError, ChangesLostError, StreamChangedError, PipelineChangedError,
     BatchTooLargeError, and PipelineError for an event that is not understood; nothing of what
-    follows the place named is written.
+    follows the place named is written. As `Stage.staged` for what is wrong with the steps.
     """
+    stage = Stage(pipeline, config, INPUT_COLUMNS)
+    with stage.staged(batch, batch_id, log_id=log_id) as staged:
+        result = merge_staged(
+            staged.frame,
+            batch_id,
+            pipeline=pipeline,
+            config=config,
+            log_id=log_id,
+            tables=tables,
+        )
+        return structs.replace(result, rejected=result.rejected + staged.rejected)
+
+
+def merge_staged(
+    batch: "DataFrame",
+    batch_id: int,
+    *,
+    pipeline: str,
+    config: TablePipelineConfig | HistoryPipelineConfig,
+    log_id: int | None = None,
+    tables: Mapping[str, int] | None = None,
+    load: FirstLoad | None = None,
+) -> BatchResult:
+    """As `merge_into_delta`, of a batch to which all steps are done; `load` is told of it before
+    it is written."""
     collected = collect_batch(
         batch,
         pipeline=pipeline,

@@ -8,6 +8,7 @@ from penstock.ports import Bounds
 from penstock.progress import Progress
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -44,8 +45,18 @@ class Target(Protocol):
         """
         ...
 
-    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+    def apply(
+        self,
+        batch: "DataFrame",
+        batch_id: int,
+        *,
+        until: Progress,
+        refused: "pa.Table | None" = None,
+    ) -> Applied:
         """Write whole commits of entries (`columns`, any order), and that all up to `until` is in.
+
+        `refused` are the rejects (REJECTS_SCHEMA) of the steps before it, for a target whose
+        pipeline has no table of them: it writes them with its place.
 
         What was applied before is ignored. Raises PenstockError; what it names is not written.
         TargetStoppedError: the pipeline was told to stop, and what was written is whole.

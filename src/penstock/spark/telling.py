@@ -17,6 +17,7 @@ from penstock.client.flight import LogClient
 from penstock.client.pipelines import TOLD_SECONDS, PipelineTold, RunState
 from penstock.errors import PenstockError
 from penstock.progress import Progress
+from penstock.spark.scheduled import Verification
 from penstock.spark.target import Applied
 
 log = structlog.get_logger()
@@ -53,6 +54,7 @@ class ServiceTeller:
         self._told: PipelineTold | None = None
         self._passed: Progress | None = None
         self._code = ""
+        self._verified: Verification | None = None
         self.stopped = False
         """Whether the service said so."""
         self._thread = threading.Thread(
@@ -71,6 +73,8 @@ class ServiceTeller:
                     to=self._to,
                     place=place,
                 )
+                if self._verified is not None:
+                    self._told = _with(self._told, self._verified)
                 self._thread.start()
             else:
                 self._told = structs.replace(self._told, place=place, code="")
@@ -104,6 +108,14 @@ class ServiceTeller:
             assert self._told is not None
             assert self._passed is not None
             self._told = structs.replace(self._told, place=self._passed)
+        self._news.set()
+
+    def verified(self, found: Verification) -> None:
+        """What is known of the tables, beside the batches."""
+        with self._lock:
+            self._verified = found
+            if self._told is not None:
+                self._told = _with(self._told, found)
         self._news.set()
 
     def waits(self, code: str) -> None:
@@ -154,3 +166,12 @@ class ServiceTeller:
             return False
         self._code = ""
         return stop
+
+
+def _with(told: PipelineTold, found: Verification) -> PipelineTold:
+    return structs.replace(
+        told,
+        verified_at_ms=found.at_ms,
+        differences=found.differences,
+        verify_code=found.code,
+    )

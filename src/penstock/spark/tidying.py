@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from penstock.spark.config import (
     ChangelogPipelineConfig,
-    DeltaPipelineConfig,
     LakePipelineConfig,
     TablePipelineConfig,
     ViewPipelineConfig,
@@ -42,8 +41,7 @@ def _paths(pipeline: str, config: LakePipelineConfig) -> list[str]:
         return [config.path, *_paths(pipeline, tables_of(config))]
     names = [*config.collections, *StandingTable(config, pipeline).collections()]
     paths = [config.table_path(name) for name in names]
-    if isinstance(config, DeltaPipelineConfig):
-        paths.append(config.rejects_path)
+    paths.append(config.rejects_path)
     if isinstance(config, TablePipelineConfig):
         paths.append(config.load_path)
     return list(dict.fromkeys([*paths, config.standing_path]))

@@ -14,7 +14,8 @@ It may run beside the pipeline: tables are compared at the versions that belong 
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
@@ -65,12 +66,14 @@ def verify_tables(
     repair: bool = False,
     credentials: Credentials = NOBODY,
     archive: str = "",
+    between: AbstractContextManager[Any] | None = None,
 ) -> Verified:
     """Compare the tables of a pipeline with its log; with `repair`, make them equal.
 
     `scratch` is a path that workers can read, for the tables beside; without it a folder on this
-    machine, for a session on it. `archive` is where the service's [archive] is. Repairing needs a
-    pipeline that does not run.
+    machine, for a session on it. `archive` is where the service's [archive] is. `between` is held
+    while it is looked where the tables stand: whoever writes them waits. Repairing needs a pipeline
+    that does not run.
 
     Raises ConfigError for a pipeline with steps, expectations or a first load, whose tables the log
     alone does not tell; PipelineError where the pipeline never ran, moves on too fast to be looked
@@ -89,7 +92,8 @@ def verify_tables(
             f"Nothing was compared or changed. Compare with the source itself what they must keep."
         )
     register(spark)
-    until, sides = _pinned(name, config)
+    with between or nullcontext():
+        until, sides = _pinned(name, config)
     with scratch_folder() as folder:
         # From the log's first entry, whatever the pipeline began with: a row of which the log no
         # longer tells would be taken for one that should not be there, and be deleted.

@@ -21,6 +21,7 @@ from penstock.spark.view.stored import ViewTable
 from penstock.spark.view.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -54,11 +55,22 @@ class ViewTarget:
         self._upkeep.catch_up()
         return after
 
-    def apply(self, batch: "DataFrame", batch_id: int, *, until: Progress) -> Applied:
+    def apply(
+        self,
+        batch: "DataFrame",
+        batch_id: int,
+        *,
+        until: Progress,
+        refused: "pa.Table | None" = None,  # noqa: ARG002 - written beside the target
+    ) -> Applied:
         """As `Target.apply`; raises as `merge_into_delta` and `Upkeep.catch_up`."""
         applied = self._rows.apply(batch, batch_id, until=until)
         self._upkeep.catch_up()
         return applied
+
+    def catch_up(self) -> None:
+        """Bring the view up to its current rows; raises as `Upkeep.catch_up`."""
+        self._upkeep.catch_up()
 
     def save(self, batch_id: int) -> None:
         """As `Target.save`."""

@@ -17,8 +17,12 @@ from penstock.errors import (
     SupersededPipelineError,
 )
 from penstock.event import ChangeEvent
+from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica import mongodb as replicas
+from penstock.spark.replica.replaying import ReplicaReplay, pending_at
 from penstock.spark.replica.steps import Done
 from tests.spark.replica.support import Driver, Replica
+from tests.spark.stepped import MemoryLog
 from tests.spark.tables import Entries, change, fold, gap, put, schema_event
 
 
@@ -55,6 +59,56 @@ def expected(replica: Replica, entries: Entries, collection: str = "orders") -> 
     table = entries.table()
     own = table.filter([name == collection for name in table["collection"].to_pylist()])
     return {document["_id"]: replica.expected(document) for document in fold(own).values()}
+
+
+STEPS: dict[str, Any] = {"transform": [{"cast": {"n": "int"}}, {"rename": {"m": "mm"}}]}
+
+
+class Stepped:
+    """The naive model of one collection behind STEPS, change by change."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, dict[str, Any]] = {}
+        self.stale: set[int] = set()
+        self.refused: set[int] = set()
+
+    def commit(self, dice: random.Random, entries: Entries) -> None:
+        """A commit of one change."""
+        key = dice.randrange(6)
+        n: Any = dice.choice([dice.randrange(100), str(dice.randrange(100)), 1.5])
+        if key in self.rows and dice.random() < 0.2:
+            entries.commit(change(key, "delete"))
+            del self.rows[key]
+            self.stale.discard(key)
+        elif key in self.rows and dice.random() < 0.5:
+            fields = {"m": 5} if dice.random() < 0.5 else {"n": n}
+            entries.commit(change(key, "update", update={"updatedFields": fields}))
+            if fields.get("n") == 1.5:
+                self.refused.add(entries.head)
+                self.stale.add(key)
+            elif key not in self.stale:
+                self.rows[key] |= {"mm": 5} if "m" in fields else {"n": int(n)}
+        else:
+            entries.commit(change(key, "replace", {"_id": key, "n": n, "m": 1}))
+            if n == 1.5:
+                self.refused.add(entries.head)
+                self.stale.add(key)
+            else:
+                self.rows[key] = {"_id": key, "n": int(n), "mm": 1}
+                self.stale.discard(key)
+
+
+class Replay(ReplicaReplay):
+    """A replay from entries in memory."""
+
+    def __init__(
+        self, entries: Entries, config: ReplicatePipelineConfig, *, trimmed: int = 0
+    ) -> None:
+        super().__init__("p", config, MemoryLog(entries, trimmed), None)
+
+
+def _power_cut(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 class ReplicaContract:
@@ -335,6 +389,126 @@ class ReplicaContract:
         entries.commit(change(1, "update", update=update))
         start().apply(6)
         assert replica.rows("orders")[1]["n"] == 7
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_rows_behind_steps_equal_the_model_whatever_the_batches_and_repeats(
+        self, replica: Replica, entries: Entries, start: Any, seed: int
+    ) -> None:
+        """A refused change is in the rejects once, and open as long as its row lacks it."""
+        dice, model = random.Random(seed), Stepped()
+        for _ in range(60):
+            model.commit(dice, entries)
+        ends = sorted({entries.head, *dice.sample(range(1, entries.head), 6)})
+        driver: Driver = start(**STEPS)
+        before = 0
+        for end in ends:
+            if dice.random() < 0.3:
+                driver = start(**STEPS)
+            driver.apply(max(0, before - dice.randrange(5)), end)
+            assert driver.apply(0, end) == Done()
+            before = end
+        assert replica.rows("orders") == {
+            key: replica.expected(document) for key, document in model.rows.items()
+        }
+        rejects = [row["sequence"] for row in replica.rejects()]
+        assert len(set(rejects)) == len(rejects)
+        assert set(rejects) >= model.refused
+        keys = {row["sequence"]: row["key"] for row in entries.table().to_pylist()}
+        open_ = {keys[row["sequence"]] for row in replica.rejects() if row["healed"] is None}
+        assert open_ == {f'{{"_id":{key}}}' for key in model.stale}
+
+    def test_rejects_and_place_are_one_transaction_and_say_the_step(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, n=1), put(2, n="x"))
+        driver: Driver = start(**STEPS)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(driver.destination, "_store", _power_cut, raising=False)
+            patched.setattr(replicas, "_document", _power_cut)
+            with pytest.raises(KeyboardInterrupt):
+                driver.apply()
+        assert replica.rejects() == []
+        start(**STEPS).apply()
+        (reject,) = replica.rejects()
+        assert reject["reason"] == "transform 1 (cast): the field n as int: the text is no integer"
+        assert set(replica.rows("orders")) == {1}
+
+    def test_a_reject_goes_with_its_row_to_another_name_and_is_healed_there(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """In the one batch that rejects it: what waits to be written is moved and healed too."""
+        entries.commit(put(1, n=1), put(2, n=1))
+        entries.commit(put(1, n="x"), put(2, n="x"))
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        entries.commit(line(1, n=5))
+        start(**STEPS).apply()
+        seen = {row["sequence"]: (row["tab"], row["healed"]) for row in replica.rejects()}
+        assert seen[4] == ("lines", None)
+        assert seen[3][1] is not None
+        assert {key: row["n"] for key, row in replica.rows("lines").items()} == {1: 5, 2: 1}
+
+    def test_a_rename_to_a_collection_with_other_steps_is_a_gap(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        more = {"transform": [{"mask": ["n"], "collections": ["lines"]}]}
+        entries.commit(put(1, n=1))
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        with pytest.raises(ChangesLostError, match="has other steps"):
+            start(**more).apply()
+        start(**more, on_gap="record").apply(1)
+        assert replica.rows("orders") == replica.rows("lines") == {}
+
+    def test_steps_that_say_another_key_are_refused(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, n=1))
+        start(transform=[{"cast": {"_id": "string"}}]).apply()
+        (reject,) = replica.rejects()
+        assert "part of the key" in reject["reason"]
+        assert replica.rows("orders") == {}
+
+    def test_rejected_changes_are_replayed_from_their_last_whole_document(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """The place is where it was; what the log does not say whole is left."""
+        entries.commit(put(1, n=1), put(2, n=2), put(3, n=3))
+        entries.commit(change(1, "replace", {"_id": 1, "n": 1.5}))  # 4
+        entries.commit(change(1, "update", update={"updatedFields": {"m": 7}}))  # 5
+        entries.commit(put(4, n=4.5), change(2, "replace", {"_id": 2, "n": "x"}))  # 6, 7
+        entries.commit(change(2, "delete"))
+        driver: Driver = start(**STEPS)
+        driver.apply()
+        pending = pending_at("p", driver.config)
+        assert [row["sequence"] for row in pending] == [4, 5, 6]
+        trimmed = Replay(entries, replica.config(), trimmed=4).run()
+        assert {one.sequence: one.state for one in trimmed} == {4: "left", 5: "left", 6: "replayed"}
+        assert "no longer" in trimmed[0].reason
+        outcomes = Replay(entries, replica.config()).run()
+        assert {one.sequence: one.state for one in outcomes} == {4: "superseded", 5: "replayed"}
+        assert replica.rows("orders")[1] == {"_id": 1, "n": 1.5, "m": 7}
+        assert replica.rows("orders")[4]["n"] == 4.5
+        assert Replay(entries, replica.config()).run() == []
+        entries.commit(change(3, "update", update={"updatedFields": {"n": 8}}))
+        driver.apply(8)
+        assert replica.rows("orders")[3]["n"] == 8
+        assert len(replica.rejects()) == 4
+
+    def test_what_does_not_fit_when_it_is_replayed_is_rejected_once_and_stays_open(
+        self, replica: Replica, entries: Entries, start: Any, misfit: ChangeEvent
+    ) -> None:
+        entries.commit(put(1, n=1))
+        entries.commit(misfit)
+        driver: Driver = start()
+        driver.apply(0, 1)
+        driver.apply(1)
+        before = replica.rows("orders")
+        for _ in range(2):
+            (one,) = Replay(entries, replica.config()).run()
+            assert (one.sequence, one.state) == (2, "left")
+        assert [(row["sequence"], row["healed"]) for row in replica.rejects()] == [(2, None)]
+        assert replica.rows("orders") == before
 
     # --- what a pipeline may begin with -----------------------------------------------------------
 

@@ -23,7 +23,7 @@ from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import Destination, ReplicaPatience
 from penstock.spark.replica.place import Place, decide_start
-from penstock.spark.replica.steps import Done, steps_of
+from penstock.spark.replica.steps import Done, refused_of, steps_of
 from penstock.spark.replicate import destination_of
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import (
@@ -35,6 +35,7 @@ from penstock.spark.table.chunk import (
     to_chunks,
 )
 from penstock.spark.table.writing import cuts_of
+from tests.spark.stepped import entries_at, stepped
 from tests.spark.tables import LOG_ID, Entries
 
 Document = dict[str, Any]
@@ -308,12 +309,14 @@ class Driver:
         if self.config.collections:
             wanted = compute.is_in(table["collection"], pa.array([*self.config.collections, ""]))
             table = table.filter(compute.or_(wanted, compute.equal(table["kind"], 3)))
+        table, refused = stepped(table, self.config, self.name)
         batch = collected(table, self.destination.decode, parts=parts)
         steps = steps_of(
             batch, pipeline=self.name, config=self.config, after=self.place.progress.sequence
         )
         end = last if steps.stop is None else steps.stop.sequence - 1
-        done = self.write(steps.steps, end, table)
+        noted = refused_of(refused, after=self.place.progress.sequence, until=end)
+        done = self.write([*steps.steps, *noted], end, table)
         if steps.stop is not None:
             raise steps.stop.error
         return done
@@ -323,12 +326,9 @@ class Driver:
         before = self.place
         behind = structs.replace(before, progress=Progress(LOG_ID, end, 0))
 
-        def entries_at(wanted: Sequence[int]) -> pa.Table:
-            return table.filter(compute.is_in(table["sequence"], pa.array(wanted, pa.int64())))
-
         done = self.patience.call(
             lambda: self.destination.apply(
-                steps, before=before, until=behind, entries_at=entries_at
+                steps, before=before, until=behind, entries_at=entries_at(table)
             )
         )
         self.place = behind

@@ -124,9 +124,9 @@ def test_a_transaction_beyond_16_megabytes_is_whole_and_one_that_lasts_too_long_
         destination: Any = driver.destination
         reject = destination._reject
 
-        def after_its_time(rejects: Any, entries_at: Any, session: Any) -> None:
+        def after_its_time(*given: Any) -> None:
             while True:  # until the server has ended the transaction
-                destination._stored(session)
+                destination._stored(given[-1])
 
         monkeypatch.setattr(destination, "_reject", after_its_time)
         with pytest.raises(DestinationError, match="transactionLifetimeLimitSeconds"):

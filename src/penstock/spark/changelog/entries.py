@@ -48,6 +48,9 @@ ENTRY_SCHEMA: Final = arrow.schema(
 )
 """The columns of a row, which are those of a file."""
 
+PROOFS: Final = ("check", "commit_digest")
+"""The columns by which a guess of the whole captured event can be tested."""
+
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """What every reader of such folders takes for null."""
 _NO_COLLECTION: Final = "~"
@@ -105,6 +108,15 @@ def as_rows(entries: pa.Table) -> pa.Table:
             )
         columns.append(column.cast(field.type))
     return arrow.table(columns, schema=ENTRY_SCHEMA)
+
+
+def without(rows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """The same rows, with nothing in these columns."""
+    for name in names:
+        at = rows.schema.get_field_index(name)
+        field = rows.schema.field(name)
+        rows = rows.set_column(at, field, arrow.nulls(rows.num_rows, field.type))
+    return rows
 
 
 def partitioned(

@@ -27,9 +27,16 @@ import structlog
 from deltalake.transaction import AddAction
 
 from penstock.errors import PipelineChangedError, PipelineError
-from penstock.spark.changelog.entries import ENTRY_SCHEMA, partition_fields
+from penstock.spark.changelog.entries import partition_fields
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
-from penstock.spark.changelog.writing import File, hidden_name, is_hidden, is_of, is_ours
+from penstock.spark.changelog.writing import (
+    File,
+    file_schema,
+    hidden_name,
+    is_hidden,
+    is_of,
+    is_ours,
+)
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, Table, secrets
@@ -119,8 +126,9 @@ class _Files:
         raise PipelineChangedError(
             pipeline=self._pipeline,
             change=f"the Delta table {self.table.path} is not a changelog of this Penstock whose "
-            f"partition_by is {', '.join(self._config.partition_by) or 'empty'}",
-            remedy="or change partition_by or format back",
+            f"partition_by is {', '.join(self._config.partition_by) or 'empty'}, "
+            f"{'with' if self._config.explodes else 'without'} explode",
+            remedy="or change partition_by, format or explode back",
         )
 
     def _seen(self, names: Iterable[tuple[str, int]]) -> None:
@@ -165,7 +173,8 @@ class DeltaFormat(_Files):
 
     def __init__(self, pipeline: str, config: ChangelogPipelineConfig) -> None:
         partitions = partition_fields(config.partition_by)
-        super().__init__(pipeline, config, arrow.schema([*ENTRY_SCHEMA, *partitions]))
+        columns = file_schema(exploded=bool(config.explodes))
+        super().__init__(pipeline, config, arrow.schema([*columns, *partitions]))
 
     def check(self) -> None:
         """As `Format.check`."""

@@ -26,7 +26,9 @@ from penstock.spark.changelog.entries import (
     Partition,
     as_rows,
     partitioned,
+    without,
 )
+from penstock.spark.changelog.exploding import ELEMENT_FIELDS, Explode, exploded
 from penstock.spark.changelog.folder import Folder
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import PIECE_BYTES
@@ -63,6 +65,12 @@ _STATISTICS: Final[Any] = [
 ]
 
 
+def file_schema(*, exploded: bool) -> pa.Schema:
+    """The columns of a file."""
+    schema: pa.Schema = arrow.schema([*ENTRY_SCHEMA, *(ELEMENT_FIELDS if exploded else ())])
+    return schema
+
+
 class Writing(Struct, frozen=True, kw_only=True):
     """What a worker is told."""
 
@@ -77,6 +85,15 @@ class Writing(Struct, frozen=True, kw_only=True):
     """Entries up to this sequence are in the changelog already."""
     before: int | None = None
     """Entries from this sequence on are not written yet."""
+    untold: tuple[str, ...] = ()
+    """Columns that are null, whatever an entry has there."""
+    explodes: tuple[Explode, ...] = ()
+    """Fields of whose elements there are rows."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the files."""
+        return file_schema(exploded=bool(self.explodes))
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -144,8 +161,10 @@ def write_entries(
             rows = piece.filter(compute.greater(piece["sequence"], writing.after))
             if writing.before is not None:
                 rows = rows.filter(compute.less(rows["sequence"], writing.before))
-            for partition, part in partitioned(as_rows(rows), writing.partition_by):
-                files.write(partition, part)
+            rows = without(as_rows(rows), writing.untold)
+            for made in exploded(rows, writing.explodes) if writing.explodes else (rows,):
+                for partition, part in partitioned(made, writing.partition_by):
+                    files.write(partition, part)
         told = msgspec.structs.replace(told, files=files.finish())
     commits = _ipc(arrow.concat_tables(sums)) if sums else None
     row = {"report": msgspec.json.encode(told), "commits": commits}
@@ -231,7 +250,13 @@ class _Files:
             first = rows["sequence"][0].as_py()
             name = f"changes-{first:020d}-{self._writing.attempt}{uuid4().hex[:16]}.parquet"
             path = f"{partition.folder}{name}"
-            opened = _OpenFile(self._folder, partition, path, hidden=self._writing.hidden)
+            opened = _OpenFile(
+                self._folder,
+                partition,
+                path,
+                schema=self._writing.schema,
+                hidden=self._writing.hidden,
+            )
         self._open[partition] = opened
         opened.write(rows)
         if opened.size >= _FILE_BYTES:
@@ -251,14 +276,22 @@ class _Files:
 class _OpenFile:
     """A file that is being written."""
 
-    def __init__(self, folder: Folder, partition: Partition, path: str, *, hidden: bool) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        partition: Partition,
+        path: str,
+        *,
+        schema: pa.Schema,
+        hidden: bool,
+    ) -> None:
         self._file = File(path=path, size=0, rows=0, partition=partition, least={}, greatest={})
         self._folder = folder
         self._name = self._file.hidden if hidden else path
         self._stream = folder.create(self._name)
         self._writer = pq.ParquetWriter(
             self._stream,
-            ENTRY_SCHEMA,
+            schema,
             compression="zstd",
             compression_level=1,
             use_dictionary=_DICTIONARIES,

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -58,6 +58,11 @@ class Destination(Protocol):
         """
         ...
 
+    def pending(self) -> list[dict[str, Any]]:
+        """The pipeline's rejects that are of rows and not healed (ENTRY_COLUMNS, reason, field,
+        table), by sequence."""
+        ...
+
     def reset(self) -> None:
         """Close the connection, if there is one; the next call opens another.
 
@@ -69,11 +74,13 @@ class Destination(Protocol):
 def is_applied(stored: Place | None, *, before: Place, until: Place) -> bool:
     """Whether the place says that everything up to `until` is applied; else it is at `before`.
 
+    Steps that move no place, as of a replay, are never known to be: they are done again.
+
     Raises SupersededPipelineError, PipelineChangedError.
     """
     if stored is not None and stored.epoch != before.epoch:
         raise SupersededPipelineError(pipeline=before.pipeline)
-    if stored is not None and stored.progress == until.progress:
+    if stored is not None and stored.progress == until.progress != before.progress:
         return True
     if stored is None or stored.progress != before.progress:
         raise PipelineChangedError(

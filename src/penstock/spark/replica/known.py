@@ -1,10 +1,9 @@
-"""What a destination knows of the tables of its database, and what a transaction makes of that."""
+"""What a destination knows of the tables of its database."""
 
 from msgspec import Struct
 
 from penstock.spark.replica.keys import Forms
 from penstock.spark.replica.place import Stream
-from penstock.spark.table.rejects import Reject
 
 
 class Known(Struct, kw_only=True):
@@ -28,12 +27,3 @@ class Known(Struct, kw_only=True):
     def owned(self, pipeline: str) -> dict[str, Stream]:
         """The pipeline's own tables."""
         return {name: stream for name, (owner, stream) in self.streams.items() if owner == pipeline}
-
-
-class Written(Struct, kw_only=True):
-    """What a transaction has done so far."""
-
-    known: Known
-    rejects: list[tuple[str, Reject]] = []
-    """With the table of each; empty for what is about none."""
-    rows: int = 0

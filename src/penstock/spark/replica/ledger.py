@@ -16,12 +16,12 @@ from penstock.progress import parse_progress
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import Dialect
 from penstock.spark.replica.keys import Forms
-from penstock.spark.replica.known import Known, Written
+from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
-from penstock.spark.replica.steps import EntriesAt
-from penstock.spark.table.rejects import ENTRY_COLUMNS, Reject, rejects_table
+from penstock.spark.replica.rejecting import Written
+from penstock.spark.table.rejects import ENTRY_COLUMNS
 
-_REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason")
+_REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason", "healed")
 
 
 class Ledger:
@@ -143,23 +143,27 @@ class Ledger:
         )
         written.known.forms[name] = forms
 
-    def reject(
-        self, cursor: Any, rejects: Sequence[tuple[str, Reject]], entries_at: EntriesAt
-    ) -> None:
-        """Write changes that were rejected, with the entries that they were."""
-        if not rejects:
-            return
-        only = [reject for _, reject in rejects]
-        entries = entries_at([reject.sequence for reject in only])
-        tables = {reject.identity: name for name, reject in rejects}
+    def pending(self, cursor: Any) -> list[dict[str, Any]]:
+        """As `Destination.pending`."""
+        names = (*ENTRY_COLUMNS, "reason", "field", "table_name")
+        cursor.execute(
+            f"SELECT {', '.join(map(self._dialect.quoted, names))} "
+            f"FROM {self._dialect.table(REJECTS)} WHERE pipeline = %s AND healed IS NULL "
+            f"AND {self._dialect.quoted('key')} IS NOT NULL ORDER BY sequence",
+            (self._pipeline,),
+        )
+        told: list[str] = [*names[:-1], "table"]
+        return [dict(zip(told, row, strict=True)) for row in cursor.fetchall()]
+
+    def reject(self, cursor: Any, rows: Sequence[dict[str, Any]]) -> None:
+        """Write changes that were rejected, as `Written.rejected` gives them."""
         names = ", ".join(map(self._dialect.quoted, (*_REJECT_COLUMNS, "table_name")))
         places = ", ".join(["%s"] * (len(_REJECT_COLUMNS) + 1))
-        for row in rejects_table(self._pipeline, only, entries, captured=True).to_pylist():
-            table = tables[row["sequence"], None]
+        for row in rows:
             values = [row[name] for name in _REJECT_COLUMNS]
             cursor.execute(
                 f"INSERT INTO {self._dialect.table(REJECTS)} ({names}) VALUES ({places})",
-                (*map(_plain, values), table or None),
+                (*map(_plain, values), row["table"]),
             )
 
     def heal(self, cursor: Any, name: str, keys: Sequence[str] | None, *, until: int) -> None:

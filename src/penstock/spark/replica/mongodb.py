@@ -16,6 +16,7 @@ from typing import Any, Final
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
+from msgspec import structs
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import PyMongoError
@@ -36,21 +37,23 @@ from penstock.spark.replica.connection import (
 )
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES, Decide, is_applied
 from penstock.spark.replica.documents import decode_bson
-from penstock.spark.replica.known import Known, Written
+from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
+from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
     Done,
     Emptied,
     EntriesAt,
+    Listed,
     Moved,
     Noted,
+    Refused,
     Rows,
     Step,
 )
 from penstock.spark.replica.writes import RAW, writes_of
 from penstock.spark.table.reduce import DELETE, PUT
-from penstock.spark.table.rejects import STEP_COLUMNS, Reject, rejects_table
 
 Document = dict[str, Any]
 
@@ -133,8 +136,7 @@ class MongoDestination:
     ) -> Done:
         database = self._database()
         streams = self._ensured(steps)
-        written = Written(known=self._known.copy())
-        written.known.streams = streams
+        written = Written(structs.replace(self._known.copy(), streams=streams))
         self._began = time.monotonic()
         assert self._client is not None
         with self._client.start_session() as session:
@@ -150,10 +152,16 @@ class MongoDestination:
             )
             for step in steps:
                 self._do(step, session, written)
-            self._reject(written.rejects, entries_at, session)
+            rejected = self._reject(written, entries_at, until.progress.sequence, session)
             session.commit_transaction()
         self._known = written.known
-        return Done(rows=written.rows, rejected=len(written.rejects))
+        return Done(rows=written.rows, rejected=rejected)
+
+    def pending(self) -> list[Document]:
+        """As `Destination.pending`."""
+        which = {"pipeline": self._pipeline, "healed": None, "key": {"$ne": None}}
+        found = self._database()[REJECTS].find(which, {"_id": 0}).sort("sequence", 1)
+        return [{**row, "sequence": int(row["sequence"])} for row in found]
 
     # --- the transaction ------------------------------------------------------------------------
 
@@ -171,6 +179,10 @@ class MongoDestination:
                 self._move(step, session, written)
             case Noted():
                 written.rejects.append(("", step.reject))
+            case Refused():
+                written.refused = step.rows
+            case Listed():
+                written.listed = step.sequences
 
     def _write(self, step: Rows, session: ClientSession, written: Written) -> None:
         name = self._name(step.stream)
@@ -237,31 +249,28 @@ class MongoDestination:
             {"$set": {"table": new}},
             session=session,
         )
-        written.known.stale[new] = written.known.stale.pop(old, {})
+        written.move(old, new)
 
     def _reject(
-        self,
-        rejects: Sequence[tuple[str, Reject]],
-        entries_at: EntriesAt,
-        session: ClientSession,
-    ) -> None:
-        if not rejects:
-            return
-        only = list({reject.identity: reject for _, reject in rejects}.values())
-        tables = {reject.identity: name for name, reject in rejects}
-        entries = entries_at([one.sequence for one in only])
-        rows = rejects_table(self._pipeline, only, entries, captured=True)
-        rows = rows.drop_columns(list(STEP_COLUMNS))
+        self, written: Written, entries_at: EntriesAt, until: int, session: ClientSession
+    ) -> int:
+        rows = written.rejected(
+            self._pipeline,
+            name_of=self._name,
+            entries_at=entries_at,
+            until=until,
+        )
         documents = [
             {
                 **row,
                 "sequence": Int64(row["sequence"]),
-                "table": tables[row["sequence"], None] or None,
-                "healed": None,
+                "healed": None if row["healed"] is None else Int64(row["healed"]),
             }
-            for row in rows.to_pylist()
+            for row in rows
         ]
-        self._database()[REJECTS].insert_many(documents, session=session)
+        if documents:
+            self._database()[REJECTS].insert_many(documents, session=session)
+        return len(rows)
 
     def _heal(self, name: str, key: str | None, sequence: int, session: ClientSession) -> None:
         """The document with this key, or all, is what it is at the source again."""

@@ -20,22 +20,24 @@ from penstock.errors import DestinationError, PenstockError, PipelineError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import Decide, is_applied
 from penstock.spark.replica.dialect import Dialect
-from penstock.spark.replica.known import Known, Written
+from penstock.spark.replica.known import Known
 from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.place import Place, Stream
+from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.rows import Prepared, Setup, SetupNeededError, decode_keyed, prepared
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
     Done,
     Emptied,
     EntriesAt,
+    Listed,
     Moved,
     Noted,
+    Refused,
     Rows,
     Step,
 )
 from penstock.spark.replica.tables import SqlTables
-from penstock.spark.table.rejects import Reject
 
 _SETUPS_MAX: Final = 1000
 """Each finds one table or a few columns more."""
@@ -118,6 +120,12 @@ class SqlDestination:
             f"Nothing of the batch was written. See who else alters them."
         )
 
+    def pending(self) -> list[dict[str, Any]]:
+        """As `Destination.pending`."""
+        found = self._ledger.pending(self._cursor())
+        self._connection.commit()
+        return found
+
     # --- the transaction ------------------------------------------------------------------------
 
     def _apply(
@@ -130,7 +138,7 @@ class SqlDestination:
             self._known = self._ledger.known(cursor)
             self._connection.commit()
             return Done()
-        written = Written(known=self._known.copy())
+        written = Written(self._known.copy())
         for step in steps:
             match step:
                 case Rows():
@@ -145,11 +153,21 @@ class SqlDestination:
                     self._move(cursor, step, written)
                 case Noted():
                     written.rejects.append(("", step.reject))
-        self._reject(cursor, written.rejects, entries_at)
+                case Refused():
+                    written.refused = step.rows
+                case Listed():
+                    written.listed = step.sequences
+        rejects = written.rejected(
+            self._pipeline,
+            name_of=self._tables.name,
+            entries_at=entries_at,
+            until=until.progress.sequence,
+        )
+        self._ledger.reject(cursor, rejects)
         self._ledger.store(cursor, until, new=False)
         self._connection.commit()
         self._known = written.known
-        return Done(rows=written.rows, rejected=len(written.rejects))
+        return Done(rows=written.rows, rejected=len(rejects))
 
     def _write(self, cursor: Any, step: Rows, written: Written) -> None:
         name = self._tables.name(step.stream)
@@ -222,15 +240,10 @@ class SqlDestination:
         )
         written.rows += max(cursor.rowcount, 0)
         self._ledger.hand_over(cursor, old, new)
-        written.known.stale[new] = written.known.stale.pop(old, {})
+        written.move(old, new)
         self._ledger.keep_forms(cursor, new, written.known.forms.get(old, {}), written)
         cursor.execute(f"DELETE FROM {self._dialect.table(old)}", ())
         self._ledger.keep_forms(cursor, old, {}, written)
-
-    def _reject(
-        self, cursor: Any, rejects: Sequence[tuple[str, Reject]], entries_at: EntriesAt
-    ) -> None:
-        self._ledger.reject(cursor, rejects, entries_at)
 
     def _set_up(self, setup: Setup) -> None:
         self._connection.rollback()

@@ -22,6 +22,7 @@ from penstock.spark.table.chunk import Chunk, Collected, Control
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejects import Reject
 from penstock.spark.table.writing import changes_no_row
+from penstock.spark.table.writing import steps_of as config_steps
 
 
 class Rows(Struct, frozen=True, kw_only=True):
@@ -59,7 +60,19 @@ class Noted(Struct, frozen=True, kw_only=True):
     reject: Reject
 
 
-Step = Rows | Emptied | DatabaseEmptied | Moved | Noted
+class Refused(Struct, frozen=True, kw_only=True):
+    """What was refused before the destination, for the rejects (REJECTS_SCHEMA)."""
+
+    rows: pa.Table
+
+
+class Listed(Struct, frozen=True, kw_only=True):
+    """Changes that are in the rejects already."""
+
+    sequences: frozenset[int]
+
+
+Step = Rows | Emptied | DatabaseEmptied | Moved | Noted | Refused | Listed
 
 
 class Stop(Struct, frozen=True, kw_only=True):
@@ -86,6 +99,16 @@ class Done(Struct, frozen=True, kw_only=True):
 
 EntriesAt = Callable[[Sequence[int]], pa.Table]
 """Gives entries of the batch by their sequences, for the rejects."""
+
+
+def refused_of(refused: pa.Table | None, *, after: int, until: int) -> list[Step]:
+    """The step that notes what was refused of the entries in (after, until], if there is any."""
+    if refused is None:
+        return []
+    sequences = refused["sequence"]
+    here = compute.and_(compute.greater(sequences, after), compute.less_equal(sequences, until))
+    rows = refused.filter(here)
+    return [Refused(rows=rows)] if rows.num_rows else []
 
 
 def steps_of(
@@ -143,6 +166,17 @@ def _about_all(control: Control, pipeline: str, config: ReplicatePipelineConfig)
         if not captured or not _follows(config, to.collection):
             if _follows(config, control.collection):
                 yield Emptied(stream=stream, sequence=sequence)
+        elif _follows(config, control.collection) and (
+            config_steps(config, control.collection) != config_steps(config, to.collection)
+        ):
+            # Its rows are not what the steps of the new name make: what is hidden there is in them.
+            what = (
+                f"{control.database}.{control.collection}, which has other steps here, was renamed "
+                f"to {to.database}.{to.collection}"
+            )
+            yield _lost(control, what, pipeline, config)
+            yield Emptied(stream=to, sequence=sequence)
+            yield Emptied(stream=stream, sequence=sequence)
         elif _follows(config, control.collection):
             yield Moved(stream=stream, to=to, sequence=sequence)
         else:

@@ -173,9 +173,7 @@ class Writer(ABC, Generic[_Own]):
             rejects,
             stamp,
             entries_at=self._entries_at,
-            captured=not (
-                isinstance(self._config, SteppedPipelineConfig) and self._config.transform
-            ),
+            captured=not self._config.transform,
         )
 
     # --- events about whole collections ---------------------------------------------------------
@@ -272,10 +270,10 @@ class Writer(ABC, Generic[_Own]):
         )
 
 
-def steps_of(config: DeltaPipelineConfig, collection: str) -> list[TransformConfig | ExpectConfig]:
+def steps_of(
+    config: SteppedPipelineConfig, collection: str
+) -> list[TransformConfig | ExpectConfig]:
     """What decides how the documents of a collection come to its table, and which do."""
-    if not isinstance(config, SteppedPipelineConfig):
-        return []
     steps: list[TransformConfig | ExpectConfig] = list(config.transform)
     steps += [one for one in config.expect if one.action != "warn"]
     return [one for one in steps if not one.collections or collection in one.collections]

@@ -18,6 +18,7 @@ STEPS: Final = (
     "filter",
     "sql",
     "function",
+    "explode",
 )
 """What a transform can be; each is exactly one of them."""
 
@@ -73,6 +74,11 @@ class TransformConfig(Config):
     function: str = Field(
         "", description="A Python function DataFrame -> DataFrame, as `package.module:name`."
     )
+    explode: str = Field(
+        "",
+        description="An array field: a row more for each of its elements. The last step, and of a "
+        "changelog only.",
+    )
     document_schema: str = Field(
         "",
         description="The fields that filter, sql or function see: 'total DOUBLE, name STRING'.",
@@ -119,6 +125,14 @@ def _check_names(step: TransformConfig) -> None:
     inside = (*step.drop, *step.cast, *step.mask, *step.hash)
     if any(part.isdecimal() for name in inside for part in name.split(".")[1:]):
         raise ValueError("a path leads through arrays by itself; it has no numbers")
+    exploded = (step.explode,) if step.explode else ()
+    whole = (*step.select, *step.rename, *step.rename.values(), *flattened, *exploded)
+    if dotted := [name for name in whole if "." in name]:
+        # An update could not tell such a field from one inside of another.
+        raise ValueError(
+            f"{step.kind} is of whole fields of the document, and {dotted[0]!r} has a dot; drop, "
+            f"cast, mask and hash lead inside"
+        )
     targets = list(step.rename.values())
     if len(set(targets)) < len(targets) or not all(targets):
         raise ValueError("rename gives two fields one name, or one of them none")

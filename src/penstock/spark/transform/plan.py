@@ -1,7 +1,6 @@
 """From what a user wrote to passes over a batch. Pure, but that Spark reads the schemas."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -11,6 +10,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import ConfigError
 from penstock.spark.documents import converter_of
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.spark.transform.keys import kept, taken
 from penstock.spark.transform.steps import step_of
 from penstock.spark.transform.worker import Applied, Ask
 
@@ -70,7 +70,8 @@ def plan_of(transforms: Sequence[TransformConfig], expect: Sequence[ExpectConfig
                     name=name,
                     collections=collections,
                     hides=config.hides,
-                    secret=tuple(_secrets(config, transforms[:number])),
+                    taken=tuple(taken(config, transforms[:number])),
+                    kept=kept(config, transforms[:number]),
                 )
             )
     asks = tuple(
@@ -110,25 +111,3 @@ def _schema(text: str, name: str) -> StructType:
             f"{schema.simpleString()}. Nothing was written. Take another one."
         ) from None
     return schema
-
-
-def _secrets(config: TransformConfig, before: Sequence[TransformConfig]) -> Iterator[str]:
-    """The fields that a step hides, by the names that they have and had in the source."""
-    if config.kind not in {"mask", "hash"}:
-        return
-    names = [*config.mask, *config.hash]
-    yield from names
-    for step in reversed(before):
-        renamed = {new: old for old, new in step.rename.items()}
-        for name in list(names):
-            top, dot, rest = name.partition(".")
-            earlier = renamed.get(name) or (top in renamed and renamed[top] + dot + rest)
-            if earlier:
-                names.append(earlier)
-                yield earlier
-            if step.flatten:
-                # What is flattened may have been part of a field of the key.
-                parts = re.split(re.escape(step.separator), name)
-                joined = [step.separator.join(parts[:count]) for count in range(1, len(parts))]
-                names += joined
-                yield from joined

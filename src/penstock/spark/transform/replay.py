@@ -21,10 +21,9 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.event import Kind
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.apply import prepare, relative_keys
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
@@ -108,7 +107,7 @@ def decide(
     return Fate(tried=tuple(at for at in here if at > last), states=states)
 
 
-def pending_rejects(pipeline: str, config: TablePipelineConfig) -> list[dict[str, Any]]:
+def pending_in(pipeline: str, config: LakePipelineConfig) -> list[dict[str, Any]]:
     """The rows of the rejects table that are not settled, by sequence."""
     table = Table(config.rejects_path, storage_options=secrets(config.storage_options))
     rows: list[dict[str, Any]] = [
@@ -119,20 +118,20 @@ def pending_rejects(pipeline: str, config: TablePipelineConfig) -> list[dict[str
     )
 
 
-def replay_rejects(
-    name: str,
-    config: TablePipelineConfig,
-    endpoint: str,
-    *,
-    spark: "SparkSession | None" = None,
-    credentials: Credentials = NOBODY,
-) -> list[Replayed]:
-    """Try the pipeline's rejected changes again; what became of each, by sequence.
+def through(
+    stage: Stage, entries: pa.Table, *, pipeline: str, spark: "SparkSession | None"
+) -> tuple[pa.Table, dict[int, str]]:
+    """Entries (INPUT_COLUMNS) with all steps done; of those refused, by sequence, why."""
+    if stage.is_empty or not entries.num_rows:
+        return entries, {}
+    from penstock.spark.session import local_session
 
-    Raises StreamChangedError for tables of another log, ConfigError, ServiceUnavailableError.
-    """
-    with LogClient(endpoint, credentials=credentials) as client:
-        return Replay(name, config, client, spark).run()
+    session = spark or local_session(app_name=f"penstock {pipeline}")
+    stage.check(session)
+    with stage.computed(session.createDataFrame(signed(entries))) as computed:
+        reasons = {at: verdict.reason for at, verdict in computed.refused.items()}
+        done: pa.Table = computed.frame.select(*INPUT_COLUMNS).toArrow()
+        return done, reasons
 
 
 class Replay:
@@ -156,7 +155,7 @@ class Replay:
         rejects.applied(self._name, log_id=self._bounds.log_id)
         outcomes: list[Replayed] = []
         by_collection: dict[str, list[dict[str, Any]]] = {}
-        for one in pending_rejects(self._name, self._config):
+        for one in pending_in(self._name, self._config):
             if one["operation_type"] == LOADED:
                 outcomes.append(_outcome(one, LEFT, "it came with the first load: no log has it"))
             elif one["collection"] and one["key"] is not None:
@@ -257,7 +256,7 @@ class Replay:
         left = dict.fromkeys(missing, "an event about its whole collection moved it")
         if not entries.num_rows:
             return left
-        entries, reasons = self._staged(entries)
+        entries, reasons = through(self._stage, entries, pipeline=self._name, spark=self._spark)
         chunk = reduce_entries(entries)
         building = {*relative_keys(chunk)}
         left |= {own: "the log no longer has it" for own in unsure if own[0] in building}
@@ -286,19 +285,6 @@ class Replay:
             else:
                 table.merge(changes, stamp)
         return left
-
-    def _staged(self, entries: pa.Table) -> tuple[pa.Table, dict[int, str]]:
-        """Entries (INPUT_COLUMNS) with all steps done; of those refused, by sequence, why."""
-        if self._stage.is_empty:
-            return entries, {}
-        from penstock.spark.session import local_session
-
-        spark = self._spark or local_session(app_name=f"penstock {self._name}")
-        self._stage.check(spark)
-        with self._stage.computed(spark.createDataFrame(signed(entries))) as computed:
-            reasons = {at: verdict.reason for at, verdict in computed.refused.items()}
-            done: pa.Table = computed.frame.select(*INPUT_COLUMNS).toArrow()
-            return done, reasons
 
     def _mark(self, rejects: Table, settled: Sequence[Replayed]) -> None:
         for state in (REPLAYED, SUPERSEDED):
@@ -337,7 +323,7 @@ class _Found:
         concerned = compute.and_(compute.is_in(batch["key"], self._keys), own)
         self._entries.append(batch.filter(compute.or_(chosen, concerned)))
         for row in batch.filter(compute.invert(chosen)).to_pylist():
-            self._ends += [(row["sequence"], database) for database in self._ended(row)]
+            self._ends += [(row["sequence"], database) for database in ended(row, self._collection)]
             if row["kind"] == Kind.DATA and row["collection"] == self._collection:
                 own = (row["key"], row["database"], row["source"])
                 self._others.setdefault(own, []).append(row["sequence"])
@@ -346,18 +332,6 @@ class _Found:
         """Changes of a row that are not wanted, and events that end it."""
         _, database, _ = own
         return [*self._others.get(own, ()), *(at for at, of in self._ends if of == database)]
-
-    def _ended(self, event: dict[str, Any]) -> Iterator[str]:
-        """The databases in which no row of the collection is the one that it was."""
-        operation = event["operation_type"]
-        if event["kind"] != Kind.SCHEMA or operation not in {"drop", "dropDatabase", "rename"}:
-            return
-        if operation == "dropDatabase" or event["collection"] == self._collection:
-            yield event["database"]
-        if operation == "rename" and event["full_document"]:
-            to = msgspec.json.decode(event["full_document"]).get("to") or {}
-            if to.get("coll") == self._collection:
-                yield to.get("db", "")
 
     def entries(self, sequences: Sequence[int]) -> pa.Table:
         """The entries of these sequences."""
@@ -370,6 +344,19 @@ class _Found:
         """Whether each of these is the change of a row."""
         known = {at for batch in self._entries for at in batch["sequence"].to_pylist()}
         return known.issuperset(sequences)
+
+
+def ended(event: dict[str, Any], collection: str) -> Iterator[str]:
+    """The databases in which no row of the collection is the one that it was before `event`."""
+    operation = event["operation_type"]
+    if event["kind"] != Kind.SCHEMA or operation not in {"drop", "dropDatabase", "rename"}:
+        return
+    if operation == "dropDatabase" or event["collection"] == collection:
+        yield event["database"]
+    if operation == "rename" and event["full_document"]:
+        to = msgspec.json.decode(event["full_document"]).get("to") or {}
+        if to.get("coll") == collection:
+            yield to.get("db", "")
 
 
 def _rows_of(table: Table, keys: Sequence[str]) -> dict[Identity, Row]:

@@ -16,16 +16,21 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
 import structlog
 from msgspec import Struct
 
 from penstock.errors import ConfigError, ExpectationError, PenstockError
-from penstock.spark.config import SteppedPipelineConfig
+from penstock.spark.config import (
+    LakePipelineConfig,
+    ReplicatePipelineConfig,
+    SteppedPipelineConfig,
+)
 from penstock.spark.raised import kind_of, known_error
 from penstock.spark.table.collect import entries_of
 from penstock.spark.table.delta import Stamp, Table, secrets
 from penstock.spark.table.rejecting import write_rejects
-from penstock.spark.table.rejects import Reject
+from penstock.spark.table.rejects import Reject, rejects_table
 from penstock.spark.transform.computed import answer
 from penstock.spark.transform.plan import Plan, plan_of
 from penstock.spark.transform.poison import find_poison
@@ -45,8 +50,12 @@ class Staged(Struct, frozen=True, kw_only=True):
 
     frame: "DataFrame"
     rejected: int = 0
+    """Rejects that were written."""
     unmet: dict[str, int] = {}
     """By expectation: how many changes did not meet it."""
+    refused: pa.Table | None = None
+    """The rejects (REJECTS_SCHEMA) that the target writes itself, with its place; None if there are
+    none, or if they are written."""
 
 
 class Computed(Struct, frozen=True, kw_only=True):
@@ -102,8 +111,10 @@ class Stage:
             ) from error
 
     @contextmanager
-    def staged(self, batch: "DataFrame", batch_id: int, *, log_id: int) -> Generator[Staged]:
-        """The batch as the target is to have it, while the block runs; its rejects are written.
+    def staged(self, batch: "DataFrame", batch_id: int, *, log_id: int | None) -> Generator[Staged]:
+        """The batch as the target is to have it, while the block runs.
+
+        Its rejects are written, where the pipeline has a table of them beside its target.
 
         Raises ExpectationError and TransformError, before anything is written.
         """
@@ -119,12 +130,20 @@ class Stage:
                     sequence=min(stops),
                     expectation=first.expectation or "",
                 )
-            rejected = self._reject(batch, computed.refused, batch_id, log_id)
+            rejects = [_reject(at, verdict) for at, verdict in computed.refused.items()]
+            entries_at = entries_of(batch)
+            rejected, refused = 0, None
+            if rejects and isinstance(self._config, LakePipelineConfig):
+                rejected = self._write(self._config, rejects, entries_at, batch_id, log_id)
+            elif rejects:
+                entries = entries_at([one.sequence for one in rejects])
+                refused = rejects_table(self._pipeline, rejects, entries, captured=True)
             self._tell(computed)
             yield Staged(
                 frame=computed.frame.select(*self._target_columns),
                 rejected=rejected,
                 unmet=computed.unmet,
+                refused=refused,
             )
 
     @contextmanager
@@ -197,6 +216,7 @@ class Stage:
                 schema=to_arrow_schema(schema, timezone="UTC"),
                 pipeline=self._pipeline,
                 transforms=bool(self._config.transform),
+                keyed=isinstance(self._config, ReplicatePipelineConfig),
                 poison=poison if number == 0 else {},
             )
             frame = frame.mapInArrow(work.run, schema)
@@ -224,38 +244,24 @@ class Stage:
                 unmet[row["name"]] = unmet.get(row["name"], 0) + row["count"]
         return Computed(frame=frame, refused=refused, unmet=unmet)
 
-    def _reject(
-        self, batch: "DataFrame", refused: Mapping[int, Verdict], batch_id: int, log_id: int
+    def _write(
+        self,
+        config: LakePipelineConfig,
+        rejects: Sequence[Reject],
+        entries_at: "Callable[[Sequence[int]], pa.Table]",
+        batch_id: int,
+        log_id: int | None,
     ) -> int:
-        rejects = [
-            Reject(
-                sequence=sequence,
-                reason=verdict.reason,
-                step=verdict.step,
-                expectation=verdict.expectation,
-                told=None
-                if verdict.captured
-                else (verdict.full_document, verdict.update_description),
-            )
-            for sequence, verdict in refused.items()
-        ]
-        if not rejects:
-            return 0
-        path, storage = self._config.rejects_path, secrets(self._config.storage_options)
+        sequences = [one.sequence for one in rejects]
         stamp = Stamp(
             pipeline=self._pipeline,
             log_id=log_id,
-            after=min(refused) - 1,
-            until=max(refused),
+            after=min(sequences) - 1,
+            until=max(sequences),
             batch=batch_id,
         )
-        return write_rejects(
-            Table(path, storage_options=storage),
-            rejects,
-            stamp,
-            entries_at=entries_of(batch),
-            captured=True,
-        )
+        table = Table(config.rejects_path, storage_options=secrets(config.storage_options))
+        return write_rejects(table, rejects, stamp, entries_at=entries_at, captured=True)
 
     def _tell(self, computed: Computed) -> None:
         for name, count in sorted(computed.unmet.items()):
@@ -265,6 +271,16 @@ class Stage:
                 expectation=name,
                 changes=count,
             )
+
+
+def _reject(sequence: int, verdict: Verdict) -> Reject:
+    return Reject(
+        sequence=sequence,
+        reason=verdict.reason,
+        step=verdict.step,
+        expectation=verdict.expectation,
+        told=None if verdict.captured else (verdict.full_document, verdict.update_description),
+    )
 
 
 @contextmanager

@@ -11,6 +11,7 @@ not say enough. A step that cannot be done to the image before leaves that out.
 | rename | that has a field of a new name already | names such a field |
 | cast | with a value that cannot be that kind | sets one, or leads into a field that is cast |
 | flatten | of which two fields come to one name | names what may be an object, or its parts |
+| explode | whose field is there and no array | never |
 | hash | never | leads into a field that is hashed |
 """
 
@@ -112,6 +113,8 @@ def step_of(config: TransformConfig) -> Step:
         case "flatten":
             only = config.flatten if isinstance(config.flatten, tuple) else None
             return _Flatten(only, config.separator)
+        case "explode":
+            return _Arrays(config.explode)
         case "mask":
             return _AtPaths(dict.fromkeys(config.mask, _mask), inside=False)
         case _:
@@ -216,7 +219,7 @@ class _Select:
         return [name for name in names if name in self._fields]
 
     def _has(self, path: str) -> bool:
-        return path in self._fields or top_of(path) in self._fields
+        return top_of(path) in self._fields
 
 
 class _Rename:
@@ -245,8 +248,6 @@ class _Rename:
                 raise RefusedError(f"it has a field {name} already, the new name of another")
 
     def _renamed(self, path: str) -> str:
-        if path in self._names:
-            return self._names[path]
         top, dot, rest = path.partition(".")
         return self._names.get(top, top) + dot + rest
 
@@ -296,6 +297,25 @@ class _Flatten:
             name == one or name.startswith(f"{one}{self._separator}") for one in self._only
         ):
             raise RefusedError(f"it does not say all of {name}, which may be an object")
+
+
+class _Arrays:
+    """A field that is an array, for who makes rows of its elements."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def document(self, document: Document) -> Document:
+        value = document.get(self._field)
+        if value is not None and type(value) is not list:
+            raise RefusedError(f"the field {self._field} is no array")
+        return document
+
+    def update(self, update: Document) -> Document:
+        return update
+
+    def unchanged(self, names: list[str]) -> list[str]:
+        return names
 
 
 # --- values -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from penstock.errors import PipelineError
 from penstock.event import Kind
 from penstock.spark.documents import MisfitError, converter_of
 from penstock.spark.table.arrow import arrow
+from penstock.spark.transform.keys import of_key
 from penstock.spark.transform.steps import Changed, RefusedError, Step, apply_step
 from penstock.spark.transform.values import encoder_of
 from penstock.wire.shown import Mask, description_shown, origin_shown
@@ -79,8 +80,10 @@ class Applied(Struct, frozen=True, kw_only=True):
     name: str
     collections: frozenset[str]
     hides: bool
-    secret: tuple[str, ...] = ()
-    """Fields that may not be in the key either, since that is shown."""
+    taken: tuple[str, ...] = ()
+    """Fields that it hides, leaves out or renames, so that none of them may be in the key."""
+    kept: tuple[str, ...] | None = None
+    """The fields that it keeps, where it leaves out all others; then the key's must be in it."""
 
 
 class Ask(Struct, frozen=True, kw_only=True):
@@ -109,6 +112,8 @@ class Pass(Struct, frozen=True, kw_only=True):
     """Of the batches that come out."""
     pipeline: str
     transforms: bool
+    keyed: bool = False
+    """The target finds rows by the fields of their documents that are in the key."""
     poison: Mapping[int, str] = {}
     """By sequence: why a change is refused before anything is done to it."""
 
@@ -214,6 +219,8 @@ class _Row:
                 name = ask.name
                 if self._concerns(ask.collections) and not self._deleted:
                     self._told(ask)
+            if work.keyed:
+                self._require_key()
         except RefusedError as error:
             self._refuse(Verdict(reason=str(error), step=name))
         except MisfitError as misfit:
@@ -238,12 +245,12 @@ class _Row:
 
     def _step(self, applied: Applied) -> None:
         key = self._columns["key"][self._at]
-        for field in _in_key(applied.secret, key):
+        for field in _key_taken(applied, key):
             raise PipelineError(
-                f"pipeline {self._work.pipeline}: {applied.name} hides {field}, which is part of "
-                f"the key of {self._collection}, and the key tells rows apart at every "
-                f"destination. Nothing of the batch was written. Leave the field out of the step, "
-                f"or the collection out of the pipeline."
+                f"pipeline {self._work.pipeline}: {applied.name} changes or leaves out {field}, "
+                f"which is part of the key of {self._collection}, and the key tells rows apart at "
+                f"every destination. Nothing of the batch was written. Have the step leave the "
+                f"field as it is, or the collection out of the pipeline."
             )
         changed = self._changed
         if changed.update is not None and self._columns["disambiguated_paths"][self._at]:
@@ -253,6 +260,14 @@ class _Row:
             changed.update = None
         apply_step(applied.step, changed)
         self._done(hides=applied.hides)
+
+    def _require_key(self) -> None:
+        """Raise RefusedError if the document says another key than the change."""
+        changed, key = self._changed, self._columns["key"][self._at]
+        said = {**((changed.update or {}).get("updatedFields") or {}), **(changed.document or {})}
+        for name, value in (_decoded(key) or {}).items():
+            if name in said and said[name] != value:
+                raise RefusedError(f"the steps change {name}, which is part of the key")
 
     def _done(self, *, hides: bool) -> None:
         if hides:
@@ -329,6 +344,11 @@ class _Row:
             self._columns[column][self._at] = value
 
     def _refuse(self, verdict: Verdict) -> None:
+        if self._deleted:
+            # What is gone is gone, whatever fails: only its image before is not told.
+            self._changed = Changed()
+            self._write()
+            return
         if self._hidden:
             # Where everything that hides is done, what is left may be told; else nothing may.
             seen = self._changed if all(self._hidden) else Changed()
@@ -360,14 +380,10 @@ def _text(document: dict[str, Any] | None) -> str | None:
     return None if document is None else _encode(document).decode()
 
 
-def _in_key(fields: Iterable[str], key: str | None) -> Iterator[str]:
-    """Those of `fields` that a key tells, or a part of them."""
-    if not fields or key is None:
-        return
-    named = msgspec.json.decode(key, type=dict[str, Any])
-    for field in fields:
-        if any(field == name or field.startswith(f"{name}.") for name in named):
-            yield field
+def _key_taken(applied: Applied, key: str | None) -> Iterator[str]:
+    if key is None or (not applied.taken and applied.kept is None):
+        return iter(())
+    return of_key(applied.taken, applied.kept, msgspec.json.decode(key, type=dict[str, Any]))
 
 
 def _hide_statements(columns: dict[str, list[Any]], row: int) -> None:

@@ -1,0 +1,82 @@
+"""Rejected changes, listed and tried again: `penstock pipeline rejects` and `replay`.
+
+| to | replay |
+|---|---|
+| table | onto the rows that the table has (`penstock.spark.transform.replay`) |
+| view | the same of its current rows, and then the view |
+| replicate | whole rows from the log (`penstock.spark.replica.replaying`) |
+| history, changelog | not: what was missed lies between others, which are never altered |
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.archive.opening import log_client
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.errors import ConfigError
+from penstock.spark.config import (
+    ReplicatePipelineConfig,
+    SteppedPipelineConfig,
+    TablePipelineConfig,
+    ViewPipelineConfig,
+)
+from penstock.spark.table.rejects import REPLAYED
+from penstock.spark.transform.replay import Replay, Replayed, pending_in
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.config import PipelineConfig
+
+
+def pending_rejects(name: str, config: "PipelineConfig") -> list[dict[str, Any]]:
+    """The pipeline's rejected changes that are not settled, by sequence.
+
+    Raises ConfigError for a pipeline that rejects nothing, DestinationError.
+    """
+    if isinstance(config, ReplicatePipelineConfig):
+        from penstock.spark.replica.replaying import pending_at
+
+        return pending_at(name, config)
+    if not isinstance(config, SteppedPipelineConfig):
+        raise ConfigError(
+            f"pipeline {name} goes to {config.to!r}, which keeps every change as it was captured, "
+            f"and rejects none. Nothing was changed."
+        )
+    return pending_in(name, config)
+
+
+def replay_rejects(
+    name: str,
+    config: "PipelineConfig",
+    endpoint: str,
+    *,
+    spark: "SparkSession | None" = None,
+    credentials: Credentials = NOBODY,
+    archive: str = "",
+) -> list[Replayed]:
+    """Try the pipeline's rejected changes again; what became of each, by sequence.
+
+    `archive` is where the service's [archive] is. Raises StreamChangedError for tables of another
+    log, ConfigError, ServiceUnavailableError, DestinationError.
+    """
+    if not isinstance(config, TablePipelineConfig | ViewPipelineConfig | ReplicatePipelineConfig):
+        raise ConfigError(
+            f"pipeline {name} goes to {config.to!r}, where a change that was missed lies between "
+            f"others, and these are never altered. Nothing was changed. Begin one anew at another "
+            f"path, with the steps mended."
+        )
+    with log_client(endpoint, archive=archive, credentials=credentials) as client:
+        if isinstance(config, ReplicatePipelineConfig):
+            from penstock.spark.replica.replaying import ReplicaReplay
+
+            return ReplicaReplay(name, config, client, spark).run()
+        if isinstance(config, TablePipelineConfig):
+            return Replay(name, config, client, spark).run()
+        from penstock.spark.session import local_session
+        from penstock.spark.views import ViewTarget, tables_of
+
+        session = spark or local_session(app_name=f"penstock {name}")
+        outcomes = Replay(name, tables_of(config), client, session).run()
+        if any(one.state == REPLAYED for one in outcomes):
+            ViewTarget(name, config, session).catch_up()
+        return outcomes

@@ -1,0 +1,200 @@
+"""A pipeline's tables are compared with its log from time to time: `verify_every`.
+
+Beside the batches, on a thread of its own: a batch waits only while it is looked where the tables
+stand. What differs is told loudly (the log, the service's metrics, `penstock pipeline list`) and
+never repaired: somebody may have meant it. A row beside the tables says when it was last done, so
+that a pipeline that is started again, or runs once in a while, gets to it too.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import structlog
+from msgspec import Struct, structs
+
+from penstock.progress import parse_progress
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.raised import own_error
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.verifying import Verified
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+POOL: Final = "spark.scheduler.pool"
+_LOOK_SECONDS: Final = 0.2
+_CLOSE_SECONDS_MAX: Final = 30.0
+
+VERIFIED_SCHEMA: Final = arrow.schema(
+    [
+        arrow.field("pipeline", pa.string(), nullable=False),
+        arrow.field("verified_at_ms", pa.int64(), nullable=False),
+        arrow.field("differences", pa.int64(), nullable=False),
+        arrow.field("progress", pa.string(), nullable=False),
+    ]
+)
+
+Verify = Callable[[], Verified]
+
+
+class Verification(Struct, frozen=True, kw_only=True):
+    """What is known of a pipeline's tables."""
+
+    at_ms: int = 0
+    """When they were last compared, in Unix milliseconds; 0 for never."""
+    differences: int = 0
+    """Rows that differed then."""
+    code: str = ""
+    """Of the error for which the last try came to nothing."""
+
+
+def due_seconds(every: float, *, done_ms: int, tried_ms: int, began_ms: int, now_ms: int) -> float:
+    """How long until the next comparison; 0 if it is due. Pure.
+
+    One that never was is due `every` after the run began, one that failed that long after the try.
+    """
+    since = max(done_ms or began_ms, tried_ms)
+    # A clock that was set back makes nobody wait longer than from now on.
+    return max(0.0, min(every, every - (now_ms - since) / 1000))
+
+
+class VerifySchedule:
+    """The comparisons of one run."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        config: TablePipelineConfig,
+        spark: "SparkSession",
+        *,
+        verify: Verify,
+        tell: Callable[[Verification], None],
+    ) -> None:
+        """`tell` is called with what is known, from threads of its own."""
+        self._pipeline = pipeline
+        self._every = config.verify_every
+        self._spark = spark
+        self._verify = verify
+        self._tell = tell
+        self._table = Table(config.verified_path, storage_options=secrets(config.storage_options))
+        self._known = self._read()
+        self._began_ms = _now_ms()
+        self._tried_ms = 0
+        self._closing = threading.Event()
+        self._group = f"penstock-verifies-{pipeline}-{self._began_ms}"
+        self._pool: str | None = spark.sparkContext.getLocalProperty(POOL)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Compare whenever it is due, until it is closed."""
+        if self._known.at_ms:
+            self._tell(self._known)
+        self._run(self._work)
+
+    def compare_if_due(self, stopping: threading.Event) -> None:
+        """Compare now if it is due, or never was, and wait for that; not if told to stop."""
+        if self._known.at_ms:
+            self._tell(self._known)
+        never = not self._known.at_ms
+        if stopping.is_set() or (not never and self._due()):
+            return
+        self._run(self._once)
+        assert self._thread is not None
+        while self._thread.is_alive() and not stopping.is_set():
+            self._thread.join(_LOOK_SECONDS)
+
+    def close(self) -> None:
+        """End; what is being compared is given up."""
+        self._closing.set()
+        started = time.monotonic()
+        while self._thread is not None and self._thread.is_alive():
+            # Again and again: between two jobs there is none to cancel.
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            self._thread.join(_LOOK_SECONDS)
+            if time.monotonic() - started > _CLOSE_SECONDS_MAX:
+                return  # it writes nothing but a scratch folder of its own
+
+    def _run(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(
+            target=work, name=f"penstock-verifies-{self._pipeline}", daemon=True
+        )
+        self._thread.start()
+
+    def _due(self) -> float:
+        return due_seconds(
+            self._every,
+            done_ms=self._known.at_ms,
+            tried_ms=self._tried_ms,
+            began_ms=self._began_ms,
+            now_ms=_now_ms(),
+        )
+
+    def _work(self) -> None:
+        while not self._closing.wait(self._due()):
+            if not self._due():
+                self._once()
+
+    def _once(self) -> None:
+        context = self._spark.sparkContext
+        context.setLocalProperty(POOL, self._pool)  # type: ignore[arg-type]
+        context.setJobGroup(self._group, "penstock verify", interruptOnCancel=True)
+        self._tried_ms = _now_ms()
+        try:
+            found = self._verify()
+            differences = sum(one.differences for one in found.tables)
+            known = Verification(at_ms=_now_ms(), differences=differences)
+            self._write(known, found)
+        except Exception as error:
+            if self._closing.is_set():
+                return  # it was given up
+            code = own_error(error, pipeline=self._pipeline).code
+            log.warning("tables not compared with the log", pipeline=self._pipeline, code=code)
+            known = structs.replace(self._known, code=code)
+        else:
+            if differences:
+                log.error(
+                    "TABLES DIFFER FROM THE LOG; nothing was changed, `penstock pipeline verify` "
+                    "lists what differs",
+                    pipeline=self._pipeline,
+                    differences=differences,
+                    collections=[one.collection for one in found.tables if one.differences],
+                )
+        self._known = known
+        self._tell(known)
+
+    def _read(self) -> Verification:
+        rows: list[dict[str, Any]] = [
+            row for batch in self._table.scan() for row in batch.to_pylist()
+        ]
+        for row in rows:
+            if row["pipeline"] == self._pipeline:
+                return Verification(at_ms=row["verified_at_ms"], differences=row["differences"])
+        return Verification()
+
+    def _write(self, known: Verification, found: Verified) -> None:
+        progress = parse_progress(found.progress)
+        row = {
+            "pipeline": self._pipeline,
+            "verified_at_ms": known.at_ms,
+            "differences": known.differences,
+            "progress": found.progress,
+        }
+        stamp = Stamp(
+            pipeline=self._pipeline,
+            log_id=progress.log_id,
+            after=progress.sequence,
+            until=progress.sequence,
+            batch=-1,
+        )
+        self._table.reload()
+        self._table.replace(arrow.Table.from_pylist([row], schema=VERIFIED_SCHEMA), stamp)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
