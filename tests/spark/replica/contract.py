@@ -19,6 +19,8 @@ from penstock.errors import (
 from penstock.event import ChangeEvent
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica import mongodb as replicas
+from penstock.spark.replica.ledger import Ledger
+from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.replaying import ReplicaReplay, pending_at
 from penstock.spark.replica.steps import Done
 from tests.spark.replica.support import Driver, Replica
@@ -196,11 +198,9 @@ class ReplicaContract:
         driver.apply()
         entries.commit(put(2, n=1), line(2))
 
-        def power_cut(*_: object) -> None:
-            raise KeyboardInterrupt
-
         with monkeypatch.context() as patched:
-            patched.setattr(driver.destination, "_reject", power_cut)
+            # Behind the rows.
+            patched.setattr(Written, "rejected", _power_cut)
             with pytest.raises(KeyboardInterrupt):
                 driver.apply(2, 4)
         driver.close()
@@ -425,7 +425,7 @@ class ReplicaContract:
         entries.commit(put(1, n=1), put(2, n="x"))
         driver: Driver = start(**STEPS)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(driver.destination, "_store", _power_cut, raising=False)
+            patched.setattr(Ledger, "store", _power_cut)
             patched.setattr(replicas, "_document", _power_cut)
             with pytest.raises(KeyboardInterrupt):
                 driver.apply()
