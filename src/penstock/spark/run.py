@@ -25,7 +25,7 @@ from msgspec import Struct, structs
 
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
-from penstock.errors import PartialViewError, PenstockError
+from penstock.errors import ConfigError, PartialViewError, PenstockError
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import (
@@ -36,10 +36,11 @@ from penstock.spark.config import (
 )
 from penstock.spark.options import credential_options, place_of
 from penstock.spark.raised import own_error
-from penstock.spark.scheduled import VerifySchedule
+from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, require_driver
 from penstock.spark.sharing import enter_pool, in_turn
+from penstock.spark.table.standing import has_loaded
 from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
@@ -124,8 +125,7 @@ def run_pipeline(
     """
     if spark is not None:
         require_driver(spark)
-    with _told_to_stop(stop) as stopping:
-        session = spark or local_session(app_name=f"penstock {name}")
+    with _told_to_stop(stop) as stopping, _session(name, spark) as session:
         sweep_scratch()
         teller = _Teller(on_progress)
         load = None
@@ -167,8 +167,6 @@ def run_pipeline(
                 load.close()
             target.close()
             teller.close()
-            if spark is None:
-                session.stop()
 
 
 def _target_of(
@@ -247,6 +245,14 @@ class _Runner:
         """Who compares the tables with the log, if the pipeline has that done."""
         config = self._config
         if not isinstance(config, TablePipelineConfig) or not config.verify_every:
+            return None
+        if has_loaded(config):
+            log.warning(
+                "tables are not compared with the log: a first load brought rows that it does not "
+                "tell; leave verify_every out",
+                pipeline=self._name,
+            )
+            self._service.verified(Verification(code=ConfigError.code))
             return None
         verify = partial(
             verify_tables,
@@ -500,6 +506,17 @@ def _progress(
         timestamp=result.timestamp,
         unmet=unmet,
     )
+
+
+@contextmanager
+def _session(name: str, given: "SparkSession | None") -> Generator["SparkSession"]:
+    """The session that was given; or one of our own, stopped at the end, however it comes."""
+    session = given or local_session(app_name=f"penstock {name}")
+    try:
+        yield session
+    finally:
+        if given is None:
+            session.stop()
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from penstock.progress import Progress
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.history.batch import HistoryWriter
 from penstock.spark.loading.load import FirstLoad
+from penstock.spark.loading.stored import refuse_unfinished
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
@@ -49,11 +50,14 @@ class TableTarget:
         self._standing = StandingTable(config, pipeline)
 
     def start(self, bounds: Bounds) -> Progress:
-        """As `Target.start`; raises as `decide_start`."""
+        """As `Target.start`; raises as `decide_start`, and PipelineChangedError where a first load
+        was given up before it was complete: rows are missing then that no log tells."""
         self._standing = StandingTable(self._config, self._pipeline)
         start = self._standing.start(bounds)
         if self._load is not None:
             self._load.begin(self._standing)
+        elif isinstance(self._config, TablePipelineConfig):
+            refuse_unfinished(self._pipeline, self._config)
         return start.after
 
     def apply(

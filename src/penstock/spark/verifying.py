@@ -30,7 +30,7 @@ from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Side, compare, repaired
 from penstock.spark.table.delta import Table, secrets
-from penstock.spark.table.standing import StandingTable, followed_tables, loads, refuse_others
+from penstock.spark.table.standing import StandingTable, followed_tables, has_loaded, refuse_others
 from penstock.spark.tables import TableTarget
 
 if TYPE_CHECKING:
@@ -75,21 +75,23 @@ def verify_tables(
     while it is looked where the tables stand: whoever writes them waits. Repairing needs a pipeline
     that does not run.
 
-    Raises ConfigError for a pipeline with steps, expectations or a first load, whose tables the log
-    alone does not tell; PipelineError where the pipeline never ran, moves on too fast to be looked
-    at, or moved while it was repaired, then nothing of that table was changed; HistoryTrimmedError
-    where the log's beginning is gone, with start = 'oldest' too; PipelineChangedError where the
-    tables are not those of this configuration; as `merge_into_delta` else.
+    Raises ConfigError for a pipeline with steps, expectations or a first load, now or before, whose
+    tables the log alone does not tell; PipelineError where the pipeline never ran, moves on too
+    fast to be looked at, or moved while it was repaired, then nothing of that table was changed;
+    HistoryTrimmedError where the log's beginning is gone, with start = 'oldest' too;
+    PipelineChangedError where the tables are not those of this configuration; as `merge_into_delta`
+    else.
     """
     if config.transform or config.expect:
         raise ConfigError(
             f"pipeline {name} has steps or expectations: its tables are not what the log alone "
             f"says. Nothing was compared or changed. Compare at the source what they must keep."
         )
-    if loads(config):
+    if has_loaded(config):
         raise ConfigError(
-            f"pipeline {name} has a first load: its tables have rows that the log does not tell. "
-            f"Nothing was compared or changed. Compare with the source itself what they must keep."
+            f"pipeline {name} has a first load, or had one, which is kept at {config.load_path}: "
+            f"its tables have rows that the log does not tell. Nothing was compared or changed. "
+            f"Compare with the source itself what they must keep."
         )
     register(spark)
     with between or nullcontext():

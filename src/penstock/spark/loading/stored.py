@@ -13,6 +13,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import to_builtins
 
+from penstock.errors import PipelineChangedError
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.parts import Part, Plan
 from penstock.spark.table.arrow import arrow
@@ -32,6 +33,17 @@ LOAD_SCHEMA: Final = arrow.schema(
         arrow.field("sequence", pa.int64(), nullable=False),
     ]
 )
+
+
+def refuse_unfinished(pipeline: str, config: TablePipelineConfig) -> None:
+    """Refuse to go on without a first load that has begun. Raises PipelineChangedError."""
+    plan = StoredPlan(pipeline, config).read()
+    if plan.parts and not plan.complete:
+        raise PipelineChangedError(
+            pipeline=pipeline,
+            change="its first load is not complete, so rows are missing that the log does not tell",
+            remedy="or set first_load = 'source' again",
+        )
 
 
 class StoredPlan:

@@ -189,6 +189,15 @@ def loads(config: LakePipelineConfig) -> bool:
     return isinstance(config, TablePipelineConfig) and config.first_load == "source"
 
 
+def has_loaded(config: LakePipelineConfig) -> bool:
+    """Whether the tables have, or get, rows that the log does not tell. What is kept of a first
+    load says so too, when the setting was taken out since."""
+    if not isinstance(config, TablePipelineConfig):
+        return False
+    kept = Table(config.load_path, storage_options=secrets(config.storage_options))
+    return loads(config) or kept.version >= 0
+
+
 def followed_tables(config: LakePipelineConfig, standing: Standing) -> dict[str, int]:
     """Of the tables that the row knows those that `config` still has, with their sequences."""
     return {
