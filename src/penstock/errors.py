@@ -166,17 +166,22 @@ class UndecodableError(SourceError):
 
     code = "source.undecodable"
 
-    def __init__(self, *, source: str, what: str, position: str, remedy: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        source: str,
+        what: str,
+        position: str,
+        safe: str = "Capture has stopped before it and nothing was skipped",
+        remedy: str | None = None,
+    ) -> None:
         self.what = what
         self.position = position
         remedy = remedy or (
             "Set on_undecodable = 'dead_letter' to keep its bytes in the log, record the gap and "
             "go on; and please report it with the type named here."
         )
-        super().__init__(
-            f"{source}: cannot decode {what} at position {position}. Capture has stopped before "
-            f"it and nothing was skipped. {remedy}"
-        )
+        super().__init__(f"{source}: cannot decode {what} at position {position}. {safe}. {remedy}")
 
 
 class LogError(PenstockError):

@@ -339,6 +339,11 @@ class ReadsRanges(Protocol):
     keys that these name.
     """
 
+    def require_readable(self) -> None:
+        """Raise ConfigError where its settings alone say that rows and changes would not agree.
+        Asks nobody."""
+        ...
+
     async def ranges(
         self, database: str, collection: str, *, rows: int, position: str
     ) -> list[KeyRange]:
@@ -351,7 +356,8 @@ class ReadsRanges(Protocol):
         ...
 
     async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
-        """The next rows of `part`: values as those of the stream. Raises as `ranges` does."""
+        """The next rows of `part`: values as those of the stream. Raises as `ranges` does, and
+        UndecodableError for a row that has no exact form."""
         ...
 
     def has_told(self, position: str, read_at: str) -> bool:

@@ -9,16 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from penstock.errors import ConfigError, SourceChangedError
-from penstock.event import ChangeEvent
+from penstock.errors import ConfigError, SourceChangedError, UndecodableError
+from penstock.event import ChangeEvent, ClusterTime
 from penstock.ports import KeyRange, ReadsRanges
 from penstock.sources.mongodb import MongoSource
 from penstock.sources.mongodb.documents import OPTIONS
+from penstock.sources.mongodb.normalise import Normaliser
 from penstock.sources.mongodb.positions import MongoPosition, Scope, Server, Token, parse_position
-from penstock.sources.mongodb.ranges import edges_of, has_told
+from penstock.sources.mongodb.ranges import edges_of, has_told, told
+from penstock.sources.mongodb.snapshot import Chunk
 from penstock.testing.servers import MongoReplicaSet
 from tests.mongodb.support import config, reading, source
 from tests.mongodb.test_snapshot import KEYS, Client
+
+TOKEN = Token("82" + "00000064" + "00000002" + "29296E04")
 
 
 @given(st.lists(st.binary(min_size=1, max_size=3)), st.integers(1, 40))
@@ -164,10 +168,51 @@ async def test_another_server_or_scope_than_the_logs_is_refused(
             await opened.ranges("", "a", rows=10, position=wider.text())
 
 
-def test_a_position_at_the_time_of_a_read_may_be_before_what_was_read() -> None:
-    known = Server("r"), Token("82" + "00000064" + "00000002" + "29296E04")
+@pytest.mark.parametrize("captured", ["default", "whenAvailable"])
+async def test_what_the_service_captures_with_counts_for_lists_and_for_reads(captured: str) -> None:
+    """P25: the log's position says it, whatever the pipeline's own configuration does."""
+    opened = MongoSource("shop", config("mongodb://h/?replicaSet=r"))
+    known = MongoPosition(Server("r"), TOKEN, scope=opened.config.scope, full_document=captured)
+    part = KeyRange(database="d", collection="a")
+    with pytest.raises(ConfigError, match=f"the service captures updates.*'{captured}'"):
+        await opened.ranges("", "a", rows=10, position=known.text())
+    with pytest.raises(ConfigError, match="the service captures updates"):
+        await opened.read_range(part, position=known.text())
+    other = structs.replace(known, scope=Scope("another"), full_document=None)
+    with pytest.raises(ConfigError, match="captures other collections"):
+        await opened.read_range(part, position=other.text())
+    await opened.close()
 
-    position = MongoPosition(*known)
+
+def test_settings_that_do_not_say_the_document_are_refused_before_anybody_is_asked() -> None:
+    opened = MongoSource("shop", config("mongodb://h/?replicaSet=r", full_document="default"))
+    with pytest.raises(ConfigError, match="updateLookup"):
+        opened.require_readable()
+
+
+async def test_the_position_says_with_what_changes_are_captured(
+    mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    for full_document in ("default", "updateLookup"):
+        position = await position_of(mongo, mongo_database, full_document=full_document)
+        assert parse_position(position).full_document == full_document
+
+
+def test_a_document_that_cannot_be_decoded_is_named_and_capture_is_not_said_to_stop() -> None:
+    """Invariant 10: only the load stops, for capture has its own way with such a document."""
+    sound = bson.encode({"_id": 7, "text": "a"})
+    chunk = Chunk([sound.replace(b"a\0\0", b"\xff\0\0")], None, True, ClusterTime(1, 1))
+    normaliser = Normaliser("shop", database="d", tenant="t", post_images=False)
+    with pytest.raises(UndecodableError, match="first load") as raised:
+        told(normaliser, "shop", chunk, namespace=("d", "a"), snapshot="s")
+    said = str(raised.value)
+    assert 'its key is {"_id":7}' in said
+    assert "Capture has stopped" not in said
+    assert "capture goes on" in said
+
+
+def test_a_position_at_the_time_of_a_read_may_be_before_what_was_read() -> None:
+    position = MongoPosition(Server("r"), TOKEN)
     assert has_told(position, "100.1")
     assert has_told(position, "99.7")
     assert not has_told(position, "100.2")

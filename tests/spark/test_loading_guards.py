@@ -11,8 +11,11 @@ from structlog.testing import capture_logs
 from penstock.client.credentials import NOBODY
 from penstock.errors import ConfigError, PipelineChangedError
 from penstock.ports import Bounds
+from penstock.sources.mongodb import MongoSource
+from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.spark import run
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading.load import first_load
 from penstock.spark.loading.parts import DONE, READ, Part, Plan
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.run import run_pipeline
@@ -46,6 +49,17 @@ def loaded(config: TablePipelineConfig, *, complete: bool) -> TablePipelineConfi
     plan = Plan(parts=(whole,))
     StoredPlan("p", config).write(plan, log_id=LOG_ID, sequence=0)
     return config.model_copy(update={"first_load": "off"})
+
+
+def test_a_source_that_does_not_say_the_document_is_refused_before_a_place_is_kept(
+    tmp_path: Path,
+) -> None:
+    config = pipeline(tmp_path / "t", first_load="source")
+    opened = MongoSource(
+        "shop", MongoSourceConfig(uri="mongodb://h/?replicaSet=r", full_document="default")
+    )
+    with pytest.raises(ConfigError, match="updateLookup"):
+        first_load("p", config, "h:1", _MISSING, lambda: opened, NOBODY)
 
 
 def test_rows_that_were_loaded_are_never_compared_with_the_log_nor_repaired(

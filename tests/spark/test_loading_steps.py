@@ -40,6 +40,9 @@ class Source:
         self.asked: list[tuple[str, int]] = []
         self.failing: Exception | None = None
 
+    def require_readable(self) -> None:
+        """It is."""
+
     async def ranges(
         self, database: str, collection: str, *, rows: int, position: str
     ) -> list[KeyRange]:
@@ -202,6 +205,43 @@ def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world
     world.step()
     world.until(lambda: len(world.parts(READ)) == 3)
     assert world.table() == {key(2): 21, key(3): 30}
+
+
+DELTA = {"updatedFields": {"n": 11}, "removedFields": []}
+
+
+def test_a_row_is_read_again_where_a_change_built_on_it_before_it_was_there(world: World) -> None:
+    """P25, and logs from before updates said the document: the row is neither left out nor old."""
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.reading()
+    world.stream(change(1, "update", update=DELTA))
+    world.source.rows[1] = 11
+    world.step()
+    assert [one.start for one in world.parts(OPEN)][:1] == [b"1"]
+    world.until(lambda: not world.parts(OPEN))
+    assert world.table() == {key(1): 11, key(2): 20, key(3): 30}
+
+
+def test_a_row_whose_end_followed_a_look_up_that_found_nothing_is_left_out(world: World) -> None:
+    """P25: nothing is read again for it, and it does not come back."""
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.reading()
+    world.stream(change(1, "update", update=DELTA))
+    world.stream(change(1, "delete"))
+    world.step()
+    assert b"1" not in [one.start for one in world.parts(OPEN)]
+    world.until(lambda: not world.parts(OPEN))
+    assert world.table() == {key(2): 20, key(3): 30}
+
+
+def test_a_change_that_builds_on_a_row_that_is_there_has_nothing_read_again(world: World) -> None:
+    world.stream(put(1, n=10))
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.reading()
+    world.stream(change(1, "update", update=DELTA))
+    world.step()
+    assert b"1" not in [one.start for one in world.parts(OPEN)]
+    assert world.table()[key(1)] == 11
 
 
 def test_a_load_is_complete_once_the_log_and_the_tables_have_passed_its_last_read(

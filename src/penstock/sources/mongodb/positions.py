@@ -129,6 +129,9 @@ class MongoPosition(Struct, frozen=True, omit_defaults=True):
     """None in positions of versions that did not keep it."""
     gap_said: bool = False
     """Whether the log has a gap that begins here; capture stopped at it (on_position_lost)."""
+    full_document: str | None = None
+    """With what setting of that name changes are captured from here on; None in positions of
+    versions that did not keep it."""
     letters: int = 0
     """Dead letters that nobody has dealt with; while there are any, the source is degraded."""
     version: int = field(default=1, name="v")

@@ -14,16 +14,19 @@ import bson
 from bson import MaxKey
 from bson.raw_bson import RawBSONDocument
 
-from penstock.errors import ConfigError
-from penstock.event import ClusterTime
+from penstock.errors import ConfigError, UndecodableError
+from penstock.event import ChangeEvent, ClusterTime
 from penstock.ports import KeyRange, RangeRows
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.deployment import Client
+from penstock.sources.mongodb.documents import BsonEncoder, decode
 from penstock.sources.mongodb.normalise import Normaliser
 from penstock.sources.mongodb.positions import MongoPosition
-from penstock.sources.mongodb.snapshot import collections, key_of, read_chunk
+from penstock.sources.mongodb.snapshot import Chunk, collections, key_of, read_chunk
 
+_WHOLE: Final = frozenset({"updateLookup", "required"})
+"""With these settings a change says all of its document, or that it is gone."""
 _RANGE_BYTES: Final = 32 << 20
 """A range is about so large, or less."""
 _RANGES_MAX: Final = 10_000
@@ -38,7 +41,7 @@ def require_whole_documents(source: str, config: MongoSourceConfig) -> None:
 
     Raises ConfigError.
     """
-    if config.full_document not in {"updateLookup", "required"}:
+    if config.full_document not in _WHOLE:
         raise ConfigError(
             f"{source}: its updates do not always say the whole document (full_document = "
             f"{config.full_document!r}), so rows cannot be read beside the stream. Nothing was "
@@ -47,8 +50,17 @@ def require_whole_documents(source: str, config: MongoSourceConfig) -> None:
         )
 
 
-def require_same_scope(source: str, config: MongoSourceConfig, known: MongoPosition) -> None:
-    """Refuse to read what the log is not captured from. Raises ConfigError."""
+def require_agreement(source: str, config: MongoSourceConfig, known: MongoPosition) -> None:
+    """Refuse to read what the log is not captured from, or not with whole documents: what counts
+    is what the service captures with, as its position says. Raises ConfigError."""
+    require_whole_documents(source, config)
+    if known.full_document is not None and known.full_document not in _WHOLE:
+        raise ConfigError(
+            f"{source}: the service captures updates that do not always say the whole document "
+            f"(full_document = {known.full_document!r}; this configuration says "
+            f"{config.full_document!r}), so rows cannot be read beside the stream. Nothing was "
+            f"read. Start the service with full_document = 'updateLookup' or 'required' first."
+        )
     if known.scope is not None and known.scope != config.scope:
         raise ConfigError(
             f"{source}: the service captures other collections than this configuration says, so "
@@ -141,13 +153,43 @@ async def read(
         database=part.database, collection=part.collection, stop=part.stop, after=chunk.after
     )
     return RangeRows(
-        events=tuple(
-            normaliser.copied(raw, namespace=namespace, copy=snapshot, at=chunk.at)
-            for raw in chunk.documents
-        ),
+        events=told(normaliser, source, chunk, namespace=namespace, snapshot=snapshot),
         rest=None if chunk.last else rest,
         read_at=f"{chunk.at.t}.{chunk.at.i}",
     )
+
+
+def told(
+    normaliser: Normaliser, source: str, chunk: Chunk, *, namespace: tuple[str, str], snapshot: str
+) -> tuple[ChangeEvent, ...]:
+    """The documents as rows of the snapshot. Raises UndecodableError. Pure."""
+    events: list[ChangeEvent] = []
+    for raw in chunk.documents:
+        try:
+            events.append(normaliser.copied(raw, namespace=namespace, copy=snapshot, at=chunk.at))
+        except UndecodableError as error:
+            raise UndecodableError(
+                source=source,
+                what=f"{error.what} (its key is {_key_text(bytes(raw))})",
+                position=error.position,
+                safe="It was read for a first load, which goes no further; capture goes on, and "
+                "what was loaded before is in the tables",
+                remedy="Correct or delete the document at the source, and start the pipeline "
+                "again. Or give the pipeline a new path and leave first_load out, and have the "
+                "service copy the rows through the log, with on_undecodable = 'dead_letter' to "
+                f"keep this one's bytes: penstock snapshot {source}. And please report it with the "
+                "type named here.",
+            ) from None
+    return tuple(events)
+
+
+def _key_text(raw: bytes) -> str:
+    """A document's key as the log would have it; its bytes in hex where there is none."""
+    key = key_of(raw)
+    try:
+        return bytes(BsonEncoder().encode(decode(key))).decode()
+    except (TypeError, ValueError):
+        return key.hex()
 
 
 def has_told(position: MongoPosition, read_at: str) -> bool:

@@ -57,7 +57,7 @@ from penstock.sources.mongodb.positions import (
 from penstock.sources.mongodb.ranges import (
     has_told,
     read,
-    require_same_scope,
+    require_agreement,
     require_whole_documents,
     split,
 )
@@ -109,6 +109,7 @@ class MongoSource:
             elif known.scope != self.config.scope:
                 changed, known = await self._rescoped(client, deployment, known, known.scope)
                 yield changed
+            known = structs.replace(known, full_document=self.config.full_document)
             if known.copying is not None and known.copying.anew:
                 copying = await self._anew(client, known.copying, known.token)
                 known = structs.replace(known, copying=copying)
@@ -212,13 +213,16 @@ class MongoSource:
         except PyMongoError as error:
             raise translated(self.name, error, grant=grant_command(self.config)) from None
 
+    def require_readable(self) -> None:
+        """As `ReadsRanges.require_readable`."""
+        require_whole_documents(self.name, self.config)
+
     async def ranges(
         self, database: str, collection: str, *, rows: int, position: str
     ) -> list[KeyRange]:
         """As `ReadsRanges.ranges`."""
-        require_whole_documents(self.name, self.config)
         known = parse_position(position)
-        require_same_scope(self.name, self.config, known)
+        require_agreement(self.name, self.config, known)
         try:
             client = await self._connected()
             await self._identified(client, known)
@@ -229,6 +233,7 @@ class MongoSource:
     async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
         """As `ReadsRanges.read_range`."""
         known = parse_position(position)
+        require_agreement(self.name, self.config, known)
         try:
             client = await self._connected()
             await self._identified(client, known)
@@ -334,7 +339,13 @@ class MongoSource:
     def _at(
         self, deployment: Deployment, token: Token, copying: Copying | None = None
     ) -> MongoPosition:
-        return MongoPosition(deployment.server, token, copying, self.config.scope)
+        return MongoPosition(
+            server=deployment.server,
+            token=token,
+            copying=copying,
+            scope=self.config.scope,
+            full_document=self.config.full_document,
+        )
 
     async def _snapshot_at(
         self, client: Client, deployment: Deployment, token: Token

@@ -54,14 +54,19 @@ def first_load(
     open_source: OpenSource | None,
     credentials: Credentials,
 ) -> "FirstLoad":
-    """The first load of a pipeline; ConfigError for a source that nobody but itself can read."""
-    if open_source is None or not isinstance(open_source(), ReadsRanges):
+    """The first load of a pipeline. Nothing is stored yet.
+
+    Raises ConfigError for a source that nobody but itself can read, or not beside its stream.
+    """
+    source = None if open_source is None else open_source()
+    if open_source is None or not isinstance(source, ReadsRanges):
         raise ConfigError(
             f"pipeline {name}: first_load = 'source' needs a source that can be read by ranges of "
             f"keys, which is MongoDB; {config.source} is none, or its settings are not known here. "
             f"Nothing was written. Leave first_load out, and have the service copy the rows "
             f"through the log: penstock snapshot {config.source}."
         )
+    source.require_readable()
     return FirstLoad(name, config, endpoint, spark, open_source, credentials=credentials)
 
 
@@ -237,7 +242,13 @@ class FirstLoad:
         ]
         outcomes: dict[Part, Outcome] = {}
         for collection in dict.fromkeys(part.collection for part, _ in sound):
-            own = [(part, rows) for part, rows in sound if part.collection == collection]
+            # A part with a row that the stream could not tell of is read again.
+            own = [
+                (part, rows)
+                for part, rows in sound
+                if part.collection == collection
+                and not self._writer.lacks(collection, rows.chunks, window)
+            ]
             chunks = [chunk for _, rows in own for chunk in rows.chunks]
             place = self._writer.write(collection, chunks, window, self._standing)
             for part, rows in own:

@@ -12,6 +12,7 @@ Papapanagiotou, 2020), with the places of the log as the watermarks.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.spark.table.chunk import Control
-from penstock.spark.table.reduce import CONTROL
+from penstock.spark.table.reduce import CONTROL, DELETE, PUT, RELATIVE
 from penstock.spark.table.writing import changes_no_row
 
 KEYS_MAX: Final = 2_000_000
@@ -31,6 +32,7 @@ class Window:
 
     def __init__(self) -> None:
         self._keys: dict[tuple[str, str], set[str]] = {}
+        self._building: dict[tuple[str, str], set[str]] = {}
         self._ended: set[tuple[str, str]] = set()
         self._count = 0
 
@@ -39,7 +41,13 @@ class Window:
         named = rows.select(["role", "database", "collection", "key"]).to_pylist()
         for row in named:
             if row["role"] != CONTROL:
-                self._keys.setdefault((row["database"], row["collection"]), set()).add(row["key"])
+                namespace = row["database"], row["collection"]
+                self._keys.setdefault(namespace, set()).add(row["key"])
+                if row["role"] == RELATIVE:
+                    self._building.setdefault(namespace, set()).add(row["key"])
+        for row in named:
+            if row["role"] in {PUT, DELETE}:
+                self._building.get((row["database"], row["collection"]), set()).discard(row["key"])
         self._count += len(named)
 
     def end(self, database: str, collection: str) -> None:
@@ -57,14 +65,21 @@ class Window:
 
     def untouched(self, rows: pa.Table) -> NDArray[np.intp]:
         """The places of the rows (ROW_SCHEMA) that no change has named."""
-        identities = rows.select(["database", "collection", "key"]).to_pylist()
-        nothing: set[str] = set()
-        return np.flatnonzero(
-            [
-                row["key"] not in self._keys.get((row["database"], row["collection"]), nothing)
-                for row in identities
-            ]
-        )
+        return np.flatnonzero([not named for named in _among(self._keys, rows)])
+
+    def building(self, rows: pa.Table) -> NDArray[np.intp]:
+        """The places of the rows whose changes only build on the row that the table has: if it had
+        none, nobody has told what became of them."""
+        return np.flatnonzero(_among(self._building, rows))
+
+
+def _among(keys: Mapping[tuple[str, str], set[str]], rows: pa.Table) -> list[bool]:
+    """Which of the rows (ROW_SCHEMA) have one of these keys, by database and collection."""
+    nothing: set[str] = set()
+    return [
+        row["key"] in keys.get((row["database"], row["collection"]), nothing)
+        for row in rows.select(["database", "collection", "key"]).to_pylist()
+    ]
 
 
 def ends_of(control: Control) -> list[tuple[str, str]]:

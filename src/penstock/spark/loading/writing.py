@@ -18,7 +18,7 @@ from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import Chunk, join
 from penstock.spark.table.decode import documents_of
 from penstock.spark.table.delta import Stamp, Table, secrets, text
-from penstock.spark.table.plan import OPERATION, OWN_COLUMNS, STALE
+from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REJECTS_SCHEMA, Reject
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import keep_up
@@ -36,6 +36,22 @@ class LoadWriter:
         """The sequence that the collection's table has; -1 if there is none."""
         table = self._open(collection)
         return table.applied(self._pipeline, log_id=log_id) if table.version >= 0 else -1
+
+    def lacks(self, collection: str, chunks: Sequence[Chunk], window: Window) -> bool:
+        """Whether changes in `window` build on one of the rows, and the table does not have it.
+
+        Such a change was passed over, and the row may have been read before it or after: only a
+        row that is read anew, with a window of its own, is surely not behind.
+        """
+        loaded = join(chunks)
+        building = loaded.take(window.building(loaded.rows)).rows
+        if not building.num_rows:
+            return False
+        keys: list[Any] = building["key"].to_pylist()
+        has = self._open(collection).rows(keys)
+        there = set(zip(*(has[name].to_pylist() for name in (KEY, DATABASE, SOURCE)), strict=True))
+        rows = building.select(["key", "database", "source"]).to_pylist()
+        return any(tuple(row.values()) not in there for row in rows)
 
     def write(
         self, collection: str, chunks: Sequence[Chunk], window: Window, standing: StandingTable
