@@ -320,6 +320,14 @@ class KeyRange(Struct, frozen=True, kw_only=True):
     """Up to this key they were read."""
 
 
+class Listing(Struct, frozen=True, kw_only=True):
+    """What there is to read."""
+
+    ranges: tuple[KeyRange, ...]
+    read_at: str
+    """A time of the source at or after the listing; opaque text."""
+
+
 class RangeRows(Struct, frozen=True, kw_only=True):
     """Some rows of a range, as a snapshot tells them."""
 
@@ -344,9 +352,7 @@ class ReadsRanges(Protocol):
         Asks nobody."""
         ...
 
-    async def ranges(
-        self, database: str, collection: str, *, rows: int, position: str
-    ) -> list[KeyRange]:
+    async def ranges(self, database: str, collection: str, *, rows: int, position: str) -> Listing:
         """Ranges of about `rows` rows, which together are all of the collection, each key once.
 
         Without a database, or a collection, those of all that is captured; none if there is none.

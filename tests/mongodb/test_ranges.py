@@ -73,7 +73,7 @@ async def test_ranges_hold_every_key_once_whatever_its_type(
     position = await position_of(mongo, mongo_database)
     async with source(mongo.uri, database=mongo_database, snapshot_chunk_documents=2) as opened:
         assert isinstance(opened, ReadsRanges)
-        ranges = await opened.ranges("", "keys", rows=3, position=position)
+        ranges = (await opened.ranges("", "keys", rows=3, position=position)).ranges
         assert len(ranges) == 1 if "collation" in options else len(ranges) > 2
         told = [await read_all(opened, part, position) for part in ranges]
         chunk = await opened.read_chunk("keys", after_key=None, limit=1000)
@@ -115,7 +115,7 @@ async def test_what_is_not_captured_has_no_ranges(
 
         async def named(database: str, collection: str) -> list[tuple[str, str]]:
             found = await opened.ranges(database, collection, rows=10, position=position)
-            return [(one.database, one.collection) for one in found]
+            return [(one.database, one.collection) for one in found.ranges]
 
         assert await named("", "") == [(mongo_database, "a")]
         assert await named("", "b") == []

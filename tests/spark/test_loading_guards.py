@@ -12,7 +12,6 @@ from penstock.client.credentials import NOBODY
 from penstock.errors import ConfigError, PipelineChangedError
 from penstock.ports import Bounds
 from penstock.sources.mongodb import MongoSource
-from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.spark import run
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.load import first_load
@@ -23,6 +22,7 @@ from penstock.spark.scheduled import Verification
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.tables import TableTarget
 from penstock.spark.verifying import verify_tables
+from tests.mongodb.support import config as mongodb
 from tests.spark.tables import LOG_ID, pipeline
 
 HERE: Final = Bounds(
@@ -31,12 +31,26 @@ HERE: Final = Bounds(
 _MISSING: Any = None
 
 
+def test_steps_and_expectations_are_refused(tmp_path: Path) -> None:
+    given = {"source": "shop", "path": str(tmp_path), "first_load": "source"}
+    with pytest.raises(ValueError, match="without steps or expectations"):
+        TablePipelineConfig.model_validate(
+            {
+                **given,
+                "expect": [{"name": "e", "condition": "n > 0", "document_schema": "n INT"}],
+            }
+        )
+
+
 def test_a_session_that_was_made_for_a_load_that_is_refused_is_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped: list[str] = []
-    made = SimpleNamespace(stop=lambda: stopped.append("stopped"))
-    monkeypatch.setattr(run, "local_session", lambda **_: made)
+
+    def make(**_: object) -> SimpleNamespace:
+        return SimpleNamespace(stop=lambda: stopped.append("stopped"))
+
+    monkeypatch.setattr(run, "local_session", make)
     config = pipeline(tmp_path / "t", first_load="source")
     with pytest.raises(ConfigError, match="shop is none"):
         run_pipeline("p", config, "h:1", stop=threading.Event())
@@ -55,9 +69,7 @@ def test_a_source_that_does_not_say_the_document_is_refused_before_a_place_is_ke
     tmp_path: Path,
 ) -> None:
     config = pipeline(tmp_path / "t", first_load="source")
-    opened = MongoSource(
-        "shop", MongoSourceConfig(uri="mongodb://h/?replicaSet=r", full_document="default")
-    )
+    opened = MongoSource("shop", mongodb("mongodb://h/?replicaSet=r", full_document="default"))
     with pytest.raises(ConfigError, match="updateLookup"):
         first_load("p", config, "h:1", _MISSING, lambda: opened, NOBODY)
 

@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 
 from penstock.errors import ConfigError, UndecodableError
 from penstock.event import ChangeEvent, ClusterTime
-from penstock.ports import KeyRange, RangeRows
+from penstock.ports import KeyRange, Listing, RangeRows
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.deployment import Client
@@ -71,7 +71,7 @@ def require_agreement(source: str, config: MongoSourceConfig, known: MongoPositi
 
 async def split(
     client: Client, config: MongoSourceConfig, database: str, collection: str, *, rows: int
-) -> list[KeyRange]:
+) -> Listing:
     """Ranges of about `rows` documents, or fewer large ones, of what is captured and so named."""
     found: list[KeyRange] = []
     for namespace in await collections(client, config):
@@ -81,7 +81,9 @@ async def split(
                 KeyRange(database=namespace[0], collection=namespace[1], start=start, stop=stop)
                 for start, stop in itertools.pairwise(edges)
             ]
-    return found
+    # Asked for now: no collection that was there before has a name that is told later.
+    at = (await client.admin.command("ping"))["$clusterTime"]["clusterTime"]
+    return Listing(ranges=tuple(found), read_at=f"{at.time}.{at.inc}")
 
 
 async def _edges(client: Client, namespace: tuple[str, str], *, rows: int) -> list[bytes]:

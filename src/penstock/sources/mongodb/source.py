@@ -23,7 +23,7 @@ from penstock.errors import (
     SourceUnavailableError,
 )
 from penstock.event import Commit, Fragment, SystemEvent
-from penstock.ports import KeyRange, RangeRows
+from penstock.ports import KeyRange, Listing, RangeRows
 from penstock.sources.mongodb.again import Namespace, named, whole_copy, with_collections
 from penstock.sources.mongodb.closing import Heartbeats, close
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -217,9 +217,7 @@ class MongoSource:
         """As `ReadsRanges.require_readable`."""
         require_whole_documents(self.name, self.config)
 
-    async def ranges(
-        self, database: str, collection: str, *, rows: int, position: str
-    ) -> list[KeyRange]:
+    async def ranges(self, database: str, collection: str, *, rows: int, position: str) -> Listing:
         """As `ReadsRanges.ranges`."""
         known = parse_position(position)
         require_agreement(self.name, self.config, known)

@@ -10,7 +10,9 @@ between two batches, before a read is asked for, and closed when its rows are wr
 # pyright: reportUnknownArgumentType=false
 
 import asyncio
+import threading
 import time
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
@@ -19,8 +21,13 @@ from msgspec import Struct
 
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient
-from penstock.errors import BatchTooLargeError, ConfigError, PenstockError
-from penstock.ports import KeyRange, ReadsRanges
+from penstock.errors import (
+    BatchTooLargeError,
+    ConfigError,
+    PenstockError,
+    SourceUnavailableError,
+)
+from penstock.ports import Listing, ReadsRanges
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.parts import OPEN, READ, UNSPLIT, Outcome, Part, Plan
 from penstock.spark.loading.reading import OpenSource, PartRows, read_parts
@@ -44,6 +51,9 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
 _LOOK_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 5.0
+_STILL_SECONDS: Final = 60.0
+"""So long a source may stand still in the log while the load waits for it. One that is idle moves
+on every ten seconds."""
 
 
 def first_load(
@@ -74,7 +84,7 @@ class Split(Struct, frozen=True, kw_only=True):
     """The ranges of a part."""
 
     part: Part
-    ranges: list[KeyRange]
+    listing: Listing
 
 
 class Wave(Struct, frozen=True, kw_only=True):
@@ -90,8 +100,14 @@ class Told(Struct, frozen=True, kw_only=True):
     head: int
 
 
-Work = Split | Wave | Told | None
-"""None: it is not time yet."""
+class Waiting(Struct, frozen=True, kw_only=True):
+    """It is not time yet: the log does not say enough of the source."""
+
+    position: str | None
+    """Where the log has the source; None: nowhere."""
+
+
+Work = Split | Wave | Told | Waiting
 
 
 class FirstLoad:
@@ -128,6 +144,10 @@ class FirstLoad:
         )
         self._failures = 0
         self._not_before = 0.0
+        self._closed = threading.Event()
+        self._position: str | None = None
+        self._still_since: float | None = None
+        """Since when the log says that of the source, and the load waits for more."""
 
     @property
     def complete(self) -> bool:
@@ -147,12 +167,17 @@ class FirstLoad:
         else:
             plan = self._stored.read()
         log_id = standing.progress.log_id
-        loaded = [part for part in plan.parts if part.sequence >= 0]
-        applied = {
-            collection: self._writer.applied(collection, log_id=log_id)
+        loaded = [part for part in plan.parts if part.version >= 0]
+        written = {
+            collection: self._writer.written(collection, log_id=log_id)
             for collection in {part.collection for part in loaded}
         }
-        gone = {part.namespace for part in loaded if applied[part.collection] < part.sequence}
+        gone = {
+            part.namespace
+            for part in loaded
+            if written[part.collection].sequence < part.sequence
+            or written[part.collection].version < part.version
+        }
         for database, collection in sorted(gone):
             plan = plan.anew(database, collection)
         plan = plan.with_collections(self._config.collections or ("",))
@@ -197,7 +222,8 @@ class FirstLoad:
             return
         if self._work is None:
             self._window = Window()
-            self._work = self._thread.submit(self._next, self._plan, self._parts_max)
+            log_id = self._standing.progress.log_id
+            self._work = self._thread.submit(self._next, self._plan, self._parts_max, log_id)
             return
         work, window, self._work, self._window = self._work, self._window, None, None
         try:
@@ -207,18 +233,27 @@ class FirstLoad:
             return
         self._failures = 0
         if isinstance(found, Split):
-            self._keep(self._plan.split(found.part, found.ranges))
+            self._keep(self._plan.split(found.part, found.listing))
         elif isinstance(found, Told):
             if not self._plan.of(UNSPLIT):  # else a rename came in between
                 self._until = found.head
         elif isinstance(found, Wave):
             assert window is not None
             self._write(found, window)
+        if isinstance(found, Waiting):
+            self._waits(found.position, once=once)
+        else:
+            self._still_since = None
 
     def close(self) -> None:
         """What is being read is let go."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
-        self._thread.shutdown(cancel_futures=True)
+        self._closed.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        while self._work is not None and not self._work.done():
+            # Again and again: between two jobs there is none to cancel.
+            self._spark.sparkContext.cancelJobGroup(self._group)
+            futures.wait([self._work], timeout=_LOOK_SECONDS)
+        self._thread.shutdown()
 
     # --- under the lock -------------------------------------------------------------------------
 
@@ -250,12 +285,36 @@ class FirstLoad:
                 and not self._writer.lacks(collection, rows.chunks, window)
             ]
             chunks = [chunk for _, rows in own for chunk in rows.chunks]
-            place = self._writer.write(collection, chunks, window, self._standing)
+            done = self._writer.write(collection, chunks, window, self._standing)
             for part, rows in own:
-                outcomes[part] = Outcome(read_at=rows.read_at, sequence=place)
+                outcomes[part] = Outcome(
+                    read_at=rows.read_at, sequence=done.sequence, version=done.version
+                )
         self._keep(self._plan.read(outcomes))
         left = len(self._plan.of(OPEN))
         log.info("first load has come on", pipeline=self._pipeline, ranges_left=left)
+
+    def _waits(self, position: str | None, *, once: bool) -> None:
+        """Capture is to move on. It is told of if it does not; `once`, it is an error."""
+        now = time.monotonic()
+        if self._still_since is None or position != self._position:
+            self._position, self._still_since = position, now
+        if now - self._still_since < _STILL_SECONDS:
+            return
+        source = self._config.source
+        if not once:
+            self._still_since = now
+            log.warning("first load waits for capture", pipeline=self._pipeline, source=source)
+            return
+        self._failures = _ATTEMPTS_ONCE
+        stands = "is not captured" if position is None else "is captured no further"
+        error = SourceUnavailableError(
+            f"{source}: for {_STILL_SECONDS:g} s the service's log has not moved on with it: it "
+            f"{stands}. The first load of pipeline {self._pipeline} needs what comes next. What "
+            f"was loaded is in the tables, and kept. See what `penstock status` says of the "
+            f"source, have the service capture it, and start the pipeline again."
+        )
+        self._failed(error, once=once)
 
     def _failed(self, error: PenstockError, *, once: bool) -> None:
         self._failures += 1
@@ -280,7 +339,7 @@ class FirstLoad:
     def _group(self) -> str:
         return f"penstock-load-{self._pipeline}"
 
-    def _next(self, plan: Plan, parts_max: int) -> Work:
+    def _next(self, plan: Plan, parts_max: int, log_id: int) -> Work:
         """What comes next of `plan`. Asked for after the window was opened."""
         with LogClient(
             self._endpoint, patience_seconds=_PATIENCE_SECONDS, credentials=self._credentials
@@ -289,10 +348,12 @@ class FirstLoad:
             position = client.position(self._config.source)
             if position is None:
                 time.sleep(_LOOK_SECONDS)  # it is not captured yet
-                return None
+                return Waiting(position=None)
             if unsplit := plan.of(UNSPLIT):
-                return Split(part=unsplit[0], ranges=self._ranges(unsplit[0], position))
+                return Split(part=unsplit[0], listing=self._listing(unsplit[0], position))
             if opened := plan.of(OPEN)[:parts_max]:
+                if self._closed.is_set():
+                    return Waiting(position=position)
                 context = self._spark.sparkContext
                 context.setJobGroup(self._group, f"first load {self._pipeline}")
                 enter_pool(self._spark)
@@ -302,11 +363,14 @@ class FirstLoad:
             reads = {part.read_at for part in plan.of(READ)}
             if not all(source.has_told(position, one) for one in reads):
                 time.sleep(_LOOK_SECONDS)
-                return None
-            return Told(head=client.bounds().head)
+                return Waiting(position=position)
+            bounds = client.bounds()
+            if bounds.log_id != log_id:  # the stream says so
+                return Waiting(position=position)
+            return Told(head=bounds.head)
 
-    def _ranges(self, part: Part, position: str) -> list[KeyRange]:
-        async def ask() -> list[KeyRange]:
+    def _listing(self, part: Part, position: str) -> Listing:
+        async def ask() -> Listing:
             source = self._open_source()
             try:
                 return await source.ranges(

@@ -1,11 +1,11 @@
 """Which ranges of which collections are loaded, and which are not. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct, structs
 
-from penstock.ports import KeyRange
+from penstock.ports import KeyRange, Listing
 
 UNSPLIT: Final = 0
 """Nobody has said its ranges yet. Without a database: the collection of every database; without a
@@ -13,7 +13,7 @@ collection: all that is captured."""
 OPEN: Final = 1
 """It is to be read."""
 READ: Final = 2
-"""Its rows are in the table."""
+"""Its rows are in the table; or it was listed, and what there is are parts of their own."""
 DONE: Final = 3
 """And so is all that the source had committed when they were read."""
 
@@ -30,6 +30,9 @@ class Part(Struct, frozen=True, kw_only=True):
     """When it was read, in the source's own words."""
     sequence: int = -1
     """What its table had applied once its rows were in; -1 if there were none."""
+    version: int = -1
+    """The version that its table had then; -1 if there was no table. Several may have one place in
+    the log, and a table that was restored from before is known by its version alone."""
 
     @property
     def namespace(self) -> tuple[str, str]:
@@ -47,6 +50,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     read_at: str
     sequence: int = -1
+    version: int = -1
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -69,14 +73,18 @@ class Plan(Struct, frozen=True, kw_only=True):
         added = (Part(database="", collection=name) for name in names if name not in known)
         return Plan(parts=(*self.parts, *added))
 
-    def split(self, part: Part, ranges: Sequence[KeyRange]) -> "Plan":
-        """`part` is these ranges; what was planned of their collections is planned anew."""
+    def split(self, part: Part, listing: Listing) -> "Plan":
+        """`part` is these ranges; what was planned of their collections is planned anew.
+
+        That something was not there is read too: between two listings, a collection may get
+        another's name, and be in neither. The log must have told all that was before the listing.
+        """
         if part not in self.parts:
             return self
-        spaces = {(one.database, one.collection) for one in ranges} | {part.namespace}
+        spaces = {(one.database, one.collection) for one in listing.ranges} | {part.namespace}
         kept = [one for one in self.parts if one.namespace not in spaces]
-        if not part.database:
-            kept.append(structs.replace(part, state=DONE))  # it was asked for, whatever there was
+        if not part.database or not listing.ranges:
+            kept.append(structs.replace(part, state=READ, read_at=listing.read_at))
         opened = (
             Part(
                 database=one.database,
@@ -85,7 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
                 stop=one.stop,
                 state=OPEN,
             )
-            for one in ranges
+            for one in listing.ranges
         )
         return Plan(parts=(*kept, *opened))
 
@@ -104,6 +112,7 @@ class Plan(Struct, frozen=True, kw_only=True):
                     state=READ,
                     read_at=outcomes[part].read_at,
                     sequence=outcomes[part].sequence,
+                    version=outcomes[part].version,
                 )
                 if part in outcomes
                 else part

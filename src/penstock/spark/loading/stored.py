@@ -31,6 +31,7 @@ LOAD_SCHEMA: Final = arrow.schema(
         arrow.field("state", pa.int32(), nullable=False),
         arrow.field("read_at", pa.string(), nullable=False),
         arrow.field("sequence", pa.int64(), nullable=False),
+        arrow.field("version", pa.int64(), nullable=False),
     ]
 )
 

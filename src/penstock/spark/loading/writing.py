@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from penstock.errors import PipelineChangedError
 from penstock.spark.config import TablePipelineConfig
@@ -24,6 +25,14 @@ from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import keep_up
 
 
+class Written(Struct, frozen=True, kw_only=True):
+    """How far a table is."""
+
+    sequence: int = -1
+    version: int = -1
+    """Of Delta."""
+
+
 class LoadWriter:
     """Writes rows that were read, as of where the tables are."""
 
@@ -32,10 +41,12 @@ class LoadWriter:
         self._config = config
         self._storage = secrets(config.storage_options)
 
-    def applied(self, collection: str, *, log_id: int) -> int:
-        """The sequence that the collection's table has; -1 if there is none."""
+    def written(self, collection: str, *, log_id: int) -> Written:
+        """How far the collection's table is; with -1 for both where there is none."""
         table = self._open(collection)
-        return table.applied(self._pipeline, log_id=log_id) if table.version >= 0 else -1
+        if table.version < 0:
+            return Written()
+        return Written(sequence=table.applied(self._pipeline, log_id=log_id), version=table.version)
 
     def lacks(self, collection: str, chunks: Sequence[Chunk], window: Window) -> bool:
         """Whether changes in `window` build on one of the rows, and the table does not have it.
@@ -55,17 +66,18 @@ class LoadWriter:
 
     def write(
         self, collection: str, chunks: Sequence[Chunk], window: Window, standing: StandingTable
-    ) -> int:
+    ) -> Written:
         """Put the rows that `window` did not see change into the table, in one commit.
 
-        The sequence that the table has then; -1 if there was nothing to put. Rows that fit no
+        How far the table is then; without a sequence if there was nothing to put. Rows that fit no
         column are in the rejects first, whole.
         """
         loaded = join(chunks)
         loaded = loaded.take(window.untouched(loaded.rows))
-        if not loaded.rows.num_rows:
-            return -1
         table, until = self._open(collection), standing.progress
+        if not loaded.rows.num_rows:
+            # The stream may have put them there: gone with the table, they are to be read.
+            return Written(version=table.version)
         applied = table.applied(self._pipeline, log_id=until.log_id)
         if applied < standing.tables.get(collection, 0):
             raise PipelineChangedError(
@@ -86,9 +98,10 @@ class LoadWriter:
             table.rewrite(write.changes, stamp)
         else:
             table.merge(write.changes, stamp)
+        version = table.version
         standing.advance(until, {collection: place}, batch_id=0)
         keep_up(self._pipeline, self._config, [table])
-        return place
+        return Written(sequence=place, version=version)
 
     def _reject(self, rows: Chunk, rejects: Sequence[Reject], stamp: Stamp) -> None:
         """Note rows that fit no column, each once, however often they are read."""
