@@ -5,8 +5,10 @@
 # pyright: reportUnknownArgumentType=false
 
 import asyncio
+import errno
 import hashlib
 import itertools
+import os
 import shutil
 from collections.abc import AsyncGenerator
 from itertools import pairwise
@@ -110,6 +112,33 @@ async def test_what_a_dead_writer_left_is_removed_and_what_it_finished_stays(
     assert data == sorted(one.name for one in manifest.ranges)
     assert len(files(tmp_path)) == len(data) + 1
     assert manifest.until == log.bounds_now().head
+
+
+@pytest.mark.parametrize("step", ["write", "fsync", "link"])
+def test_an_attempt_that_fails_leaves_nothing_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A full disk: each attempt would keep some more of it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write(place: Place) -> None:
+        with place.writing(f"data/{1:020d}-{10:020d}.parquet") as sink:
+            sink.write(b"some of it")
+            if step == "write":
+                full()
+
+    place = Place(str(tmp_path / "archive"))
+    place.make()
+    if step != "write":
+        monkeypatch.setattr(os, step, full)
+    with pytest.raises(ArchiveUnavailableError, match="No space left"):
+        write(place)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ArchiveUnavailableError, match="No space left"):
+        place.publish(Manifest(log_id=1, begin=0, begin_check=0), 1)
+    assert files(tmp_path) == []
 
 
 async def test_files_of_others_in_the_same_folder_stay(log: LmdbLog, tmp_path: Path) -> None:

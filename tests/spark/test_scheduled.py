@@ -1,9 +1,12 @@
 """A pipeline's tables are compared with the log when it is due, and what differs is told."""
 
+import errno
+import itertools
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
@@ -12,31 +15,40 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
+from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark import run
 from penstock.spark.run import run_pipeline
-from penstock.spark.scheduled import Verification, due_seconds
+from penstock.spark.scheduled import Verification, Verify, VerifySchedule, first_seconds
+from penstock.spark.table.comparing import Compared
+from penstock.spark.table.delta import Table
 from penstock.spark.table.plan import KEY
 from penstock.spark.telling import ServiceTeller
+from penstock.spark.verifying import Verified
 from tests.flight.blocks import BlockLog
-from tests.spark.tables import pipeline, put, rows_of
+from tests.spark.tables import LOG_ID, pipeline, put, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TIMES = st.integers(0, 10_000_000)
 
-
-@given(st.floats(1, 10_000), TIMES, TIMES, TIMES, TIMES)
-def test_it_is_due_so_long_after_the_last_and_waits_no_longer_than_that(
-    every: float, done: int, tried: int, began: int, now: int
+@given(st.floats(1, 1_000_000), st.integers(1, 10_000_000), st.integers(0, 10_000_000))
+def test_a_run_waits_for_what_is_left_since_the_last_comparison(
+    every: float, done: int, later: int
 ) -> None:
-    """Whatever a clock does: one that was set back makes nobody wait for ever."""
-    left = due_seconds(every, done_ms=done, tried_ms=tried, began_ms=began, now_ms=now)
-    assert 0 <= left <= every
-    since = max(done or began, tried)
-    if now >= since:
-        assert (left == 0) == (now - since >= every * 1000)
+    left = first_seconds(every, done_ms=done, now_ms=done + later)
+    assert left == pytest.approx(max(0.0, every - later / 1000))
+
+
+@given(st.floats(1, 1_000_000), st.integers(0, 10_000_000), st.integers(1, 10_000_000))
+def test_a_mark_that_is_still_to_come_makes_nobody_wait(every: float, now: int, ahead: int) -> None:
+    assert first_seconds(every, done_ms=now + ahead, now_ms=now) == 0
+
+
+def test_one_that_never_was_is_due_soon_however_seldom_it_is_wanted() -> None:
+    """Else a pipeline that is started anew each night is never compared."""
+    assert first_seconds(86_400, done_ms=0, now_ms=1) == 60
+    assert first_seconds(5, done_ms=0, now_ms=1) == 5
 
 
 def test_tables_that_steps_have_made_cannot_be_compared_on_a_schedule(tmp_path: Path) -> None:
@@ -83,6 +95,100 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
     monkeypatch.setattr(run, "ServiceTeller", Telling)
     return told
+
+
+class NoJobs:
+    """A session of which nothing is asked but where its threads belong."""
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - as Spark calls it
+        return self
+
+    def getLocalProperty(self, _: str) -> None:  # noqa: N802
+        return None
+
+    def setLocalProperty(self, *_: object) -> None:  # noqa: N802
+        pass
+
+    def setJobGroup(self, *_: object, **__: object) -> None:  # noqa: N802
+        pass
+
+    def cancelJobGroup(self, _: str) -> None:  # noqa: N802
+        pass
+
+
+def schedule(
+    folder: Path, told: list[Verification], verify: Verify, *, every: str = "1h"
+) -> VerifySchedule:
+    session: Any = NoJobs()
+    config = pipeline(folder, verify_every=every)
+    return VerifySchedule("p", config, session, verify=verify, tell=told.append)
+
+
+def found(differences: int) -> Verified:
+    """What a comparison comes to."""
+    table = Compared(
+        collection="orders",
+        rows=5,
+        found=5,
+        ranges=1,
+        ranges_differing=1,
+        differences=differences,
+    )
+    return Verified(pipeline="p", progress=str(Progress(LOG_ID, 5, 0)), tables=(table,))
+
+
+def test_differences_are_told_where_the_row_beside_the_tables_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Table, "replace", full)
+    told: list[Verification] = []
+    with capture_logs() as lines:
+        schedule(tmp_path, told, lambda: found(3)).compare_if_due(threading.Event())
+    assert [(one.differences, bool(one.code)) for one in told] == [(3, False), (3, True)]
+    assert [line["log_level"] for line in lines] == ["error", "warning"]
+
+
+def test_a_mark_of_a_clock_that_went_wrong_is_replaced_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of tomorrow held comparisons up until then."""
+    now = time.time_ns()
+
+    def run(at_ns: int) -> list[int]:
+        """When tables were compared, as a run tells that is looked after once."""
+        monkeypatch.setattr(time, "time_ns", lambda: at_ns)
+        told: list[Verification] = []
+        schedule(tmp_path, told, lambda: found(0)).compare_if_due(threading.Event())
+        return [(at_ns - one.at_ms * 10**6) // 10**9 for one in told]
+
+    assert run(now + 86_400 * 10**9) == [0]
+    assert run(now) == [0, 0], "what is known is told, and that it was compared again"
+    assert run(now + 60 * 10**9) == [60], "not due"
+
+
+def test_a_clock_that_is_set_back_within_a_run_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = itertools.count()
+    began, enough = time.time_ns(), threading.Event()
+    back = 3600 * 10**9
+    monkeypatch.setattr(time, "time_ns", lambda: began - next(hours) * back)
+    told: list[Verification] = []
+
+    def verify() -> Verified:
+        if len(told) == 3:
+            enough.set()
+        return found(0)
+
+    work = schedule(tmp_path, told, verify, every="1ms")
+    work.start()
+    enough.wait()
+    work.close()
+    assert [one.differences for one in told[:3]] == [0, 0, 0]
 
 
 def test_what_differs_is_told_and_left_as_it_is(

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -126,13 +126,13 @@ class Place:
         `require_last` where another service has written one of that name."""
         # Never into a file that another service may have named by then.
         unfinished = _unfinished(name) if self.is_local else name
-        with self._explained(), self._fs.open_output_stream(self._path(unfinished)) as stream:
-            yield Sink(stream)
-        self._sync(unfinished)
-        if self.is_local:
-            with self._explained():
+        with self._explained(), self._whole_or_gone(unfinished):
+            with self._fs.open_output_stream(self._path(unfinished)) as stream:
+                yield Sink(stream)
+            self._sync(unfinished)
+            if self.is_local:
                 self._show(unfinished, name)
-            self._sync_folder(_FOLDER)
+                self._sync_folder(_FOLDER)
 
     def left_behind(self, manifest: Manifest) -> list[str]:
         """The names of the data files that `manifest` does not name, and of what was never
@@ -189,12 +189,12 @@ class Place:
         self.require_last(number - 1)
         name, data = _manifest_name(number), pack(manifest)
         unfinished = _unfinished(name)
-        with self._explained():
+        with self._explained(), self._whole_or_gone(unfinished):
             with self._fs.open_output_stream(self._path(unfinished)) as stream:
                 stream.write(data)
             self._sync(unfinished)
             self._show(unfinished, name)
-        self._sync_folder("")
+            self._sync_folder("")
         self._known = data
         try:
             self.require_last(number)
@@ -273,6 +273,17 @@ class Place:
     def _sync_folder(self, name: str) -> None:
         if self.is_local:
             sync_folder(Path(self._path(name)))
+
+    @contextmanager
+    def _whole_or_gone(self, unfinished: str) -> Generator[None]:
+        """Have nothing of a file left behind that fails; a full disk would keep each attempt."""
+        try:
+            yield
+        except BaseException:
+            if self.is_local:
+                with suppress(OSError):
+                    Path(self._path(unfinished)).unlink(missing_ok=True)
+            raise
 
     @contextmanager
     def _explained(self) -> Generator[None]:

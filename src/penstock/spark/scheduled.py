@@ -30,6 +30,8 @@ log = structlog.get_logger()
 POOL: Final = "spark.scheduler.pool"
 _LOOK_SECONDS: Final = 0.2
 _CLOSE_SECONDS_MAX: Final = 30.0
+_FIRST_SECONDS: Final = 60.0
+"""By then a new pipeline has tables, usually; else it is tried again, later and later."""
 
 VERIFIED_SCHEMA: Final = arrow.schema(
     [
@@ -54,14 +56,17 @@ class Verification(Struct, frozen=True, kw_only=True):
     """Of the error for which the last try came to nothing."""
 
 
-def due_seconds(every: float, *, done_ms: int, tried_ms: int, began_ms: int, now_ms: int) -> float:
-    """How long until the next comparison; 0 if it is due. Pure.
+def first_seconds(every: float, *, done_ms: int, now_ms: int) -> float:
+    """How long a run that begins waits for its first comparison; 0 if that is due. Pure.
 
-    One that never was is due `every` after the run began, one that failed that long after the try.
+    One that never was is due soon: whoever begins again oftener than `every` would not get to it.
+    A clock that went wrong may have said `done_ms`; one that is still to come says nothing.
     """
-    since = max(done_ms or began_ms, tried_ms)
-    # A clock that was set back makes nobody wait longer than from now on.
-    return max(0.0, min(every, every - (now_ms - since) / 1000))
+    if not done_ms:
+        return min(every, _FIRST_SECONDS)
+    if done_ms > now_ms:
+        return 0.0
+    return max(0.0, every - (now_ms - done_ms) / 1000)
 
 
 class VerifySchedule:
@@ -83,11 +88,15 @@ class VerifySchedule:
         self._verify = verify
         self._tell = tell
         self._table = Table(config.verified_path, storage_options=secrets(config.storage_options))
-        self._known = self._read()
-        self._began_ms = _now_ms()
-        self._tried_ms = 0
+        now_ms, stored = _now_ms(), self._read()
+        self._known = structs.replace(stored, at_ms=min(stored.at_ms, now_ms))
+        # Within a run no clock counts that somebody may set.
+        self._due_at = time.monotonic() + first_seconds(
+            self._every, done_ms=stored.at_ms, now_ms=now_ms
+        )
+        self._pause_seconds = _FIRST_SECONDS
         self._closing = threading.Event()
-        self._group = f"penstock-verifies-{pipeline}-{self._began_ms}"
+        self._group = f"penstock-verifies-{pipeline}-{now_ms}"
         self._pool: str | None = spark.sparkContext.getLocalProperty(POOL)
         self._thread: threading.Thread | None = None
 
@@ -127,13 +136,8 @@ class VerifySchedule:
         self._thread.start()
 
     def _due(self) -> float:
-        return due_seconds(
-            self._every,
-            done_ms=self._known.at_ms,
-            tried_ms=self._tried_ms,
-            began_ms=self._began_ms,
-            now_ms=_now_ms(),
-        )
+        """How long until the next comparison; 0 if it is due."""
+        return max(0.0, self._due_at - time.monotonic())
 
     def _work(self) -> None:
         while not self._closing.wait(self._due()):
@@ -144,27 +148,44 @@ class VerifySchedule:
         context = self._spark.sparkContext
         context.setLocalProperty(POOL, self._pool)  # type: ignore[arg-type]
         context.setJobGroup(self._group, "penstock verify", interruptOnCancel=True)
-        self._tried_ms = _now_ms()
+        self._due_at = time.monotonic() + self._every
         try:
             found = self._verify()
-            differences = sum(one.differences for one in found.tables)
-            known = Verification(at_ms=_now_ms(), differences=differences)
-            self._write(known, found)
         except Exception as error:
             if self._closing.is_set():
                 return  # it was given up
+            if not self._known.at_ms:
+                self._due_at = time.monotonic() + min(self._every, self._pause_seconds)
+                self._pause_seconds *= 2
             code = own_error(error, pipeline=self._pipeline).code
             log.warning("tables not compared with the log", pipeline=self._pipeline, code=code)
-            known = structs.replace(self._known, code=code)
-        else:
-            if differences:
-                log.error(
-                    "TABLES DIFFER FROM THE LOG; nothing was changed, `penstock pipeline verify` "
-                    "lists what differs",
-                    pipeline=self._pipeline,
-                    differences=differences,
-                    collections=[one.collection for one in found.tables if one.differences],
-                )
+            self._know(structs.replace(self._known, code=code))
+            return
+        differences = sum(one.differences for one in found.tables)
+        if differences:
+            log.error(
+                "TABLES DIFFER FROM THE LOG; nothing was changed, `penstock pipeline verify` "
+                "lists what differs",
+                pipeline=self._pipeline,
+                differences=differences,
+                collections=[one.collection for one in found.tables if one.differences],
+            )
+        # Told first: whether it can be written where the tables are is another matter.
+        self._know(Verification(at_ms=_now_ms(), differences=differences))
+        try:
+            self._write(self._known, found)
+        except Exception as error:
+            if self._closing.is_set():
+                return
+            code = own_error(error, pipeline=self._pipeline).code
+            log.warning(
+                "that the tables were compared is not stored; a new run compares them again",
+                pipeline=self._pipeline,
+                code=code,
+            )
+            self._know(structs.replace(self._known, code=code))
+
+    def _know(self, known: Verification) -> None:
         self._known = known
         self._tell(known)
 

@@ -23,7 +23,7 @@ from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.rejecting import Written
 from penstock.spark.replica.replaying import ReplicaReplay, pending_at
 from penstock.spark.replica.steps import Done
-from tests.spark.replica.support import Driver, Replica
+from tests.spark.replica.support import Driver, Replica, replay_beside
 from tests.spark.stepped import MemoryLog
 from tests.spark.tables import Entries, change, fold, gap, put, schema_event
 
@@ -509,6 +509,90 @@ class ReplicaContract:
             assert (one.sequence, one.state) == (2, "left")
         assert [(row["sequence"], row["healed"]) for row in replica.rejects()] == [(2, None)]
         assert replica.rows("orders") == before
+
+    def test_a_replay_leaves_a_row_whose_later_change_is_still_refused(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """Else what the row lacks was healed, and later changes were applied to it."""
+        entries.commit(put(1, n=1), put(2, n=1))
+        entries.commit(change(1, "update", update={"updatedFields": {"a.b": 2}}))  # 3
+        entries.commit(change(1, "update", update={"updatedFields": {"m": 7}}))  # 4
+        entries.commit(change(2, "replace", {"_id": 2, "n": 1.5}))  # 5
+        driver: Driver = start(**STEPS)
+        for end in (2, 3, 4, 5):
+            driver.apply(0, end)
+        found = {one.sequence: one for one in Replay(entries, replica.config()).run()}
+        assert {at: one.state for at, one in found.items()} == {3: "left", 4: "left", 5: "replayed"}
+        assert "builds on" in found[4].reason
+        assert [row["healed"] is None for row in replica.rejects()] == [True, True, False]
+        entries.commit(change(1, "update", update={"updatedFields": {"z": 9}}))
+        start(**STEPS).apply(5)
+        assert replica.rows("orders")[1] == {"_id": 1, "n": 1}
+        assert replica.rows("orders")[2] == {"_id": 2, "n": 1.5}
+
+    def test_a_replay_takes_no_row_back_behind_a_change_that_fitted_once(
+        self, replica: Replica, entries: Entries, start: Any, misfit: ChangeEvent
+    ) -> None:
+        """The steps of today drop no longer what does not fit."""
+        entries.commit(put(2, n=1))
+        start().apply()
+        entries.commit(misfit)
+        entries.commit(change(1, "update", update={"updatedFields": {"m": 1.5}}))
+        start(transform=[{"drop": ["n"]}, {"cast": {"m": "int"}}]).apply(1)
+        assert replica.rows("orders")[1] == {"_id": 1}
+        (one,) = Replay(entries, replica.config()).run()
+        assert (one.sequence, one.state) == (3, "left")
+        assert replica.rows("orders")[1] == {"_id": 1}
+        assert [(row["sequence"], row["healed"]) for row in replica.rejects()] == [(3, None)]
+
+    def test_a_replay_tries_again_where_the_pipeline_begins_meanwhile(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, n=1.5))
+        start(**STEPS).apply()
+
+        class Meanwhile(Replay):
+            begun = False
+
+            def _chunk(self, stream: Any, rejects: Any, place: Any) -> Any:
+                if not self.begun:
+                    self.begun = True
+                    start(**STEPS)
+                return super()._chunk(stream, rejects, place)
+
+        replay = Meanwhile(entries, replica.config())
+        assert [one.state for one in replay.run()] == ["replayed"]
+        assert replica.rows("orders")[1]["n"] == 1.5
+
+    def test_a_running_pipeline_knows_the_tables_that_a_replay_has_made(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """It writes there, and empties them."""
+        driver: Driver = start()
+        entries.commit(put(1, n=1), line(1, n=1))
+        replay_beside(driver, 0, 2)
+        assert set(replica.rows("orders")) == set(replica.rows("lines")) == {1}
+        entries.commit(put(2, n=2))
+        entries.commit(schema_event("drop", collection="lines"))
+        driver.apply(2)
+        assert set(replica.rows("orders")) == {1, 2}
+        assert replica.rows("lines") == {}
+
+    def test_rejects_of_a_row_that_was_moved_leave_the_others_to_be_replayed(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(2, n=2))
+        entries.commit(put(1, n=1.5))  # 2
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        entries.commit(put(1, n=2.5))  # 4
+        start(**STEPS).apply()
+        found = {one.sequence: one.state for one in Replay(entries, replica.config()).run()}
+        assert found == {2: "left", 4: "replayed"}
+        assert replica.rows("orders")[1]["n"] == 2.5
+        entries.commit(line(1, n=3.5))  # which is the same row as that of 2
+        start(**STEPS).apply(4)
+        found = {one.sequence: one.state for one in Replay(entries, replica.config()).run()}
+        assert found == {2: "superseded", 5: "replayed"}
 
     # --- what a pipeline may begin with -----------------------------------------------------------
 

@@ -338,6 +338,21 @@ class Driver:
         self.destination.reset()
 
 
+def replay_beside(driver: Driver, after: int, until: int) -> None:
+    """Write the rows of (after, until] as a replay does: beside the driver, at its place."""
+    assert driver.place is not None
+    destination = destination_of(driver.name, driver.config)
+    table = driver.entries.table(after, until)
+    batch = collected(table, destination.decode)
+    steps = steps_of(batch, pipeline=driver.name, config=driver.config, after=after)
+    try:
+        destination.apply(
+            steps.steps, before=driver.place, until=driver.place, entries_at=entries_at(table)
+        )
+    finally:
+        destination.reset()
+
+
 def collected(entries: pa.Table, decode: Decode, *, parts: int = 1) -> Collected:
     """A batch as workers and the driver reduce it."""
     edges = [entries.num_rows * part // parts for part in range(parts + 1)]

@@ -27,6 +27,7 @@ from tests.spark.replica.support import (
     SqlReplica,
     collected,
     database,
+    replay_beside,
 )
 from tests.spark.tables import Entries, change, schema_event
 
@@ -245,6 +246,24 @@ def test_an_object_id_and_its_digits_as_text_are_not_one_row(
     entries.commit(of(HEX, 5))
     start(entries).apply(5)
     assert {key: row["n"] for key, row in replica.rows("orders").items()} == {HEX: 5}
+
+
+def test_a_running_pipeline_knows_the_form_that_a_replay_has_found(
+    replica: SqlReplica, start: Any
+) -> None:
+    entries = Entries()
+    entries.commit(of("other", 2))
+    driver: Driver = start(entries)
+    driver.apply(0)
+    entries.commit(of({"$oid": HEX}, 1))
+    replay_beside(driver, 1, 2)
+    entries.commit(of(HEX, 3))
+    assert driver.apply(2).rejected == 1
+    entries.commit(of("another", 4))
+    driver.apply(3)
+    entries.commit(of(HEX, 5))
+    assert start(entries).apply(4).rejected == 1
+    assert replica.rows("orders")[HEX]["n"] == 1
 
 
 def test_bytes_of_two_subtypes_are_not_one_row(replica: SqlReplica, start: Any) -> None:

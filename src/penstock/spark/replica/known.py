@@ -7,7 +7,10 @@ from penstock.spark.replica.place import Stream
 
 
 class Known(Struct, kw_only=True):
-    """What was read when the connection was opened, and written since."""
+    """What was read when the connection was opened, and written since.
+
+    Tables and forms are read again in each transaction: a replay may run beside the pipeline.
+    """
 
     streams: dict[str, tuple[str, Stream]] = {}
     """By table: its pipeline, and what is replicated into it."""

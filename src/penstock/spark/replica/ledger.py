@@ -38,6 +38,20 @@ class Ledger:
 
     def known(self, cursor: Any) -> Known:
         """What tables are for, what their keys hold, and which rows lack a change."""
+        streams, forms = self.tables(cursor)
+        key = self._dialect.quoted("key")
+        cursor.execute(
+            f"SELECT table_name, {key}, sequence FROM {self._dialect.table(REJECTS)} "
+            f"WHERE pipeline = %s AND healed IS NULL AND {key} IS NOT NULL ORDER BY sequence",
+            (self._pipeline,),
+        )
+        stale: dict[str, dict[str, int]] = {}
+        for name, own, sequence in cursor.fetchall():
+            stale.setdefault(name, {})[own] = sequence
+        return Known(streams=streams, stale=stale, forms=forms)
+
+    def tables(self, cursor: Any) -> tuple[dict[str, tuple[str, Stream]], dict[str, Forms]]:
+        """What tables are for, and what their keys hold; as in `Known`."""
         database = self._dialect.quoted("database")
         cursor.execute(
             f"SELECT name, pipeline, {database}, collection, key_forms "
@@ -54,16 +68,7 @@ class Ledger:
             for name, *_, written in found
             if written is not None
         }
-        key = self._dialect.quoted("key")
-        cursor.execute(
-            f"SELECT table_name, {key}, sequence FROM {self._dialect.table(REJECTS)} "
-            f"WHERE pipeline = %s AND healed IS NULL AND {key} IS NOT NULL ORDER BY sequence",
-            (self._pipeline,),
-        )
-        stale: dict[str, dict[str, int]] = {}
-        for name, own, sequence in cursor.fetchall():
-            stale.setdefault(name, {})[own] = sequence
-        return Known(streams=streams, stale=stale, forms=forms)
+        return streams, forms
 
     def locked_place(self, cursor: Any) -> Place | None:
         """Where the pipeline stands; nobody else moves it before the transaction's end."""

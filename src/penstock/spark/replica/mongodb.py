@@ -45,7 +45,6 @@ from penstock.spark.replica.steps import (
     Done,
     Emptied,
     EntriesAt,
-    Listed,
     Moved,
     Noted,
     Refused,
@@ -135,8 +134,7 @@ class MongoDestination:
         self, steps: Sequence[Step], before: Place, until: Place, entries_at: EntriesAt
     ) -> Done:
         database = self._database()
-        streams = self._ensured(steps)
-        written = Written(structs.replace(self._known.copy(), streams=streams))
+        self._ensure_all(steps)
         self._began = time.monotonic()
         assert self._client is not None
         with self._client.start_session() as session:
@@ -150,6 +148,9 @@ class MongoDestination:
             database[PLACES].update_one(
                 {"_id": self._pipeline}, {"$set": _document(until)}, session=session
             )
+            # As the transaction sees it: a replay makes collections too.
+            streams = _streams(database, session)
+            written = Written(structs.replace(self._known.copy(), streams=streams))
             for step in steps:
                 self._do(step, session, written)
             rejected = self._reject(written, entries_at, until.progress.sequence, session)
@@ -181,8 +182,6 @@ class MongoDestination:
                 written.rejects.append(("", step.reject))
             case Refused():
                 written.refused = step.rows
-            case Listed():
-                written.listed = step.sequences
 
     def _write(self, step: Rows, session: ClientSession, written: Written) -> None:
         name = self._name(step.stream)
@@ -285,10 +284,11 @@ class MongoDestination:
     def _name(self, stream: Stream) -> str:
         return self._config.table_of(stream.database, stream.collection)
 
-    def _ensured(self, steps: Sequence[Step]) -> dict[str, tuple[str, Stream]]:
-        """What the collections of these steps are for, after them; each is there, and ours."""
+    def _ensure_all(self, steps: Sequence[Step]) -> None:
+        """The collections of these steps are there, and ours."""
+        # In this order: who makes a collection says whose it is after that.
+        streams = _streams(self._database(), None)
         there = {one["name"]: one for one in self._database().list_collections()}
-        streams = dict(self._known.streams)
         for step in steps:
             if isinstance(step, Rows):
                 self._ensure(step.stream, streams, there)
@@ -300,9 +300,6 @@ class MongoDestination:
                     streams[old] = (self._pipeline, step.to)
                 else:
                     self._ensure(step.to, streams, there)
-        known = {name: own for name, own in streams.items() if name not in self._known.streams}
-        self._known.streams |= known
-        return dict(self._known.streams)
 
     def _ensure(
         self, stream: Stream, streams: dict[str, tuple[str, Stream]], there: dict[str, Document]
@@ -314,7 +311,11 @@ class MongoDestination:
                 f"the collection {name} has a collation, by which other keys are the same",
                 "Make it anew without one, or move it away, then start the pipeline again.",
             )
-        owner = streams.get(name)
+        owner, filled = streams.get(name), False
+        if owner is None and name in there:
+            filled = database[name].find_one({}, {"_id": 1}) is not None
+            # A replay may have made it since, which says so before it fills it.
+            owner = _streams(database, None).get(name)
         if owner == (self._pipeline, stream):
             if name in there:
                 return
@@ -335,7 +336,7 @@ class MongoDestination:
                 f"no collection for it can be called {name!r}",
                 "Give the pipeline a `table` with something before or behind it.",
             )
-        if name in there and database[name].find_one({}, {"_id": 1}) is not None:
+        if filled:
             raise self._refusal(
                 f"the collection {name} has documents, which no pipeline has written",
                 "Empty it or move it away, then start the pipeline again.",
@@ -367,15 +368,11 @@ class MongoDestination:
 
     def _learned(self, database: Any) -> Known:
         """What collections are for, and which documents lack a change."""
-        streams = {
-            one["_id"]: (one["pipeline"], Stream(one["database"], one["collection"]))
-            for one in database[TABLES].find()
-        }
         stale: dict[str, dict[str, int]] = {}
         which = {"pipeline": self._pipeline, "healed": None, "key": {"$ne": None}}
         for one in database[REJECTS].find(which).sort("sequence", 1):
             stale.setdefault(one["table"], {})[one["key"]] = int(one["sequence"])
-        return Known(streams=streams, stale=stale)
+        return Known(streams=_streams(database, None), stale=stale)
 
     def _stored(self, session: ClientSession | None) -> Place | None:
         found = self._database()[PLACES].find_one({"_id": self._pipeline}, session=session)
@@ -388,6 +385,14 @@ class MongoDestination:
             epoch=int(found["epoch"]),
             progress=parse_progress(found["progress"]),
         )
+
+
+def _streams(database: Any, session: ClientSession | None) -> dict[str, tuple[str, Stream]]:
+    """What collections are for, as in `Known`."""
+    return {
+        one["_id"]: (one["pipeline"], Stream(one["database"], one["collection"]))
+        for one in database[TABLES].find({}, session=session)
+    }
 
 
 def _document(place: Place) -> Document:

@@ -28,8 +28,6 @@ class Written:
         """The destination's own, each with its table ("" for none)."""
         self.refused: pa.Table | None = None
         """Those of the steps before it (REJECTS_SCHEMA)."""
-        self.listed: frozenset[int] = frozenset()
-        """Changes that are in the rejects already."""
 
     def move(self, old: str, new: str) -> None:
         """What rows lack goes with them to another table."""
@@ -49,7 +47,7 @@ class Written:
         One whose row lacks nothing at the transaction's end is `healed` at `until`.
         """
         told = [] if self.refused is None else [_told(row) for row in self.refused.to_pylist()]
-        listed = self.listed.union(row["sequence"] for row in told)
+        listed = {row["sequence"] for row in told}
         tables = {reject.sequence: name for name, reject in self.rejects}
         own = {one.sequence: one for _, one in self.rejects if one.sequence not in listed}
         rows = told

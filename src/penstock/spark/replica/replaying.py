@@ -3,7 +3,8 @@
 A replica does not say up to which change a row is. So of each row with a rejected change all that
 the log has is taken, up to the pipeline's place: it is known from its last whole document on, and
 what follows is applied to that. A row of which the log has no whole document any more, or of which
-a change is still refused, is left as it is.
+a change is refused, by a step or by the destination, is left as it is: a part of its changes would
+take it back, and hide what it lacks.
 
 One transaction writes the rows and heals the rejects, if the place is still the one up to which the
 log was read; so a pipeline may run meanwhile. It goes on taking such a row for one that lacks a
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from penstock.client.flight import LogClient, ReadRequest
 from penstock.errors import (
@@ -27,11 +29,12 @@ from penstock.errors import (
     PipelineChangedError,
     PipelineError,
     StreamChangedError,
+    SupersededPipelineError,
 )
 from penstock.event import Kind
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.place import Place, Stream
-from penstock.spark.replica.steps import Listed, Rows
+from penstock.spark.replica.steps import Rows
 from penstock.spark.replicate import destination_of
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, Chunk, reduce_entries
@@ -46,6 +49,14 @@ if TYPE_CHECKING:
 _TRIES: Final = 5
 
 Row = dict[str, Any]
+
+
+class RefusedAnewError(Exception):
+    """The destination refuses changes of a replay. Nothing was written."""
+
+    def __init__(self, sequences: Sequence[int]) -> None:
+        self.sequences = sequences
+        super().__init__()
 
 
 def pending_at(name: str, config: ReplicatePipelineConfig) -> list[Row]:
@@ -82,8 +93,8 @@ class ReplicaReplay:
             for _ in range(_TRIES):
                 try:
                     return self._replayed()
-                except PipelineChangedError:
-                    continue  # the pipeline has moved on: its place is read again
+                except (PipelineChangedError, SupersededPipelineError):
+                    continue  # the pipeline has moved on, or begun: its place is read again
         except self._destination.errors as error:
             raise _away(self._name, error) from error
         finally:
@@ -102,21 +113,43 @@ class ReplicaReplay:
         reasons: dict[int, str] = {}
         steps: list[Rows] = []
         for stream, rejects in by_stream.items():
-            if any(one["table"] != self._table(stream) for one in rejects):
-                why = "an event about its whole collection moved it"
-                reasons |= {one["sequence"]: why for one in rejects}
+            here = [one for one in rejects if one["table"] == self._table(stream)]
+            why = "an event about its whole collection moved it"
+            reasons |= {one["sequence"]: why for one in rejects if one not in here}
+            if not here:
                 continue
-            chunk, why_not = self._chunk(stream, rejects, place)
+            chunk, why_not = self._chunk(stream, here, place)
             reasons |= why_not
             if chunk.rows.num_rows:
                 steps.append(Rows(stream=stream, chunk=chunk))
-        if steps:
-            known = Listed(sequences=frozenset(one["sequence"] for one in pending))
-            self._destination.apply(
-                [known, *steps], before=place, until=place, entries_at=_no_entries
-            )
+        reasons |= self._apply(steps, pending, place)
         left = {one["sequence"] for one in self._destination.pending()}
         return _outcomes(pending, left, reasons)
+
+    def _apply(self, steps: Sequence[Rows], pending: Sequence[Row], place: Place) -> dict[int, str]:
+        """Write the rows that the destination takes whole; why the others are left, by sequence."""
+        reasons: dict[int, str] = {}
+        while steps:
+            try:
+                self._destination.apply(steps, before=place, until=place, entries_at=_refused_anew)
+                break
+            except RefusedAnewError as error:
+                refused = frozenset(error.sequences)
+            rest: list[Rows] = []
+            for step in steps:
+                taken, why = _without(step.chunk, refused)
+                table = self._table(step.stream)
+                reasons |= {
+                    one["sequence"]: why[one["key"]]
+                    for one in pending
+                    if one["table"] == table
+                    and one["key"] in why
+                    and one["sequence"] not in refused
+                }
+                if taken.rows.num_rows:
+                    rest.append(structs.replace(step, chunk=taken))
+            steps = rest
+        return reasons
 
     def _kept(
         self,
@@ -201,14 +234,26 @@ class ReplicaReplay:
         return entries.filter(compute.greater(entries["sequence"], since))
 
 
+def _without(chunk: Chunk, refused: Collection[int]) -> tuple[Chunk, dict[str, str]]:
+    """The rows of a chunk of which no change was refused; by key, why not the others."""
+    own: list[Any] = chunk.rows["key"].to_pylist()
+    why = {
+        key: f"the change at sequence {sequence} of its row is refused"
+        for key, sequence in zip(own, chunk.sequences.tolist(), strict=True)
+        if sequence in refused
+    }
+    return chunk.take(np.flatnonzero([key not in why for key in own])), why
+
+
 def _outcomes(
     pending: Sequence[Row], left: Collection[int], reasons: Mapping[int, str]
 ) -> list[Replayed]:
-    last = {(one["database"], one["collection"], one["key"]): one["sequence"] for one in pending}
+    # A row is told by its table: one that was moved may have changes of two collections.
+    last = {(one["table"], one["key"]): one["sequence"] for one in pending}
     outcomes: list[Replayed] = []
     for one in pending:
         sequence = one["sequence"]
-        newest = last[one["database"], one["collection"], one["key"]] == sequence
+        newest = last[one["table"], one["key"]] == sequence
         state = LEFT if sequence in left else REPLAYED if newest else SUPERSEDED
         outcomes.append(
             Replayed(
@@ -229,8 +274,8 @@ def _nothing() -> pa.Table:
     return schema.empty_table()
 
 
-def _no_entries(_: Sequence[int]) -> pa.Table:
-    raise AssertionError("a replay rejects nothing anew")
+def _refused_anew(sequences: Sequence[int]) -> pa.Table:
+    raise RefusedAnewError(sequences)
 
 
 def _away(name: str, error: Exception) -> DestinationError:

@@ -16,6 +16,8 @@ a column more is the same to whoever reads it.
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec import structs
+
 from penstock.errors import DestinationError, PenstockError, PipelineError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import Decide, is_applied
@@ -30,7 +32,6 @@ from penstock.spark.replica.steps import (
     Done,
     Emptied,
     EntriesAt,
-    Listed,
     Moved,
     Noted,
     Refused,
@@ -138,7 +139,10 @@ class SqlDestination:
             self._known = self._ledger.known(cursor)
             self._connection.commit()
             return Done()
-        written = Written(self._known.copy())
+        # Behind the lock: a replay makes tables too, and says what their keys hold.
+        streams, forms = self._ledger.tables(cursor)
+        known = structs.replace(self._known.copy(), streams=streams, forms=forms)
+        written = Written(known)
         for step in steps:
             match step:
                 case Rows():
@@ -155,8 +159,6 @@ class SqlDestination:
                     written.rejects.append(("", step.reject))
                 case Refused():
                     written.refused = step.rows
-                case Listed():
-                    written.listed = step.sequences
         rejects = written.rejected(
             self._pipeline,
             name_of=self._tables.name,
@@ -248,13 +250,16 @@ class SqlDestination:
     def _set_up(self, setup: Setup) -> None:
         self._connection.rollback()
         cursor = self._connection.cursor()
+        self._ledger.locked_place(cursor)
+        streams, _ = self._ledger.tables(cursor)
+        if any(name in streams for name, _ in setup.owned):
+            self._connection.rollback()
+            return  # a replay was quicker: what is there by now is looked at
         for statement in setup.statements:
             cursor.execute(statement, ())
         for name, stream in setup.owned:
             self._ledger.own(cursor, name, stream)
         self._connection.commit()
-        for name, stream in setup.owned:
-            self._known.streams[name] = (self._pipeline, stream)
 
     # --- the connection ---------------------------------------------------------------------------
 

@@ -66,13 +66,7 @@ class Refused(Struct, frozen=True, kw_only=True):
     rows: pa.Table
 
 
-class Listed(Struct, frozen=True, kw_only=True):
-    """Changes that are in the rejects already."""
-
-    sequences: frozenset[int]
-
-
-Step = Rows | Emptied | DatabaseEmptied | Moved | Noted | Refused | Listed
+Step = Rows | Emptied | DatabaseEmptied | Moved | Noted | Refused
 
 
 class Stop(Struct, frozen=True, kw_only=True):
