@@ -155,13 +155,13 @@ def merge_staged(
     )
     if load is not None:
         load.applying(collected)
-    writer = writer_of(config)(
+    loading = load is not None and not load.complete
+    writer = writer_of(config, loading=loading)(
         pipeline=pipeline,
         log_id=log_id,
         batch_id=batch_id,
         entries_at=entries_of(batch),
         tables=tables,
-        loading=load is not None and not load.complete,
     )
     result = writer.apply(collected)
     keep_up(pipeline, config, writer.opened)
@@ -169,9 +169,9 @@ def merge_staged(
 
 
 def writer_of(
-    config: TablePipelineConfig | HistoryPipelineConfig,
+    config: TablePipelineConfig | HistoryPipelineConfig, *, loading: bool = False
 ) -> Callable[..., Writer[Any]]:
     """Who applies a batch, told what else `Writer` must know."""
     if config.to == "history":
         return partial(HistoryWriter, config=config)
-    return partial(BatchWriter, config=config)
+    return partial(BatchWriter, config=config, loading=loading)
