@@ -93,7 +93,7 @@ def test_a_pipeline_is_listed_stopped_and_forgotten_and_outlives_the_service(
         assert lines(ask("list"))["orders"]["state"] == "never run"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_driver_that_was_killed_finds_all_that_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -22,9 +22,11 @@ SERVERS: dict[str, tuple[type[SqlServer], tuple[str, ...]]] = {
 }
 
 
-def on(*kinds: str) -> pytest.MarkDecorator:
-    """Runs a test on these kinds of servers: those of SERVERS."""
+def on(*kinds: str, soak: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Runs a test on these kinds of servers: those of SERVERS; on some in the long runs alone."""
     marked = [pytest.param(kind, marks=pytest.mark.server) for kind in kinds]
+    long = (pytest.mark.server, pytest.mark.soak)
+    marked += [pytest.param(kind, marks=long) for kind in soak]
     return pytest.mark.parametrize("kind", marked, indirect=True)
 
 

@@ -11,6 +11,7 @@ from penstock.event import SystemEvent
 from penstock.testing.servers import SqlServer
 from tests.children import Child, running
 from tests.mysql import programs
+from tests.mysql.conftest import on
 from tests.mysql.support import Story, caught_up, completed, numbers, run, source_of
 from tests.mysql.test_crash import compared, contents
 from tests.seeds import seed_of
@@ -27,6 +28,7 @@ PROGRAMS = "tests.mysql.programs"
 
 
 @pytest.mark.slow
+@on("files", soak=("mariadb", "mysql"))
 async def test_a_copy_goes_on_after_each_kill_and_adds_up_to_the_tables(
     kind: str, start: Callable[..., SqlServer], tmp_path: Path
 ) -> None:

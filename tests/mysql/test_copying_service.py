@@ -18,6 +18,7 @@ from penstock.errors import StateIncompleteError
 from penstock.event import ChangeEvent, Kind
 from penstock.testing.servers import SqlServer, free_ports
 from tests.cli.service import Service, configure, spawn
+from tests.mysql.conftest import on
 from tests.mysql.support import numbers, purge, run
 from tests.seeds import seed_of
 
@@ -124,6 +125,7 @@ def prepared(db: "pymysql.connections.Connection[Any]") -> None:
     run(db, "USE shop", f"INSERT INTO orders SELECT seq, 0 FROM {numbers(0, ROWS - 1)}")
 
 
+@on("mariadb", soak=("mysql", "files"))
 async def test_a_copy_survives_kill_9_and_ends_with_what_is_there(
     start: Callable[..., SqlServer], tmp_path: Path
 ) -> None:
@@ -173,6 +175,7 @@ async def test_a_copy_survives_kill_9_and_ends_with_what_is_there(
             writing.join()
 
 
+@on("mysql", soak=("mariadb", "files"))
 async def test_a_lost_position_is_made_good_by_a_copy_that_tells_deletes_and_closes_the_gap(
     start: Callable[..., SqlServer], tmp_path: Path
 ) -> None:
