@@ -56,16 +56,15 @@ def cluster(
         pytest.skip(str(error))
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("cluster", "kills"),
     [
         pytest.param(0, 3, id="here"),
-        pytest.param(2, 3, id="cluster", marks=pytest.mark.soak),
-        pytest.param(0, 20, id="here-20", marks=pytest.mark.soak),
-        pytest.param(2, 20, id="cluster-20", marks=pytest.mark.soak),
+        pytest.param(2, 3, id="cluster"),
+        pytest.param(0, 20, id="here-20"),
+        pytest.param(2, 20, id="cluster-20"),
     ],
     indirect=["cluster"],
 )
