@@ -1,13 +1,21 @@
 """Rows that were there before the log come from the source, beside the stream (decision 0034)."""
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from penstock.cli.config import load
 from penstock.client.flight import LogClient
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading.parts import DONE, OPEN, READ
+from penstock.spark.loading.reading import PartRows, read_parts
+from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.run import PipelineProgress, run_pipeline
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service
@@ -66,3 +74,125 @@ def test_rows_from_before_the_log_and_changes_meanwhile_end_as_the_source(
             run()
     assert table_of(tmp_path / "lake", mongo_database) == documents(mongo_client, mongo_database)
     assert not (tmp_path / "lake_rejects").exists()
+
+
+class Driver:
+    """`penstock pipeline run p --once` in a process of its own, as its users start it."""
+
+    def __init__(self, config: Path, endpoint: str) -> None:
+        self._command = [
+            *(sys.executable, "-m", "penstock.cli", "pipeline", "run", "p", "--once", "--json"),
+            *("--master", "local[2]", "--conf", "spark.driver.memory=512m"),
+            *("--config", str(config), "--endpoint", endpoint),
+        ]
+        self._log = config.parent / "driver.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """kill -9, its JVM and workers too."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        assert self._process is not None
+        return self._process.wait()
+
+    def said(self) -> str:
+        return self._log.read_text()[-4000:]
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, tmp_path: Path
+) -> None:
+    """Resumable by range: what is in the table is not read again, and nothing is lost."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"{seed=}")
+    orders = mongo_client[mongo_database]["orders"]
+    orders.insert_many({"_id": key, "n": -1, "text": "before"} for key in range(4 * _ROWS))
+    path = configured(tmp_path, mongo.uri, mongo_database)
+    config = load(path).pipelines["p"]
+    assert isinstance(config, TablePipelineConfig)
+    stored = StoredPlan("p", config)
+    with Service(path) as service, LogClient(service.ready["flight"]) as client:
+        wait_until(lambda: client.position("shop"), "capture to begin")
+        driver = Driver(path, service.ready["flight"])
+        with writing(mongo_client, mongo_database, keys=4 * _ROWS, seed=seed):
+            driver.start()
+            wait_until(lambda: stored.read().of(READ), "some ranges to be read")
+            driver.kill()
+            assert stored.read().of(OPEN), "the driver was killed too late"
+            read = stored.read().of(READ)
+            driver.start()
+            assert driver.wait() == 0, driver.said()
+        assert stored.read().complete
+        assert {(one.start, one.read_at) for one in read} <= {
+            (one.start, one.read_at) for one in stored.read().of(DONE)
+        }
+        orders.insert_one({"_id": _LAST, "n": 0})
+        while f'{{"_id":{_LAST}}}' not in table_of(tmp_path / "lake", mongo_database):
+            driver.start()
+            assert driver.wait() == 0, driver.said()
+    assert table_of(tmp_path / "lake", mongo_database) == documents(mongo_client, mongo_database)
+    assert not (tmp_path / "lake_rejects").exists()
+
+
+@pytest.mark.soak
+def test_a_collection_that_is_renamed_or_dropped_while_it_is_loaded_ends_as_the_source(
+    spark: "SparkSession",
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S10: documents come to a name under which they were not loaded, and go with another."""
+    database = mongo_client[mongo_database]
+    for name in ("before", "gone", "orders"):
+        database[name].insert_many({"_id": key, "n": 1} for key in range(300))
+    path = configured(tmp_path, mongo.uri, mongo_database)
+    settings = load(path)
+    config = settings.pipelines["p"].model_copy(update={"collections": ()})
+    assert isinstance(config, TablePipelineConfig)
+    read, happened = read_parts, list[str]()
+
+    def interrupted(*given: Any, **named: Any) -> list[PartRows]:
+        """The first rows of a collection are read, and then it is no more."""
+        rows = read(*given, **named)
+        for part in given[1]:
+            if part.collection in {"before", "gone"} and part.collection not in happened:
+                happened.append(part.collection)
+                if part.collection == "gone":
+                    database.drop_collection("gone")
+                else:
+                    database["before"].rename("after")
+        return rows
+
+    monkeypatch.setattr("penstock.spark.loading.load.read_parts", interrupted)
+    with Service(path) as service, LogClient(service.ready["flight"]) as client:
+        wait_until(lambda: client.position("shop"), "capture to begin")
+        with writing(mongo_client, mongo_database, keys=300, seed=1):
+            run_pipeline(
+                "p",
+                config,
+                service.ready["flight"],
+                spark=spark,
+                once=True,
+                open_source=opens(settings),
+            )
+    assert sorted(happened) == ["before", "gone"]
+    lake = tmp_path / "lake"
+    assert table_of(lake / "after", mongo_database) == documents(
+        mongo_client, mongo_database, "after"
+    )
+    for name in ("before", "gone"):
+        assert not (lake / name).exists() or table_of(lake / name, mongo_database) == {}
