@@ -46,7 +46,8 @@ class TieredLog:
         """Let go of the archive; the log stays open."""
         if self._joining is not None:
             await self._beside(self._joining.close)
-        self._thread.shutdown()
+        # A read of a bucket may be under way, for which the loop must not wait.
+        await asyncio.to_thread(self._thread.shutdown)
 
     async def bounds(self) -> Bounds:
         """What both hold together."""
