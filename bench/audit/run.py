@@ -39,7 +39,8 @@ from penstock.audit.writing import Writer
 from penstock.event import ChangeEvent, Commit, Operation
 from penstock.log import LmdbLog, LogConfig
 from penstock.spark.config import AuditPipelineConfig
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 from penstock.testing.servers import MongoReplicaSet
 

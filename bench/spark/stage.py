@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from bench.spark.orders import Orders
 from penstock.spark.config import PipelineConfig, config_class
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 
 if TYPE_CHECKING:

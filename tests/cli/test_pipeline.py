@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.telling import Teller
-from penstock.spark.run import PipelineProgress
+from penstock.spark.progress import PipelineProgress
 from tests.cli.service import COMMAND, SHOP, Service, configure
 
 

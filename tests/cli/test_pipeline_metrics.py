@@ -9,7 +9,7 @@ from msgspec import structs
 from penstock.cli.pipeline_metrics import Meter, shown
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
-from penstock.spark.run import PipelineProgress
+from penstock.spark.progress import PipelineProgress
 from penstock.testing.servers import free_ports
 from tests.flight.blocks import BlockLog, insert
 

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from penstock.client.credentials import Credentials
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 from tests.spark.cluster import SMALL
 from tests.spark.tables import pipeline

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from penstock.spark.config import PipelineConfig
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 from tests.spark.changelogs import changelog
 from tests.spark.histories import history

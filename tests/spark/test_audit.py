@@ -17,7 +17,8 @@ from penstock.errors import (
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.subscribe.criteria import Criteria, Selection, select
 from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Block

@@ -10,7 +10,8 @@ import pytest
 from penstock.errors import ChangesLostError, PipelineError
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import changelog, counted, expected, files_of, rows_of
 from tests.spark.tables import change, gap, put, schema_event

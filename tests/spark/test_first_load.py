@@ -16,7 +16,8 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.parts import DONE, OPEN, READ
 from penstock.spark.loading.reading import PartRows, read_parts
 from penstock.spark.loading.stored import StoredPlan
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service
 from tests.e2e.processes import wait_until

@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.serve.flight import FlightServer
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.spark.histories import Model, at, history, in_order, versions_of
 from tests.spark.tables import change, fold, pipeline, put, rejects_of, rows_of

@@ -14,7 +14,8 @@ from penstock.serve.flight import FlightServer
 from penstock.serve.pipelines import PipelineBook
 from penstock.spark.many import run_pipelines
 from penstock.spark.plan import plan_of, reset_place
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.spark.sharing import POOL
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.tables import merge_staged

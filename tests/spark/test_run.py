@@ -20,9 +20,9 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
+from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
 from penstock.spark.run import (
-    PipelineProgress,
     _Runner,  # pyright: ignore[reportPrivateUsage]
     run_pipeline,
 )
@@ -170,7 +170,7 @@ def test_whoever_is_told_of_progress_can_neither_fail_nor_delay_a_batch(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.spark.run._TOLD_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("penstock.spark.progress._TOLD_SECONDS_MAX", 0.01)
     log.append([put(1, n=number)] for number in range(3))
     config = pipeline(tmp_path / "t", max_events_per_batch=1)
     release, told = threading.Event(), threading.Semaphore(0)

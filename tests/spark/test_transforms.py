@@ -9,8 +9,9 @@ from deltalake import DeltaTable
 
 from penstock.errors import ExpectationError
 from penstock.serve.flight import FlightServer
+from penstock.spark.progress import PipelineProgress
 from penstock.spark.replaying import pending_rejects, replay_rejects
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.spark.histories import history, rows
 from tests.spark.lakes import Lake, key

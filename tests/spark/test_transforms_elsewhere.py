@@ -10,8 +10,9 @@ from deltalake import DeltaTable
 from penstock.errors import ConfigError
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import ViewPipelineConfig
+from penstock.spark.progress import PipelineProgress
 from penstock.spark.replaying import pending_rejects, replay_rejects
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import changelog, rows_of
 from tests.spark.replica.support import PostgresReplica, database

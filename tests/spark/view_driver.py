@@ -3,7 +3,8 @@
 import sys
 
 from penstock.spark.config import ViewPipelineConfig
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 
 QUERY = (

@@ -80,7 +80,7 @@ def run(
     spark_settings = with_conf(settings.spark, conf or ())
     try:
         from penstock.spark.many import run_pipelines
-        from penstock.spark.run import PipelineProgress
+        from penstock.spark.progress import PipelineProgress
         from penstock.spark.session import local_session
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error

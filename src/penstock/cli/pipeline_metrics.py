@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from penstock.spark.run import PipelineProgress
+    from penstock.spark.progress import PipelineProgress
 
 
 BEHIND: Final = (

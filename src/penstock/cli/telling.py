@@ -9,7 +9,7 @@ from msgspec import to_builtins
 from penstock.cli import output
 
 if TYPE_CHECKING:
-    from penstock.spark.run import PipelineProgress
+    from penstock.spark.progress import PipelineProgress
 
 
 class Teller:

@@ -13,8 +13,9 @@ import structlog
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import PenstockError
 from penstock.spark.config import PipelineConfig
+from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.run import run_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,7 +9,6 @@ cannot heal by itself is raised as the error of errors.py that it is.
 """
 
 import json
-import queue
 import random
 import signal
 import threading
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
-from msgspec import Struct, structs
+from msgspec import structs
 
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
@@ -35,6 +34,7 @@ from penstock.spark.config import (
     TablePipelineConfig,
 )
 from penstock.spark.options import credential_options, place_of
+from penstock.spark.progress import PipelineProgress, ProgressTeller
 from penstock.spark.raised import own_error
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
@@ -58,35 +58,8 @@ log = structlog.get_logger()
 _LOOK_SECONDS: Final = 0.2
 _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
-_TOLD_MAX: Final = 1000
-_TOLD_SECONDS_MAX: Final = 5.0
 _SETTLE_SECONDS: Final = 10.0
 """How often a target stores how far it has come while nothing is applied."""
-
-
-class PipelineProgress(Struct, frozen=True, kw_only=True):
-    """A batch that is in the target."""
-
-    pipeline: str
-    batch_id: int
-    entries: int
-    """Entries read."""
-    rows: int
-    """Rows or records written or deleted."""
-    rejected: int
-    sequence: int
-    """The last entry applied; 0 when the batch held nothing for this pipeline."""
-    seconds: float
-    """What the batch took, from its plan to the last commit."""
-
-    timestamp: int = 0
-    """When the last entry was committed, in Unix milliseconds; 0 where that is not known."""
-    unmet: dict[str, int] = {}
-    """By expectation: how many changes did not meet it."""
-
-    @property
-    def entries_per_second(self) -> float:
-        return self.entries / self.seconds if self.seconds else 0.0
 
 
 def run_pipeline(
@@ -127,7 +100,7 @@ def run_pipeline(
         require_driver(spark)
     with _told_to_stop(stop) as stopping, _session(name, spark) as session:
         sweep_scratch()
-        teller = _Teller(on_progress)
+        teller = ProgressTeller(on_progress)
         load = None
         if isinstance(config, TablePipelineConfig) and config.first_load != "off":
             from penstock.spark.loading.load import first_load
@@ -212,7 +185,7 @@ class _Runner:
         endpoint: str,
         spark: "SparkSession",
         stopping: threading.Event,
-        teller: "_Teller",
+        teller: ProgressTeller,
         target: Target,
         credentials: Credentials,
         service: ServiceTeller,
@@ -388,7 +361,7 @@ class _Runner:
                 self._batches += 1
             seconds = time.monotonic() - started
             self._service.applied(result, seconds=seconds)
-            self._teller.tell(_progress(self._name, batch_id, result, seconds, unmet))
+            self._teller.tell(PipelineProgress.of(self._name, batch_id, result, seconds, unmet))
 
         return apply
 
@@ -444,68 +417,8 @@ def _end_of(checkpoint: Path, batch_id: int) -> Progress:
     return place_of(json.loads(offset))
 
 
-class _Teller:
-    """Calls `on_progress` where it can neither fail nor delay a batch."""
-
-    def __init__(self, on_progress: Callable[[PipelineProgress], None] | None) -> None:
-        self._on_progress = on_progress
-        self._waiting: queue.Queue[PipelineProgress | None] = queue.Queue(_TOLD_MAX)
-        self._thread = threading.Thread(target=self._run, name="penstock-told", daemon=True)
-        if on_progress is not None:
-            self._thread.start()
-
-    def tell(self, progress: PipelineProgress) -> None:
-        """Have it called; not, if it is a thousand batches behind."""
-        self._put(progress)
-
-    def close(self) -> None:
-        """Wait a little for what is left."""
-        if self._thread.is_alive():
-            self._put(None)
-            self._thread.join(_TOLD_SECONDS_MAX)
-
-    def _put(self, progress: PipelineProgress | None) -> None:
-        if self._on_progress is None:
-            return
-        try:
-            self._waiting.put_nowait(progress)
-        except queue.Full:
-            return  # each says all that the last one did, and more
-
-    def _run(self) -> None:
-        assert self._on_progress is not None
-        failed = False
-        while (progress := self._waiting.get()) is not None:
-            try:
-                self._on_progress(progress)
-            except Exception as error:
-                if not failed:
-                    log.warning(
-                        "on_progress failed; its later errors are not logged",
-                        pipeline=progress.pipeline,
-                        error=type(error).__name__,
-                    )
-                failed = True
-
-
 class _Stopped(Exception):  # noqa: N818 - no error: it ends a batch that was not begun
     """The pipeline was told to stop before this batch."""
-
-
-def _progress(
-    name: str, batch_id: int, result: Applied, seconds: float, unmet: dict[str, int]
-) -> PipelineProgress:
-    return PipelineProgress(
-        pipeline=name,
-        batch_id=batch_id,
-        entries=result.entries,
-        rows=result.rows,
-        rejected=result.rejected,
-        sequence=result.sequence,
-        seconds=seconds,
-        timestamp=result.timestamp,
-        unmet=unmet,
-    )
 
 
 @contextmanager

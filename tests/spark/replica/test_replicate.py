@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.serve.flight import FlightServer
-from penstock.spark.run import PipelineProgress, run_pipeline
+from penstock.spark.progress import PipelineProgress
+from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog, gap, insert
 from tests.spark.replica.support import MongoReplica, PostgresReplica, Replica, database
 from tests.spark.tables import change

@@ -1,0 +1,102 @@
+"""What a run of a pipeline says of its batches, and telling it to whoever asked."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from msgspec import Struct
+
+from penstock.spark.target import Applied
+
+log = structlog.get_logger()
+
+_TOLD_MAX: Final = 1000
+_TOLD_SECONDS_MAX: Final = 5.0
+
+
+class PipelineProgress(Struct, frozen=True, kw_only=True):
+    """A batch that is in the target."""
+
+    pipeline: str
+    batch_id: int
+    entries: int
+    """Entries read."""
+    rows: int
+    """Rows or records written or deleted."""
+    rejected: int
+    sequence: int
+    """The last entry applied; 0 when the batch held nothing for this pipeline."""
+    seconds: float
+    """What the batch took, from its plan to the last commit."""
+
+    timestamp: int = 0
+    """When the last entry was committed, in Unix milliseconds; 0 where that is not known."""
+    unmet: dict[str, int] = {}
+    """By expectation: how many changes did not meet it."""
+
+    @property
+    def entries_per_second(self) -> float:
+        return self.entries / self.seconds if self.seconds else 0.0
+
+    @classmethod
+    def of(
+        cls, name: str, batch_id: int, result: Applied, seconds: float, unmet: dict[str, int]
+    ) -> "PipelineProgress":
+        """Of what a batch came to."""
+        return cls(
+            pipeline=name,
+            batch_id=batch_id,
+            entries=result.entries,
+            rows=result.rows,
+            rejected=result.rejected,
+            sequence=result.sequence,
+            seconds=seconds,
+            timestamp=result.timestamp,
+            unmet=unmet,
+        )
+
+
+class ProgressTeller:
+    """Calls `on_progress` where it can neither fail nor delay a batch."""
+
+    def __init__(self, on_progress: Callable[[PipelineProgress], None] | None) -> None:
+        self._on_progress = on_progress
+        self._waiting: queue.Queue[PipelineProgress | None] = queue.Queue(_TOLD_MAX)
+        self._thread = threading.Thread(target=self._run, name="penstock-told", daemon=True)
+        if on_progress is not None:
+            self._thread.start()
+
+    def tell(self, progress: PipelineProgress) -> None:
+        """Have it called; not, if it is a thousand batches behind."""
+        self._put(progress)
+
+    def close(self) -> None:
+        """Wait a little for what is left."""
+        if self._thread.is_alive():
+            self._put(None)
+            self._thread.join(_TOLD_SECONDS_MAX)
+
+    def _put(self, progress: PipelineProgress | None) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._waiting.put_nowait(progress)
+        except queue.Full:
+            return  # each says all that the last one did, and more
+
+    def _run(self) -> None:
+        assert self._on_progress is not None
+        failed = False
+        while (progress := self._waiting.get()) is not None:
+            try:
+                self._on_progress(progress)
+            except Exception as error:
+                if not failed:
+                    log.warning(
+                        "on_progress failed; its later errors are not logged",
+                        pipeline=progress.pipeline,
+                        error=type(error).__name__,
+                    )
+                failed = True
