@@ -52,7 +52,8 @@ async def fill(
     path: Path, events: int, *, make: Callable[[int], ChangeEvent] = change, of: int = 10
 ) -> str:
     """A log of so many changes, numbered from 0, in commits `of` 10; the marker before them."""
-    async with LmdbLog(LogConfig(path=path)) as log:
+    # Whatever it comes to: the default retention begins at 10 GiB, which ten million changes are.
+    async with LmdbLog(LogConfig(path=path, retention_bytes=None)) as log:
         after = str(oldest(await log.bounds()))
         # One append is encoded while the one before it is written.
         under_way: deque[asyncio.Task[object]] = deque()
