@@ -214,7 +214,9 @@ def control(kind: Kind, operation: str, database: str = "db", **facts: Any) -> C
 def test_collections_that_ended_are_not_judged_and_a_gap_leaves_nothing_to_judge() -> None:
     renamed = control(Kind.SCHEMA, "rename", to={"db": "db", "coll": "old"})
     index = control(Kind.SCHEMA, "createIndexes")
+    assert ended_by("p", [index]) == set()
     assert ended_by("p", [renamed, index]) == {("db", "orders"), ("db", "old")}
+    assert ended_by("p", [control(Kind.SCHEMA, "modify")]) == {("db", "orders")}
     with pytest.raises(PipelineError, match=r"sequence 7 the log says that changes are missing"):
         ended_by("p", [control(Kind.GAP, "gap", "")])
     with pytest.raises(PipelineError, match=r"says 'unheard'.*Run the pipeline on"):
