@@ -52,7 +52,7 @@ class Captured:
     """The log's address, and what makes the source."""
 
     def __init__(self, uri: str, database: str) -> None:
-        options = config(uri, database=database, heartbeat_seconds=0.1)
+        options = config(uri, database=database, heartbeat_seconds=0.5)
         self.open_source: OpenSource = partial(MongoSource, "shop", options)
         self.log = MemoryLog()
         self.server = FlightServer(self.log)
@@ -64,18 +64,23 @@ class Captured:
         self._lost = {f'{{"_id":{key}}}' for key in keys}
 
     async def run(self, stopping: threading.Event) -> None:
-        """Capture until told to stop."""
+        """Capture until told to stop, and again after errors that pass."""
         source = _Losing(self._open(), lambda event: bytes(event.key).decode() in self._lost)
-        pumping = asyncio.ensure_future(pump(source, self.log))
         told = asyncio.ensure_future(asyncio.to_thread(stopping.wait))
+        pumping: asyncio.Future[None] | None = None
         try:
-            await asyncio.wait([pumping, told], return_when=asyncio.FIRST_COMPLETED)
-            if pumping.done():
-                pumping.result()
+            while not told.done():
+                pumping = asyncio.ensure_future(pump(source, self.log))
+                await asyncio.wait([pumping, told], return_when=asyncio.FIRST_COMPLETED)
+                error = pumping.exception() if pumping.done() else None
+                if error is not None and not (isinstance(error, PenstockError) and error.transient):
+                    raise error
         finally:
-            pumping.cancel()
-            with suppress(asyncio.CancelledError, PenstockError):
-                await pumping
+            stopping.set()
+            if pumping is not None:
+                pumping.cancel()
+                with suppress(asyncio.CancelledError, PenstockError):
+                    await pumping
             await source.close()
 
     def _open(self) -> MongoSource:
