@@ -53,16 +53,19 @@ def opens(settings: Settings) -> OpenSource:
 class Writer(threading.Thread):
     """Inserts, updates and deletes at random until it is told to stop."""
 
-    def __init__(self, client: Client, database: str, *, keys: int, seed: int) -> None:
+    def __init__(
+        self, client: Client, database: str, *, keys: int, seed: int, pause_seconds: float = 0.0
+    ) -> None:
         super().__init__(name="writer")
         self._orders = client[database]["orders"]
         self._keys = keys
+        self._pause_seconds = pause_seconds
         self._dice = random.Random(seed)
         self._stop_it = threading.Event()
         self.writes = 0
 
     def run(self) -> None:
-        while not self._stop_it.is_set():
+        while not self._stop_it.wait(self._pause_seconds):
             key, what = self._dice.randrange(self._keys), self._dice.random()
             self.writes += 1
             if what < 0.3:
@@ -78,9 +81,11 @@ class Writer(threading.Thread):
 
 
 @contextmanager
-def writing(client: Client, database: str, *, keys: int, seed: int) -> Generator[Writer]:
+def writing(
+    client: Client, database: str, *, keys: int, seed: int, pause_seconds: float = 0.0
+) -> Generator[Writer]:
     """Writes go on inside the block."""
-    writer = Writer(client, database, keys=keys, seed=seed)
+    writer = Writer(client, database, keys=keys, seed=seed, pause_seconds=pause_seconds)
     writer.start()
     try:
         yield writer

@@ -1,5 +1,8 @@
-"""`penstock pipeline verify`: whether tables are what the log says they are."""
+"""`penstock pipeline verify`: whether tables are what the log, or the source, says they are."""
 
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,10 +18,24 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
+class Against(StrEnum):
+    """What tables are compared with."""
+
+    LOG = "log"
+    SOURCE = "source"
+
+
 def command(
     name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
+    against: Annotated[
+        Against,
+        typer.Option(
+            help="`log`: apply it anew beside the tables. `source`: read every row there again, "
+            "which proves capture too; tables with a first load are compared so."
+        ),
+    ] = Against.LOG,
     repair: Annotated[
         bool, typer.Option("--repair", help="Make rows that differ as they should be.")
     ] = False,
@@ -41,10 +58,11 @@ def command(
         typer.Option(help="Spark's master; without it this machine, or what spark-submit says."),
     ] = None,
 ) -> None:
-    """Apply the log anew beside a pipeline's tables, and compare; the pipeline may run meanwhile.
+    """Compare a pipeline's tables with the log, or with the source; the pipeline may run meanwhile.
 
-    Keys and the names of columns are told, no values. Exit code 7 if a row differs that was not
-    repaired. Repairing needs a pipeline that does not run.
+    Keys and the names of columns are told, no values. Rows that change while the source is read are
+    counted and not judged. Exit code 7 if a row differs that was not repaired. Repairing needs a
+    pipeline that does not run.
     """
     from penstock.cli import logs
     from penstock.cli.config import load, missing_extra, near
@@ -59,6 +77,7 @@ def command(
             f"Nothing was compared."
         )
     try:
+        from penstock.spark.against.source import verify_with_source
         from penstock.spark.config import TablePipelineConfig
         from penstock.spark.session import local_session
         from penstock.spark.verifying import verify_tables
@@ -69,9 +88,14 @@ def command(
             f"pipeline {name} goes to {pipeline.to!r}, and what is compared are tables of current "
             f"rows. Nothing was compared. A trail is proved by penstock audit verify."
         )
+    source = settings.sources.get(pipeline.source)
+    verify: Callable[..., Verified] = verify_tables
+    if against is Against.SOURCE:
+        opening = None if source is None else source.opening()
+        verify = partial(verify_with_source, open_source=opening)
     spark = local_session(app_name=f"penstock verify {name}", master=master)
     try:
-        found = verify_tables(
+        found = verify(
             name,
             pipeline,
             endpoint or settings.serve.flight,
@@ -94,9 +118,12 @@ def command(
 
 
 def _print(found: "Verified") -> None:
-    grid = Grid("table", "rows by the log", "rows found", "differences", "repaired")
+    heads = ["table", f"rows by the {found.against}", "rows found", "differences", "repaired"]
+    apart = found.against == Against.SOURCE
+    grid = Grid(*heads, *(["changed meanwhile", "rejected"] if apart else []))
     for one in found.tables:
-        numbers = (one.rows, one.found, one.differences, one.repaired)
+        numbers = [one.rows, one.found, one.differences, one.repaired]
+        numbers += [one.changed, one.rejected] if apart else []
         grid.add_row(one.collection, *(f"{number:,}" for number in numbers))
     out = output.stdout()
     out.print(grid)

@@ -209,6 +209,11 @@ class TablePipelineConfig(DeltaPipelineConfig):
         "never. It reads the whole log again, and its archive. What differs is told, and not "
         "repaired: `penstock pipeline verify --repair` does.",
     )
+    verify_against: Literal["log", "source"] = Field(
+        "log",
+        description="What `verify_every` compares with. `source`: every row is read there again, "
+        "as for a first load, and tables that had one are compared too.",
+    )
 
     @property
     def load_path(self) -> str:
@@ -233,13 +238,14 @@ class TablePipelineConfig(DeltaPipelineConfig):
     def _can_be_verified(self) -> Self:
         if self.verify_every and (self.transform or self.expect):
             raise ValueError(
-                "verify_every compares tables with the log, and the log alone does not tell what "
-                "steps and expectations make of it; leave verify_every out"
+                "verify_every compares tables with log or source, and these alone do not tell what "
+                "steps and expectations make of them; leave verify_every out"
             )
-        if self.verify_every and self.first_load != "off":
+        if self.verify_every and self.first_load != "off" and self.verify_against == "log":
             raise ValueError(
                 "verify_every compares tables with the log, and the log does not tell what a first "
-                "load read from the source; leave verify_every out"
+                "load read from the source; set verify_against = 'source', or leave verify_every "
+                "out"
             )
         return self
 

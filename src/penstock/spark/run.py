@@ -44,7 +44,7 @@ from penstock.spark.table.standing import has_loaded
 from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
-from penstock.spark.verifying import verify_tables
+from penstock.spark.verifying import Verified, verify_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -117,7 +117,7 @@ def run_pipeline(
         )
         runner = _Runner(
             *(name, config, endpoint, session, stopping, teller, target, credentials, service),
-            *(archive, load),
+            *(archive, load, open_source),
         )
         once = once or config.trigger == "availableNow"
         schedule = None
@@ -191,8 +191,10 @@ class _Runner:
         service: ServiceTeller,
         archive: str,
         load: "FirstLoad | None",
+        open_source: "OpenSource | None" = None,
     ) -> None:
         self._load = load
+        self._open_source = open_source
         self._credentials = credentials
         self._service = service
         self._archive = archive
@@ -215,20 +217,25 @@ class _Runner:
         self._batches = 0
 
     def schedule(self) -> VerifySchedule | None:
-        """Who compares the tables with the log, if the pipeline has that done."""
+        """Who compares the tables with log or source, if the pipeline has that done."""
         config = self._config
         if not isinstance(config, TablePipelineConfig) or not config.verify_every:
             return None
-        if has_loaded(config):
+        verify: Callable[..., Verified] = verify_tables
+        if config.verify_against == "source":
+            from penstock.spark.against.source import verify_with_source
+
+            verify = partial(verify_with_source, open_source=self._open_source)
+        elif has_loaded(config):
             log.warning(
                 "tables are not compared with the log: a first load brought rows that it does not "
-                "tell; leave verify_every out",
+                "tell; set verify_against = 'source', or leave verify_every out",
                 pipeline=self._name,
             )
             self._service.verified(Verification(code=ConfigError.code))
             return None
-        verify = partial(
-            verify_tables,
+        compare = partial(
+            verify,
             self._name,
             config,
             self._endpoint,
@@ -238,7 +245,7 @@ class _Runner:
             between=self._writing,
         )
         return VerifySchedule(
-            self._name, config, self._spark, verify=verify, tell=self._service.verified
+            self._name, config, self._spark, verify=compare, tell=self._service.verified
         )
 
     def run(self, *, once: bool) -> None:

@@ -1,4 +1,4 @@
-"""A pipeline's tables are compared with its log from time to time: `verify_every`.
+"""A pipeline's tables are compared with its log, or its source, from time to time: `verify_every`.
 
 Beside the batches, on a thread of its own: a batch waits only while it is looked where the tables
 stand. What differs is told loudly (the log, the service's metrics, `penstock pipeline list`) and
@@ -158,14 +158,14 @@ class VerifySchedule:
                 self._due_at = time.monotonic() + min(self._every, self._pause_seconds)
                 self._pause_seconds *= 2
             code = own_error(error, pipeline=self._pipeline).code
-            log.warning("tables not compared with the log", pipeline=self._pipeline, code=code)
+            log.warning("tables not compared", pipeline=self._pipeline, code=code)
             self._know(structs.replace(self._known, code=code))
             return
         differences = sum(one.differences for one in found.tables)
         if differences:
             log.error(
-                "TABLES DIFFER FROM THE LOG; nothing was changed, `penstock pipeline verify` "
-                "lists what differs",
+                f"TABLES DIFFER FROM THE {found.against.upper()}; nothing was changed, `penstock "
+                f"pipeline verify` lists what differs",
                 pipeline=self._pipeline,
                 differences=differences,
                 collections=[one.collection for one in found.tables if one.differences],

@@ -30,7 +30,13 @@ from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Side, compare, repaired
 from penstock.spark.table.delta import Table, secrets
-from penstock.spark.table.standing import StandingTable, followed_tables, has_loaded, refuse_others
+from penstock.spark.table.standing import (
+    Standing,
+    StandingTable,
+    followed_tables,
+    has_loaded,
+    refuse_others,
+)
 from penstock.spark.tables import TableTarget
 
 if TYPE_CHECKING:
@@ -47,10 +53,12 @@ class Verified(Struct, frozen=True, kw_only=True):
     progress: str
     """Up to where the log was applied: the tables' own place."""
     tables: tuple[Compared, ...]
+    against: str = "log"
+    """What they were compared with: `log` or `source`."""
 
     @property
     def sound(self) -> bool:
-        """Whether every table is what the log says."""
+        """Whether every table is what the log, or the source, says."""
         return not any(one.differences for one in self.tables)
 
 
@@ -82,16 +90,12 @@ def verify_tables(
     PipelineChangedError where the tables are not those of this configuration; as `merge_into_delta`
     else.
     """
-    if config.transform or config.expect:
-        raise ConfigError(
-            f"pipeline {name} has steps or expectations: its tables are not what the log alone "
-            f"says. Nothing was compared or changed. Compare at the source what they must keep."
-        )
+    refuse_steps(name, config)
     if has_loaded(config):
         raise ConfigError(
             f"pipeline {name} has a first load, or had one, which is kept at {config.load_path}: "
             f"its tables have rows that the log does not tell. Nothing was compared or changed. "
-            f"Compare with the source itself what they must keep."
+            f"Compare with the source itself: penstock pipeline verify {name} --against source."
         )
     register(spark)
     with between or nullcontext():
@@ -117,6 +121,29 @@ def verify_tables(
     return Verified(pipeline=name, progress=str(until), tables=found)
 
 
+def refuse_steps(name: str, config: TablePipelineConfig) -> None:
+    """Refuse tables that neither log nor source alone tell. Raises ConfigError."""
+    if config.transform or config.expect:
+        raise ConfigError(
+            f"pipeline {name} has steps or expectations: its tables are not what the log or the "
+            f"source alone says. Nothing was compared or changed. Compare at the source what they "
+            f"must keep."
+        )
+
+
+def standing_of(name: str, config: TablePipelineConfig) -> Standing:
+    """Where the tables stand. Raises PipelineError where they never were written, and as
+    `refuse_others`."""
+    standing = StandingTable(config, name).read()
+    if standing is None:
+        raise PipelineError(
+            f"pipeline {name} has never run: there is nothing at {config.standing_path}. "
+            f"Nothing was compared. Run it first: penstock pipeline run {name}."
+        )
+    refuse_others(config, name, standing)
+    return standing
+
+
 def _compared(
     spark: "SparkSession",
     name: str,
@@ -139,13 +166,7 @@ def _pinned(name: str, config: TablePipelineConfig) -> tuple[Progress, dict[str,
     """Up to where the tables have come, and their versions there."""
     storage = secrets(config.storage_options)
     for _ in range(_TRIES):
-        standing = StandingTable(config, name).read()
-        if standing is None:
-            raise PipelineError(
-                f"pipeline {name} has never run: there is nothing at {config.standing_path}. "
-                f"Nothing was compared. Run it first: penstock pipeline run {name}."
-            )
-        refuse_others(config, name, standing)
+        standing = standing_of(name, config)
         sides = {
             one: Side.at(config.table_path(one), storage)
             for one in followed_tables(config, standing)

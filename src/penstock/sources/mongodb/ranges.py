@@ -174,10 +174,10 @@ def told(
                 source=source,
                 what=f"{error.what} (its key is {_key_text(bytes(raw))})",
                 position=error.position,
-                safe="It was read for a first load, which goes no further; capture goes on, and "
-                "what was loaded before is in the tables",
-                remedy="Correct or delete the document at the source, and start the pipeline "
-                "again. Or give the pipeline a new path and leave first_load out, and have the "
+                safe="It was read for a first load or a comparison, which goes no further; capture "
+                "goes on, and what was loaded before is in the tables",
+                remedy="Correct or delete the document at the source, and start again. Or, for a "
+                "first load, give the pipeline a new path and leave first_load out, and have the "
                 "service copy the rows through the log, with on_undecodable = 'dead_letter' to "
                 f"keep this one's bytes: penstock snapshot {source}. And please report it with the "
                 "type named here.",

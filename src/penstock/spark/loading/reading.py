@@ -123,7 +123,7 @@ def _read(
     for batch in batches:
         numbers: list[Any] = batch.column(0).to_pylist()
         for number in numbers:
-            reading = _Reading(number, ranges[number], open_source, position)
+            reading = Reading(number, ranges[number], open_source, position)
             for chunk in to_chunks(reading.batches(), cuts=(), scratch=scratch):
                 columns = [*chunk.columns, arrow.array([number]), arrow.nulls(1, pa.string())]
                 yield arrow.RecordBatch.from_arrays(columns, schema=_READ_SCHEMA)
@@ -131,7 +131,7 @@ def _read(
             yield arrow.RecordBatch.from_pylist([end], schema=_READ_SCHEMA)
 
 
-class _Reading:
+class Reading:
     """Reads one range; `read_at` is known once all of it is read."""
 
     def __init__(self, number: int, part: KeyRange, open_source: OpenSource, position: str) -> None:

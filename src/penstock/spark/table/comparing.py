@@ -5,18 +5,18 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial, reduce
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import DeltaError
 from msgspec import Struct, structs
 
 from penstock.errors import PipelineError
-from penstock.spark.table.arrow import arrow
+from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.delta import Stamp, Table
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SEQUENCE, SOURCE
 from penstock.spark.table.reduce import DELETE, PUT
@@ -24,7 +24,9 @@ from penstock.spark.table.reduce import DELETE, PUT
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_IDENTITY: Final = (KEY, SOURCE, DATABASE)
+IDENTITY: Final = (KEY, SOURCE, DATABASE)
+UNFIT: Final = "_penstock_unfit"
+"""Of rows that are expected: the names of those of their values that no column holds."""
 _PARTS_PER_CORE: Final = 4
 
 
@@ -47,7 +49,7 @@ class Compared(Struct, frozen=True, kw_only=True):
 
     collection: str
     rows: int
-    """By the log."""
+    """By the log, or by the source."""
     found: int
     """In the table."""
     ranges: int
@@ -57,6 +59,10 @@ class Compared(Struct, frozen=True, kw_only=True):
     """The first of them."""
     repaired: int = 0
     """How many of them are made right."""
+    changed: int = 0
+    """Of the source alone: rows that are not judged, for they changed meanwhile,"""
+    rejected: int = 0
+    """and rows whose last change is in the rejects. Neither are in `rows` and `found`."""
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -73,24 +79,32 @@ class Side(Struct, frozen=True, kw_only=True):
         return cls(path=path, version=table.version, storage=storage)
 
     def opened(self) -> DeltaTable | None:
-        """The table; None where there is none."""
+        """The table; None where there is none. Raises PipelineError where that version is gone."""
         if self.version < 0:
             return None
         try:
             return DeltaTable(self.path, version=self.version, storage_options=self.storage or None)
-        except TableNotFoundError:
-            return None
+        except DeltaError as error:
+            raise self.gone() from error
+
+    def gone(self) -> PipelineError:
+        """What to say of files that are not there any more."""
+        return PipelineError(
+            f"version {self.version} of the table {self.path} cannot be read any more, while it is "
+            f"compared. Nothing was changed. Compare again; if its files are deleted too soon for "
+            f"that, raise the pipeline's setting `history`."
+        )
 
     def schema(self) -> pa.Schema:
         """All of its columns."""
         table = self.opened()
         return OWN_COLUMNS if table is None else arrow.schema(table.schema().to_arrow())
 
-    def rows(self, spark: "SparkSession") -> "DataFrame":
-        """Its rows, read by tasks."""
+    def rows(self, spark: "SparkSession", schema: pa.Schema | None = None) -> "DataFrame":
+        """Its rows, read by tasks; of the columns of `schema` where one is given, as its types."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        schema = self.schema()
+        schema = schema or self.schema()
         parts = spark.sparkContext.defaultParallelism * _PARTS_PER_CORE
         work = partial(_read, side=self, parts=parts, schema=schema)
         return spark.range(0, parts, 1, parts).mapInArrow(work, from_arrow_schema(schema))
@@ -105,12 +119,15 @@ def _read(
         return
     dataset: Any = table.to_pyarrow_dataset()
     files: list[Any] = sorted(dataset.get_fragments(), key=attrgetter("path"))
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for file in files[number::parts]:
-                for rows in file.to_batches(schema=dataset.schema):
-                    columns = [rows[field.name].cast(field.type) for field in schema]
-                    yield arrow.RecordBatch.from_arrays(columns, schema=schema)
+    try:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for file in files[number::parts]:
+                    for rows in file.to_batches(schema=dataset.schema, columns=schema.names):
+                        columns = [rows[field.name].cast(field.type) for field in schema]
+                        yield arrow.RecordBatch.from_arrays(columns, schema=schema)
+    except FileNotFoundError as error:
+        raise side.gone() from error
 
 
 def compare(
@@ -124,10 +141,21 @@ def compare(
 ) -> Compared:
     """What of `actual` is not as `expected`."""
     wanted, there = _alike(expected, actual, spark)
+    return compare_rows(collection, wanted, there, ranges=ranges, listed_max=listed_max)
+
+
+def compare_rows(
+    collection: str,
+    wanted: "DataFrame",
+    there: "DataFrame",
+    *,
+    ranges: int,
+    listed_max: int,
+) -> Compared:
+    """What of the rows `there` is not as `wanted`; both have the same columns, IDENTITY among them,
+    and are the same however often they are looked at."""
     sums, found = _sums(wanted, ranges), _sums(there, ranges)
-    differing = sorted(
-        number for number in {*sums, *found} if sums.get(number) != found.get(number)
-    )
+    differing = _unequal(sums, found)
     compared = Compared(
         collection=collection,
         rows=sum(count for count, _ in sums.values()),
@@ -140,7 +168,7 @@ def compare(
         return compared
     rows = _differing(wanted, there, ranges, differing).cache()
     try:
-        first = rows.orderBy(*_IDENTITY).limit(listed_max).collect()
+        first = rows.orderBy(*IDENTITY).limit(listed_max).collect()
         return structs.replace(
             compared, differences=rows.count(), listed=tuple(_difference(row) for row in first)
         )
@@ -157,17 +185,39 @@ def repaired(
     *,
     ranges: int,
 ) -> Compared:
+    """As `repair_rows`: make `actual` as `expected`."""
+    wanted, there = _alike(expected, actual, spark)
+    types = {field.name: field.type for field in (*expected.schema(), *actual.schema())}
+    return repair_rows(pipeline, compared, wanted, there, actual, types=types, ranges=ranges)
+
+
+def repair_rows(
+    pipeline: str,
+    compared: Compared,
+    wanted: "DataFrame",
+    there: "DataFrame",
+    actual: Side,
+    *,
+    types: Mapping[str, pa.DataType],
+    ranges: int,
+    databases: Collection[str] | None = None,
+) -> Compared:
     """Make the rows of `actual` that differ as they should be, in one commit.
 
-    What is there more than once is left. Raises PipelineError where the table has moved on.
+    What is there more than once is left, and what no column holds; with `databases`, an extra row
+    of any other. Rows without a sequence of their own are as of where the table is. Raises
+    PipelineError where the table has moved on.
     """
     from pyspark.sql import functions as sql
 
-    wanted, there = _alike(expected, actual, spark)
     sums, found = _sums(wanted, ranges), _sums(there, ranges)
     rows = _differing(wanted, there, ranges, _unequal(sums, found)).where("what <> 'repeated'")
-    right = wanted.join(rows.where("what <> 'extra'").select(*_IDENTITY), [*_IDENTITY], "left_semi")
-    extra = rows.where("what = 'extra'").select(*_IDENTITY, sql.lit(0).alias(SEQUENCE))
+    if UNFIT in wanted.columns:
+        wanted = wanted.where(sql.size(UNFIT) == 0).drop(UNFIT)
+    right = wanted.join(rows.where("what <> 'extra'").select(*IDENTITY), [*IDENTITY], "left_semi")
+    extra = rows.where("what = 'extra'").select(*IDENTITY, sql.lit(0).alias(SEQUENCE))
+    if databases is not None:
+        extra = extra.where(sql.col(DATABASE).isin([*databases]))
     changes = (
         right.withColumn(OPERATION, sql.lit(PUT).cast("tinyint"))
         .unionByName(extra.withColumn(OPERATION, sql.lit(DELETE).cast("tinyint")), True)
@@ -180,13 +230,17 @@ def repaired(
             f"it was changed. Stop pipeline {pipeline}, and repair it then."
         )
     at = table.applied(pipeline, log_id=None)
-    stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=at, batch=0)
-    types = {field.name: field.type for field in (*expected.schema(), *actual.schema())}
-    columns = [
-        changes[name].cast(types[name]) if name in types else changes[name]
+    if not changes.num_rows:
+        return compared
+    for name in set(OWN_COLUMNS.names).difference(changes.column_names):
+        changes = changes.append_column(name, arrow.nulls(changes.num_rows, types[name]))
+    columns = {
+        name: changes[name].cast(types[name]) if name in types else changes[name]
         for name in changes.column_names
-    ]
-    table.merge(arrow.Table.from_arrays(columns, names=changes.column_names), stamp)
+    }
+    columns[SEQUENCE] = compute.fill_null(columns[SEQUENCE], at)
+    stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=at, batch=0)
+    table.merge(arrow.table(columns), stamp)
     return structs.replace(compared, repaired=changes.num_rows)
 
 
@@ -215,7 +269,7 @@ def _alike(expected: Side, actual: Side, spark: "SparkSession") -> tuple["DataFr
 def _range(ranges: int) -> "Column":
     from pyspark.sql import functions as sql
 
-    return sql.pmod(sql.xxhash64(*_IDENTITY), sql.lit(ranges))
+    return sql.pmod(sql.xxhash64(*IDENTITY), sql.lit(ranges))
 
 
 def _sums(frame: "DataFrame", ranges: int) -> dict[int, tuple[int, Any]]:
@@ -258,20 +312,22 @@ def _differing(
     from pyspark.sql import functions as sql
 
     inside = _range(ranges).isin(numbers)
-    times = Window.partitionBy(*_IDENTITY)
+    times = Window.partitionBy(*IDENTITY)
     left = wanted.where(inside).alias("w")
     right = there.where(inside).withColumn("_times", sql.count("*").over(times)).alias("t")
     same = reduce(
         lambda one, other: one & other,
-        [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in _IDENTITY],
+        [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in IDENTITY],
     )
     types = dict(wanted.dtypes)
     differ = [
         sql.when(~_exact(f"w.`{name}`", of).eqNullSafe(_exact(f"t.`{name}`", of)), sql.lit(name))
         for name, of in types.items()
-        if name not in _IDENTITY
+        if name not in {*IDENTITY, UNFIT}
     ]
     columns = sql.array_compact(sql.array(*differ))
+    if UNFIT in types:
+        columns = sql.array_distinct(sql.concat(columns, sql.col(f"w.{UNFIT}")))
     here, gone = sql.col(f"t.`{KEY}`").isNull(), sql.col(f"w.`{KEY}`").isNull()
     what = (
         sql.when(here, sql.lit("missing"))
@@ -281,7 +337,7 @@ def _differing(
     )
     identity = [
         sql.coalesce(sql.col(f"w.`{name}`"), sql.col(f"t.`{name}`")).alias(name)
-        for name in _IDENTITY
+        for name in IDENTITY
     ]
     found = left.join(right, same, "full_outer").select(
         *identity,
@@ -289,9 +345,11 @@ def _differing(
         sql.when(here | gone, sql.array().cast("array<string>"))
         .otherwise(columns)
         .alias("columns"),
-        sql.col(f"w.`{SEQUENCE}`").alias("sequence"),
+        (sql.col(f"w.`{SEQUENCE}`") if SEQUENCE in types else sql.lit(None).cast("long")).alias(
+            "sequence"
+        ),
     )
-    return found.where("what IS NOT NULL").dropDuplicates([*_IDENTITY])
+    return found.where("what IS NOT NULL").dropDuplicates([*IDENTITY])
 
 
 def _difference(row: Any) -> Difference:

@@ -164,7 +164,7 @@ def place(
 def _first_kind(values: Mapping[Kind, Column], sequences: NDArray[np.int64]) -> Kind | None:
     """The kind of the earliest value; None if there are only values that fit no column."""
     earliest = {
-        kind: int(sequences[_present(column)].min())
+        kind: int(sequences[present(column)].min())
         for kind, column in values.items()
         if kind is not Kind.UNFIT and column.null_count < len(column)
     }
@@ -186,7 +186,7 @@ def _settle(
         stored: Column | None = None
         left: list[tuple[Kind, NDArray[np.bool_]]] = []
         for own, column in values.items():
-            converted, unfit = _fit(kind, own, column)
+            converted, unfit = fit(kind, own, column)
             if unfit is not None and unfit.any():
                 left.append((own, unfit))
             stored = converted if stored is None else compute.coalesce(stored, converted)
@@ -206,16 +206,16 @@ def _settle(
 
 def _reject(misfits: dict[int, Misfit], values: Mapping[Kind, Column], why: Misfit) -> None:
     for column in values.values():
-        for row in np.flatnonzero(_present(column)):
+        for row in np.flatnonzero(present(column)):
             misfits.setdefault(int(row), why)
 
 
-def _present(column: Column) -> NDArray[np.bool_]:
+def present(column: Column) -> NDArray[np.bool_]:
     present: NDArray[np.bool_] = compute.is_valid(column).to_numpy(zero_copy_only=False)
     return present
 
 
-def _fit(kind: Kind, own: Kind, column: Column) -> tuple[Column, NDArray[np.bool_] | None]:
+def fit(kind: Kind, own: Kind, column: Column) -> tuple[Column, NDArray[np.bool_] | None]:
     """`column`, of kind `own`, as a column of `kind`, and which values it cannot hold exactly."""
     if kind is own or (kind in _TEXT and own in _TEXT):
         return column, None
@@ -227,11 +227,11 @@ def _fit(kind: Kind, own: Kind, column: Column) -> tuple[Column, NDArray[np.bool
     target = ARROW_TYPES[kind]
     exact = _exact(kind, own, column)
     if exact is None:
-        return arrow.nulls(len(column), target), _present(column)
+        return arrow.nulls(len(column), target), present(column)
     kept = compute.if_else(arrow.array(exact), column, arrow.scalar(None, column.type))
     if kind is Kind.DECIMAL:
         kept = kept.cast(pa.decimal128(19, 0))  # the way from integers to a scale
-    return kept.cast(target), _present(column) & ~exact
+    return kept.cast(target), present(column) & ~exact
 
 
 def _exact(kind: Kind, own: Kind, column: Column) -> NDArray[np.bool_] | None:

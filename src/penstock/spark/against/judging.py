@@ -1,0 +1,119 @@
+"""The rows of one collection, as the source and as the table has them: which must be equal."""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Set
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from penstock.spark.against.changed import Changed
+from penstock.spark.against.fitting import DOUBTFUL, compared_schema
+from penstock.spark.against.reading import SourceRows
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.table.arrow import arrow
+from penstock.spark.table.comparing import (
+    IDENTITY,
+    UNFIT,
+    Compared,
+    Side,
+    compare_rows,
+    repair_rows,
+)
+from penstock.spark.table.plan import DATABASE, OWN_COLUMNS, REJECTED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEYS: Final = [*IDENTITY]
+
+
+def judged(
+    spark: "SparkSession",
+    pipeline: str,
+    config: TablePipelineConfig,
+    collection: str,
+    read: SourceRows,
+    side: Side,
+    changed: Changed,
+    *,
+    until: int,
+    ranges: int,
+    listed_max: int,
+    repair_in: Set[str] | None,
+) -> Compared:
+    """What of the table `side` is not as the rows that were `read`, but for what `changed`.
+
+    `until` is the place of the log up to which rejects count. With `repair_in`, what differs is
+    made right; extra rows only in these databases. Raises as `repair_rows`.
+    """
+    from pyspark.sql import functions as sql
+
+    table = side.schema()
+    schema = compared_schema(table)
+    there = side.rows(spark, arrow.schema([*schema, OWN_COLUMNS.field(REJECTED)]))
+    wanted = read.rows
+    touched, ended = changed.of(collection), changed.databases(collection)
+    named = wanted.select(*_KEYS).union(there.select(*_KEYS))
+    meanwhile = named.join(touched, _KEYS, "left_semi")
+    meanwhile = meanwhile.union(named.where(sql.col(DATABASE).isin(ended))).distinct()
+
+    def settled(rows: "DataFrame") -> "DataFrame":
+        return rows.join(touched, _KEYS, "left_anti").where(~sql.col(DATABASE).isin(ended))
+
+    wanted, there = settled(wanted), settled(there)
+    stale = there.where(sql.col(REJECTED).isNotNull()).select(*_KEYS)
+    refused = stale.join(wanted, _KEYS, "left_semi")
+    absent = wanted.where(DOUBTFUL).select(*_KEYS).join(there, _KEYS, "left_anti")
+    known = _rejects(spark, pipeline, config, collection, until)
+    if known is not None:
+        refused = refused.union(absent.join(known, _KEYS, "left_semi"))
+    refused = refused.distinct().persist()
+    try:
+        wanted = wanted.join(refused, _KEYS, "left_anti").drop(DOUBTFUL)
+        there = there.join(refused, _KEYS, "left_anti").drop(REJECTED)
+        there = there.withColumn(UNFIT, sql.array().cast("array<string>"))
+        found = compare_rows(collection, wanted, there, ranges=ranges, listed_max=listed_max)
+        found = structs.replace(found, changed=meanwhile.count(), rejected=refused.count())
+        if repair_in is None or not found.differences:
+            return found
+        return repair_rows(
+            pipeline,
+            found,
+            wanted,
+            there,
+            side,
+            types={field.name: field.type for field in table},
+            ranges=ranges,
+            databases=repair_in,
+        )
+    finally:
+        refused.unpersist()
+
+
+def _rejects(
+    spark: "SparkSession", pipeline: str, config: TablePipelineConfig, collection: str, until: int
+) -> "DataFrame | None":
+    """The rows of a collection that have a change in the rejects up to `until`, not replayed."""
+    from pyspark.sql import functions as sql
+
+    storage = {name: value.get_secret_value() for name, value in config.storage_options.items()}
+    side = Side.at(config.rejects_path, storage)
+    if side.version < 0:
+        return None
+    names = ("key", "source", "database", "collection", "pipeline", "sequence", "operation_type")
+    schema = side.schema()
+    kept = [*names, *(["state"] if "state" in schema.names else [])]
+    rows = side.rows(spark, arrow.schema([schema.field(name) for name in kept]))
+    # What a rename moved is noted with the event, which has the collection's old name.
+    here = (sql.col("collection") == collection) | (sql.col("operation_type") == "rename")
+    conditions = [here, sql.col("pipeline") == pipeline, sql.col("sequence") <= until]
+    if "state" in kept:
+        conditions.append(sql.col("state").isNull())
+    both = reduce(lambda one, other: one & other, conditions)
+    return rows.where(both).select(
+        *(sql.col(name).alias(own) for name, own in zip(names, _KEYS, strict=False))
+    )
