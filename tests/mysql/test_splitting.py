@@ -6,7 +6,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -48,7 +48,7 @@ class Table:
         return found
 
     def first_row(self, statement: Any) -> tuple[int, ...] | None:
-        span, last, skip = statement
+        span, last, skip = cast("tuple[Span, bool, int]", statement)
         self.asked += 1
         found = self.within(span)
         if last:
@@ -56,11 +56,13 @@ class Table:
         return found[skip] if len(found) > skip else None
 
     def splitter(self, expected: Callable[[int], int] = lambda count: count) -> Splitter:
-        selection: Any = SimpleNamespace(
-            key=INTS[: len(self.keys[0])] if self.keys else INTS,
-            key_in=lambda span, last=False, skip=0: (span, last, skip),
-            counted=lambda span: span,
-        )
+        def key_in(span: Span, *, last: bool = False, skip: int = 0) -> tuple[Span, bool, int]:
+            return span, last, skip
+
+        def counted(span: Span) -> Span:
+            return span
+
+        selection: Any = SimpleNamespace(key=INTS, key_in=key_in, counted=counted)
 
         def expects(span: Any) -> int:
             return expected(len(self.within(span)))

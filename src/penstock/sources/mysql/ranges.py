@@ -73,7 +73,7 @@ class _Reading(NamedTuple):
 
     name: Name
     opened: Opened
-    count: int
+    number: int
     """Rows that were read."""
     read_at: str
 
@@ -192,21 +192,21 @@ class RangeReader:
         reading, self._reading = self._reading, None
         assert reading is not None
         assert self._position is not None
-        if part.after not in {None, str(reading.count).encode()}:
+        if part.after not in {None, str(reading.number).encode()}:
             raise NotNowError("it is read in one transaction, which has ended")
         selection = reading.opened.selection
         assert selection is not None
         portion = self._reader.portion(reading.opened)
-        events = self._told(selection, portion.rows, first=reading.count)
+        events = self._told(selection, portion.rows, first=reading.number)
         if portion.last:
             self._reader.close()
             read_at = self._now(self._position.flavour)
             return RangeRows(events=events, rest=None, read_at=read_at)
-        self._reading = reading._replace(count=reading.count + len(events))
+        self._reading = reading._replace(number=reading.number + len(events))
         rest = KeyRange(
             database=part.database,
             collection=part.collection,
-            after=str(self._reading.count).encode(),
+            after=str(self._reading.number).encode(),
         )
         return RangeRows(events=events, rest=rest, read_at=reading.read_at)
 
