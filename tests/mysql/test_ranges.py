@@ -1,5 +1,6 @@
 """Tables read by ranges beside their stream: as of which place, of which server, of which table."""
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -213,6 +214,41 @@ async def test_a_range_of_a_key_that_was_altered_since_is_not_read(
         (whole,) = (await source.ranges("", "a", rows=3, position=position)).ranges
         assert len(await rows_of(source, whole, position)) == 9
         await source.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "listed"),
+    [
+        ("DROP TABLE a", {}),
+        ("ALTER TABLE a DROP id", {"a": 1}),
+        ("RENAME TABLE a TO b", {"b": 3}),
+    ],
+)
+async def test_a_table_that_is_another_while_it_is_divided_is_listed_as_it_is_then(
+    server: SqlServer,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+    listed: dict[str, int],
+) -> None:
+    """S10: whatever a server says of a table that is gone, the load goes on."""
+    with server.connect(database=database) as db:
+        run(db, "CREATE TABLE a (id INT PRIMARY KEY, n INT)")
+        run(db, f"INSERT INTO a SELECT seq, 0 FROM {numbers(1, 9)}")
+        position = str((await standing(server, database)).position)
+        left = [statement]
+
+        class Splitter(reading_ranges.Splitter):
+            def edges(self, *, rows: int) -> list[tuple[str, ...]]:
+                while left:
+                    run(db, left.pop())
+                return super().edges(rows=rows)
+
+        monkeypatch.setattr(reading_ranges, "Splitter", Splitter)
+        source = reading(server, database)
+        ranges = (await source.ranges("", "", rows=3, position=position)).ranges
+        await source.close()
+    assert Counter(part.collection for part in ranges) == listed
 
 
 async def test_a_table_without_a_key_is_one_range_of_one_moment(

@@ -147,6 +147,8 @@ def test_tables_that_are_altered_swapped_emptied_or_dropped_while_they_are_loade
     )
     path = configured(tmp_path, mariadb, mariadb_database)
     settings = load(path)
+    config = settings.pipelines["p"]
+    assert isinstance(config, TablePipelineConfig)
     lake = tmp_path / "lake"
     with Service(path) as service, LogClient(service.ready["flight"]) as client:
         wait_until(lambda: client.position("shop"), "capture to begin")
@@ -169,7 +171,8 @@ def test_tables_that_are_altered_swapped_emptied_or_dropped_while_they_are_loade
         while f'{{"id":{_LAST}}}' not in table_of(lake / "emptied", mariadb_database):
             go_on()
     for name in ("altered", "swapped", "emptied", "has_another_name", "made_anew", "_del"):
-        assert table_of(lake / name, mariadb_database) == documents(mariadb, mariadb_database, name)
+        rows = table_of(Path(config.table_path(name)), mariadb_database)
+        assert rows == documents(mariadb, mariadb_database, name)
     for name in ("dropped", "renamed"):
         assert not (lake / name).exists() or table_of(lake / name, mariadb_database) == {}
     assert not (tmp_path / "lake_rejects").exists()

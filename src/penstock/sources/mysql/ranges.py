@@ -52,6 +52,8 @@ RANGE_BYTES: Final = 32 << 20
 """A range is about so large, or less."""
 PATIENCE_SECONDS: Final = 10.0
 """So long it is tried to read what cannot be read at this moment."""
+_CHANGED: Final = moments.PASSING | NO_TABLE | {1054, 1176}
+"""The table is locked, or another one than it was: it is gone, or a column, or the key."""
 _AGAIN_SECONDS: Final = 0.02
 _AGAIN_SECONDS_MAX: Final = 1.0
 _ROW_BYTES: Final = (
@@ -283,6 +285,8 @@ class RangeReader:
         except UnreadableTableError as error:
             raise self._undecodable(str(error)) from None
         except (pymysql.MySQLError, OSError, ssl.SSLError) as error:
+            if code_of(error) in _CHANGED:
+                raise NotNowError(f"the server says {code_of(error)}: {error.args[-1]}") from None
             self.close()
             raise translated(self._source, self._config, error) from None
 
