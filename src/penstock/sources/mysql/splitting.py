@@ -28,9 +28,7 @@ _AT_ODDS: Final = 4
 _DIGITS: Final = 8
 """Behind what two texts have in common, so much of each tells where the middle is."""
 _ALPHABET: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
-_NUMBERS: Final = frozenset(
-    {"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit", "enum", "set"}
-)
+_NUMBERS: Final = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"})
 _TEXTS: Final = frozenset({"char", "varchar"})
 _OF_ASCII: Final = frozenset({"ascii", "latin1", "utf8", "utf8mb3", "utf8mb4"})
 _BYTES: Final = frozenset({"binary", "varbinary"})

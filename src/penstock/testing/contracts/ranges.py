@@ -38,7 +38,7 @@ class RangeContract(ABC):
         try:
             yield source
         finally:
-            await cast("ChangeSource", source).close()
+            await source.close()
 
     # --- the promises ----------------------------------------------------------------------------
 
@@ -61,9 +61,9 @@ class RangeContract(ABC):
     async def test_what_is_committed_behind_the_position_may_be_read_and_what_is_before_is(
         self,
     ) -> None:
-        begun = await position_of(self.open_source())
-        events, position = await self.streamed(5)
         async with self.opened() as source:
+            begun = await position_of(told_by(source))
+            events, position = await self.streamed(5)
             for known in (begun, position):
                 (part,) = (await source.ranges("", "", rows=100, position=known)).ranges
                 assert documents(await rows_of(source, part, known)) == documents(events)
@@ -109,17 +109,22 @@ class RangeContract(ABC):
                 last = items[-1]
                 return isinstance(last, Commit) and source.has_told(last.position, read.read_at)
 
-            items = await told(self.open_source(), position, passed)
+            items = await told(told_by(source), position, passed)
         assert {bytes(one.key) for one in changes(items)} & {bytes(one.key) for one in read.events}
 
     async def streamed(self, rows: int) -> tuple[list[ChangeEvent], str]:
         """Add rows: what the stream tells of them, and where it stands then."""
-        source = self.open_source()
-        begun = await position_of(source)
-        await self.write(rows)
-        items = await told(source, begun, has_changes(rows))
+        async with self.opened() as source:
+            begun = await position_of(told_by(source))
+            await self.write(rows)
+            items = await told(told_by(source), begun, has_changes(rows))
         assert isinstance(items[-1], Commit)
         return changes(items), items[-1].position
+
+
+def told_by(source: ReadsRanges) -> ChangeSource:
+    """The same source, which tells its changes too."""
+    return cast("ChangeSource", source)
 
 
 async def rows_of(source: ReadsRanges, part: KeyRange, position: str) -> list[ChangeEvent]:
