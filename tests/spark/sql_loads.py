@@ -40,6 +40,8 @@ first_load_rows = 100
 ORDERS = "(id INT PRIMARY KEY, n INT, text VARCHAR(99) COLLATE utf8mb4_general_ci)"
 _REFUSED = frozenset({1062, 1146, 1054, 1412, 1213, 1205})
 """A key that is there; a table or column that is not, or was altered just now; a lock."""
+_PAUSE_SECONDS = 0.002
+"""Between two writes: what is captured and applied is to keep up."""
 
 
 def configured(folder: Path, server: SqlServer, database: str, *, collections: str = "") -> Path:
@@ -63,7 +65,7 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         with self._server.connect(database=self._database) as db:
-            while not self._stop_it.is_set():
+            while not self._stop_it.wait(_PAUSE_SECONDS):
                 self.writes += 1
                 try:
                     run(db, self._statement())
