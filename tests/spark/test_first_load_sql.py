@@ -25,7 +25,7 @@ from tests.spark.test_first_load import Driver, table_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ROWS = 600
+_ROWS = 300
 _LAST = 100_000
 """The key that is written last."""
 
@@ -186,7 +186,7 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
     """Resumable by range: what is in the table is not read again, and nothing is lost."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"{seed=}")
-    filled(mariadb, mariadb_database, "orders", 4 * _ROWS)
+    filled(mariadb, mariadb_database, "orders", 8 * _ROWS)
     path = configured(tmp_path, mariadb, mariadb_database, collections='collections = ["orders"]')
     config = load(path).pipelines["p"]
     assert isinstance(config, TablePipelineConfig)
@@ -195,7 +195,7 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
     with Service(path) as service, LogClient(service.ready["flight"]) as client:
         wait_until(lambda: client.position("shop"), "capture to begin")
         driver = Driver(path, service.ready["flight"])
-        with writing(mariadb, mariadb_database, "orders", keys=4 * _ROWS, seed=seed):
+        with writing(mariadb, mariadb_database, "orders", keys=8 * _ROWS, seed=seed):
             driver.start()
             wait_until(lambda: stored.read().of(READ), "some ranges to be read")
             driver.kill()
