@@ -20,6 +20,7 @@ from penstock.sources.mysql import MysqlSource, MysqlSourceConfig
 from penstock.sources.mysql import ranges as reading_ranges
 from penstock.sources.mysql.agreement import has_told
 from penstock.sources.mysql.positions import Flavour, Server, begun_at
+from penstock.sources.mysql.splitting import Splitter
 from penstock.testing.contracts.ranges import documents, rows_of
 from penstock.testing.servers import SqlServer
 from tests.mysql.conftest import on
@@ -238,13 +239,13 @@ async def test_a_table_that_is_another_while_it_is_divided_is_listed_as_it_is_th
         position = str((await standing(server, database)).position)
         left = [statement]
 
-        class Splitter(reading_ranges.Splitter):
+        class Interrupted(Splitter):
             def edges(self, *, rows: int) -> list[tuple[str, ...]]:
                 while left:
                     run(db, left.pop())
                 return super().edges(rows=rows)
 
-        monkeypatch.setattr(reading_ranges, "Splitter", Splitter)
+        monkeypatch.setattr(reading_ranges, "Splitter", Interrupted)
         source = reading(server, database)
         ranges = (await source.ranges("", "", rows=3, position=position)).ranges
         await source.close()
