@@ -344,7 +344,8 @@ class ReadsRanges(Protocol):
 
     `position` is one of the source in the log: what is read is as of it, or newer. Whoever reads
     must tell the changes that follow `position` in the log after the rows, or leave out rows of
-    keys that these name.
+    keys that these name. Where an event behind `position` ends a collection, or defines it anew,
+    ranges and rows that were asked for before say nothing any more.
     """
 
     def require_readable(self) -> None:

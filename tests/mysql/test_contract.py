@@ -6,11 +6,15 @@ import pytest
 
 from penstock.ports import ChangeSource
 from penstock.testing.contracts.copies import CopyContract
+from penstock.testing.contracts.ranges import RangeContract
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
+from tests.mysql.conftest import SERVERS, on
 from tests.mysql.support import run, source_of
 
 
-class OfRows(CopyContract):
+class Upstream:
+    """A server with one table."""
+
     server: SqlServer
     database: str
 
@@ -20,7 +24,8 @@ class OfRows(CopyContract):
             run(db, "CREATE TABLE a (id INT PRIMARY KEY AUTO_INCREMENT, n INT)")
 
     def open_source(self) -> ChangeSource:
-        return source_of(self.server, include=[f"{self.database}.*"])
+        include = [f"{self.database}.*"]
+        return source_of(self.server, include=include, snapshot_chunk_documents=4)
 
     async def write(self, rows: int) -> None:
         with self.server.connect(database=self.database) as db:
@@ -29,13 +34,20 @@ class OfRows(CopyContract):
 
 
 @pytest.mark.both_mariadbs
-class TestMariaDb(OfRows):
+class TestMariaDb(Upstream, CopyContract):
     @pytest.fixture(autouse=True)
     def _upstream(self, mariadb: MariaDbServer, mariadb_database: str) -> None:
         self.begin(mariadb, mariadb_database)
 
 
-class TestMySql(OfRows):
+class TestMySql(Upstream, CopyContract):
     @pytest.fixture(autouse=True)
     def _upstream(self, mysql: MySqlServer, mysql_database: str) -> None:
         self.begin(mysql, mysql_database)
+
+
+@on(*SERVERS)
+class TestRanges(Upstream, RangeContract):
+    @pytest.fixture(autouse=True)
+    def _upstream(self, server: SqlServer, database: str) -> None:
+        self.begin(server, database)

@@ -14,6 +14,7 @@ from penstock.sources.mysql.row_readers import UnreadableTableError
 from penstock.sources.mysql.selecting import ColumnFacts, Definition, KeyPart, Selection
 from penstock.testing.servers import MySqlServer, SqlServer
 from tests.mysql.conftest import on
+from tests.mysql.ranges import by_ranges
 from tests.mysql.support import Story, run, source_of
 from tests.telling import follow
 
@@ -56,6 +57,7 @@ async def test_a_copied_row_is_what_the_stream_tells_of_it(
     streamed = story.changes[2:]
     assert [event.snapshot for event in story.changes] == [True, True, False, False]
     assert told(copied) == told(streamed)
+    assert told(await by_ranges(source, str(story.position), rows=1)) == told(streamed)
     assert {event.document_id for event in copied} == {event.document_id for event in streamed}
     assert b"Anna" not in b"".join(told(copied))
     # Where a copied row came from is no place of the binlog.

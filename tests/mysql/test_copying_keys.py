@@ -11,6 +11,7 @@ from penstock.testing.servers import MariaDbServer, SqlServer
 from tests.mysql.anything import KINDS, Kind
 from tests.mysql.conftest import on
 from tests.mysql.mysql_kinds import MYSQL_KINDS
+from tests.mysql.ranges import by_ranges, reading
 from tests.mysql.support import Story, caught_up, completed, numbers, run, source_of
 from tests.mysql.test_values import LOOSE, encoded
 from tests.seeds import seed_of
@@ -62,7 +63,7 @@ async def begun(server: SqlServer, database: str) -> Story:
 
 
 async def both_ways(server: SqlServer, database: str, told: Story, *, chunk: int) -> None:
-    """The copy says what the stream said, byte by byte, and each row once."""
+    """The copy says what the stream said, byte by byte, and each row once; so do ranges."""
     await caught_up(server, source_of(server, include=[f"{database}.*"]), told)
     copy = source_of(
         server, include=[f"{database}.*"], start="snapshot", snapshot_chunk_documents=chunk
@@ -71,6 +72,11 @@ async def both_ways(server: SqlServer, database: str, told: Story, *, chunk: int
     assert encoded(story) == encoded(told)
     # An ENUM that is no value and one that is empty are one key to the log.
     assert not Counter(map(place, story.changes)) - Counter(map(place, told.changes))
+    assert told.position is not None
+    ranged = reading(server, database, snapshot_chunk_documents=chunk)
+    rows = await by_ranges(ranged, told.position, rows=chunk)
+    assert {place(row): bytes(row.full_document or b"") for row in rows} == encoded(told)
+    assert Counter(map(place, rows)) == Counter(map(place, story.changes))
 
 
 @on("mariadb", "mysql")

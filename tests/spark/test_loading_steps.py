@@ -314,6 +314,35 @@ def test_a_drop_throws_away_what_was_read_and_a_rename_has_the_new_name_read(
     assert world.table("lines") == {key(1): 10, key(2): 20, key(3): 30}
 
 
+def test_a_table_that_is_altered_is_read_again_also_what_was_written_of_it(world: World) -> None:
+    """S4: rows may have other values behind it, and the log tells none of them."""
+    world.until(lambda: world.parts(READ))
+    world.reading()  # the second one is read, and not written
+    world.source.rows.update({1: 11, 2: 21, 3: 31})
+    world.stream(schema_event("modify", statement="ALTER TABLE orders ..."))
+    assert [one.database for one in world.parts(UNSPLIT)] == ["db"]
+    world.step()
+    assert not world.parts(READ), "what was read meanwhile is thrown away"
+    world.until(lambda: len(world.parts(READ)) == 3)
+    assert world.table() == {key(1): 11, key(2): 21, key(3): 31}
+    # What the columns are now, behind the next rows, is no change of them.
+    world.stream(schema_event("modify", columns=[]))
+    assert len(world.parts(READ)) == 3
+
+
+@pytest.mark.parametrize("operation", ["modify", "drop"])
+def test_ranges_that_were_listed_before_a_table_was_another_are_listed_again(
+    world: World, operation: str
+) -> None:
+    """A range of the old table's keys is none of the new one."""
+    world.reading()
+    world.stream(schema_event(operation))
+    world.step()
+    assert not world.parts(OPEN)
+    world.until(lambda: len(world.parts(READ)) == 3)
+    assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
+
+
 def test_a_source_that_is_away_is_waited_for_and_once_not_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,10 +54,12 @@ from penstock.sources.mysql.moments import Begun, Moment, NotNowError
 from penstock.sources.mysql.positions import Flavour, Told
 from penstock.sources.mysql.row_readers import UnreadableTableError
 from penstock.sources.mysql.selecting import (
+    WHOLE,
     ColumnFacts,
     Definition,
     KeyPart,
     Selection,
+    Span,
     quoted,
 )
 
@@ -65,9 +67,6 @@ T = TypeVar("T")
 CHUNK_BYTES_MAX: Final = 4 << 20
 """Of values in one chunk, as the server sends them; a single row may be larger."""
 _READ_SECONDS_MIN: Final = 60.0
-_PASSING: Final = frozenset({1205, 1412, 1220, 1927, 3024})
-"""The table is locked, which nobody waits for, or newer than the snapshot; the binlog at the
-snapshot was purged; we were idle for too long."""
 _NO_COLUMN: Final = 1054
 """The table has lost a column since the snapshot, of which its definition is. The next snapshot has
 another definition; if it has not, the server does not read what it describes."""
@@ -137,13 +136,19 @@ class ChunkReader:
         """The captured tables that are there, in order. Ends a transaction: MariaDB leaves tables
         out that are being altered, with a mere warning, for who has another one locked."""
         self.close()
-        return sorted(self._asked(lambda by: tables(by, self._config.scope)))
+        return sorted(self.asked(lambda by: tables(by, self._config.scope)))
 
     def seconds(self) -> int:
         """The server's clock, in Unix seconds."""
-        return self._asked(seconds_now)
+        return self.asked(seconds_now)
 
-    def _asked(self, question: Callable[[Connected], T]) -> T:
+    def described(self, name: Name) -> Selection | None:
+        """How rows of a table are read now; None if there is none. Ends a transaction."""
+        self.close()
+        found = self.asked(lambda _: self._defined(name))
+        return None if found is None else Selection(found, rules=self._rules)
+
+    def asked(self, question: Callable[[Connected], T]) -> T:
         """Ask between two transactions; by another connection if this one was idle for too long."""
         try:
             return question(self._connected())
@@ -188,14 +193,14 @@ class ChunkReader:
         # Else a moment at which nobody can alter the table any more.
         return Opened(name, selection, begun.moment or self._now(told), told, begun.doubts)
 
-    def chunk(self, opened: Opened, after: tuple[str, ...] | None) -> tuple[Portion, Moment]:
-        """The next rows of a table that divides, behind the key `after`, and of which moment.
+    def chunk(self, opened: Opened, span: Span) -> tuple[Portion, Moment]:
+        """The first rows of a span of a table that divides, and of which moment.
 
         Those of a table without snapshots are of some time up to then.
         """
         assert opened.selection is not None
         limit = self._limit
-        self._select(opened.selection.statement(after, limit))
+        self._select(opened.selection.statement(span, limit))
         rows, size = self._taken(limit + 1)
         cut = self._cursor is not None
         if cut:
@@ -211,7 +216,7 @@ class ChunkReader:
         """The next rows of a table that does not divide, all in this one transaction."""
         assert opened.selection is not None
         if self._cursor is None:
-            self._select(opened.selection.statement(None, None))
+            self._select(opened.selection.statement(WHOLE, None))
         rows, _ = self._taken(self._config.snapshot_chunk_documents)
         return Portion(rows, last=self._cursor is None)
 
@@ -322,7 +327,7 @@ class ChunkReader:
             ) from error
         if code in GONE:
             self.discard()
-        if code in GONE or code in _PASSING:
+        if code in GONE or code in moments.PASSING:
             self.close()
             raise NotNowError(f"the server says {code}: {error.args[-1]}") from None
 

@@ -39,7 +39,7 @@ from penstock.sources.mysql.moments import KnownXas, Moment, NotNowError
 from penstock.sources.mysql.places import Reach
 from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.row_readers import UnreadableTableError
-from penstock.sources.mysql.selecting import Selection
+from penstock.sources.mysql.selecting import Selection, Span
 
 OPEN_SECONDS_MAX: Final = 1.0
 """How long a table that does not divide is kept open for the stream to get there."""
@@ -286,7 +286,7 @@ class Copier:
         copying, shape = held.copying, selection.definition.shape
         if copying.after is not None and copying.key != shape:
             copying = restarted(copying)
-        portion, held.moment = self._reader.chunk(held.opened, copying.after)
+        portion, held.moment = self._reader.chunk(held.opened, Span(after=copying.after))
         events = self._events(copying, selection, portion)
         held.rows = {bytes(event.key): event for event in events}
         after = selection.place(portion.rows[-1]) if portion.rows else None

@@ -37,6 +37,9 @@ IDLE_SECONDS: Final = 30
 """The server ends a transaction of ours in which we do nothing for so long."""
 TOUCH_MILLIS: Final = 50
 """How long to wait for a table that somebody has locked, where a server cannot but wait."""
+PASSING: Final = frozenset({1205, 1412, 1220, 1927, 3024})
+"""The table is locked, which nobody waits for, or newer than the snapshot; the binlog at the
+snapshot was purged; we were idle for too long."""
 _WRITE_SECONDS: Final = 3600
 """As long as the log may take no more rows of a table that is read in one transaction."""
 _COMMITS_SECONDS: Final = 0.2

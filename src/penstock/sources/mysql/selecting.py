@@ -51,6 +51,24 @@ class KeyPart(NamedTuple):
     """Only the value's beginning is in it."""
 
 
+Key = tuple[str, ...]
+"""The values of a key's columns, each as `Selection.place` has it; or of the first ones alone."""
+
+
+class Span(NamedTuple):
+    """Rows whose keys follow one another."""
+
+    after: Sequence[str] | None = None
+    """The key that is right before them;"""
+    start: Sequence[str] | None = None
+    """or the one that none is less than;"""
+    stop: Sequence[str] | None = None
+    """and that all are less than. None: there is no such bound."""
+
+
+WHOLE: Final = Span()
+
+
 class Definition(Struct, frozen=True):
     """A table, as the server describes it."""
 
@@ -165,34 +183,50 @@ class Selection:
         hidden = ruled is not None and ruled.changes(key)
         self.divides = definition.divides and not hidden
         """Whether it is read in parts, in the order of its key."""
-        self._key = [known[part.name] for part in definition.key] if self.divides else []
+        self.key = [known[part.name] for part in definition.key] if self.divides else []
+        """Its columns, where it is divided."""
         self.compiled = _compiled(definition, told)
         """What the stream's own events of the table are made with."""
 
-    def statement(self, after: Sequence[str] | None, limit: int | None) -> str:
-        """The SELECT of rows behind the key `after`, all or so many; with `limit`, in its order."""
-        definition = self.definition
+    def statement(self, span: Span, limit: int | None) -> str:
+        """The SELECT of rows: the first so many of a span, in the key's order; or all rows."""
         kinds = (expression for _, expression in self._kinds)
-        asked = [*self._expressions, *kinds, *(_place(column) for column in self._key)]
-        parts = [f"SELECT {', '.join(asked) or '1'} FROM {quoted(definition.table)}"]  # noqa: S608 - all quoted
-        if definition.versioned:
-            parts.append("FOR SYSTEM_TIME ALL")
-        if limit is not None:
-            names = [name_of(column.name) for column in self._key]
-            parts.append(f"FORCE INDEX ({name_of(definition.index)})")
-            if after is not None:
-                parts.append(f"WHERE {self._behind(after)}")
-            parts.append(f"ORDER BY {', '.join(names)} LIMIT {limit}")
-        return " ".join(parts)
+        asked = [*self._expressions, *kinds, *map(_place, self.key)]
+        if limit is None:
+            return f"SELECT {', '.join(asked) or '1'} {self._source}"
+        return f"SELECT {', '.join(asked)} {self._ordered(span)} LIMIT {limit}"
 
-    def _behind(self, after: Sequence[str]) -> str:
-        """What is true of rows whose key is greater."""
-        literals = [_literal(one, text) for one, text in zip(self._key, after, strict=True)]
-        names = [name_of(column.name) for column in self._key]
+    def key_in(self, span: Span, *, last: bool = False, skip: int = 0) -> str:
+        """The SELECT of the first key of a span behind so many, or of its last one."""
+        asked = ", ".join(map(_place, self.key))
+        return f"SELECT {asked} {self._ordered(span, last=last)} LIMIT 1 OFFSET {skip}"
+
+    def counted(self, span: Span) -> str:
+        """The SELECT of which the server is to say how many rows of the span it expects."""
+        return f"SELECT 1 {self._ordered(span)}"
+
+    @property
+    def _source(self) -> str:
+        versions = " FOR SYSTEM_TIME ALL" if self.definition.versioned else ""
+        return f"FROM {quoted(self.definition.table)}{versions}"
+
+    def _ordered(self, span: Span, *, last: bool = False) -> str:
+        bounds = ((span.after, ">"), (span.start, ">="), (span.stop, "<"))
+        wanted = [f"({self._beside(key, sign)})" for key, sign in bounds if key is not None]
+        where = f" WHERE {' AND '.join(wanted)}" if wanted else ""
+        order = ", ".join(f"{name_of(one.name)}{' DESC' if last else ''}" for one in self.key)
+        index = name_of(self.definition.index)
+        return f"{self._source} FORCE INDEX ({index}){where} ORDER BY {order}"
+
+    def _beside(self, key: Sequence[str], sign: str) -> str:
+        """What is true of rows whose key is greater, or less, or as great, column by column."""
+        literals = [_literal(one, text) for one, text in zip(self.key, key, strict=False)]
+        names = [name_of(column.name) for column in self.key]
         ways: list[str] = []
-        for last in range(len(names)):
-            same = [f"{names[i]} = {literals[i]}" for i in range(last)]
-            ways.append(" AND ".join([*same, f"{names[last]} > {literals[last]}"]))
+        for at, literal in enumerate(literals):
+            same = [f"{names[i]} = {literals[i]}" for i in range(at)]
+            last = sign if at == len(literals) - 1 else sign[0]
+            ways.append(" AND ".join([*same, f"{names[at]} {last} {literal}"]))
         return " OR ".join(f"({way})" for way in ways)
 
     def document(self, row: Sequence[Any]) -> Document:

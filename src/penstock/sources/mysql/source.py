@@ -8,12 +8,15 @@ from typing import TypeVar
 from penstock.capture.copies import CopyDesk, CopyRequest
 from penstock.errors import RequestError
 from penstock.event import Commit, Fragment
+from penstock.ports import KeyRange, Listing, RangeRows
+from penstock.sources.mysql.agreement import has_told, require_agreement, require_whole_rows
 from penstock.sources.mysql.chunks import captured_tables
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.copying import Name, named
 from penstock.sources.mysql.held import Undone
 from penstock.sources.mysql.history import seconds_to_loss
 from penstock.sources.mysql.positions import is_copying, moved, parse_position
+from penstock.sources.mysql.ranges import RangeReader
 from penstock.sources.mysql.session import Session
 from penstock.sources.mysql.stream import drawn_server_id
 
@@ -39,6 +42,7 @@ class MysqlSource:
         self._desk = CopyDesk[Name]()
         self._session: Session | None = None
         """While it is captured."""
+        self._ranges = RangeReader(name, config)
 
     async def changes(self, *, position: str | None) -> AsyncIterator[Commit | Fragment]:
         """Commits after `position`; None: where `start` says.
@@ -84,7 +88,8 @@ class MysqlSource:
         self._desk.acknowledged(position)
 
     async def close(self) -> None:
-        """Nothing is held between sessions."""
+        """Let go of what ranges were read by; nothing is held between sessions."""
+        self._ranges.close()
 
     # --- what others ask -------------------------------------------------------------------------
 
@@ -116,6 +121,28 @@ class MysqlSource:
     def is_copying(self, position: str) -> bool:
         """As `Moves.is_copying`."""
         return is_copying(position)
+
+    def require_readable(self) -> None:
+        """As `ReadsRanges.require_readable`."""
+        require_whole_rows(self.name, self.config)
+
+    async def ranges(self, database: str, collection: str, *, rows: int, position: str) -> Listing:
+        """As `ReadsRanges.ranges`."""
+        known = parse_position(position)
+        require_agreement(self.name, self.config, known)
+        return await asyncio.to_thread(
+            self._ranges.ranges, database, collection, rows=rows, known=known
+        )
+
+    async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
+        """As `ReadsRanges.read_range`."""
+        known = parse_position(position)
+        require_agreement(self.name, self.config, known)
+        return await asyncio.to_thread(self._ranges.read, part, known=known)
+
+    def has_told(self, position: str, read_at: str) -> bool:
+        """As `ReadsRanges.has_told`."""
+        return has_told(parse_position(position), read_at)
 
     async def seconds_to_loss(self, position: str) -> float | None:
         """As `Retains.seconds_to_loss`: from the age of the server's oldest binlog."""

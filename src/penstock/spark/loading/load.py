@@ -32,7 +32,7 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.parts import OPEN, READ, UNSPLIT, Outcome, Part, Plan
 from penstock.spark.loading.reading import OpenSource, PartRows, read_parts
 from penstock.spark.loading.stored import StoredPlan
-from penstock.spark.loading.window import Window, ends_of, renamed_to
+from penstock.spark.loading.window import Window, ends_of, redefines, renamed_to
 from penstock.spark.loading.writing import LoadWriter
 from penstock.spark.raised import own_error
 from penstock.spark.sharing import enter_pool
@@ -72,7 +72,8 @@ def first_load(
     if open_source is None or not isinstance(source, ReadsRanges):
         raise ConfigError(
             f"pipeline {name}: first_load = 'source' needs a source that can be read by ranges of "
-            f"keys, which is MongoDB; {config.source} is none, or its settings are not known here. "
+            f"keys, which are MongoDB, MySQL and MariaDB; {config.source} is none, or its settings "
+            f"are not known here. "
             f"Nothing was written. Leave first_load out, and have the service copy the rows "
             f"through the log: penstock snapshot {config.source}."
         )
@@ -190,9 +191,12 @@ class FirstLoad:
             return
         plan = self._plan
         for control in collected.controls:
-            for space in ends_of(control):
+            # A range is one of the table that was listed, and so are the values that were read.
+            own = (control.database, control.collection)
+            for space in ends_of(control) or ([own] if redefines(control) else []):
                 if self._window is not None:
                     self._window.end(*space)
+                plan = plan.ended(*space)
             taken_over = renamed_to(control)
             if taken_over is not None and self._follows(taken_over[1]):
                 # Rows came to it that were not loaded under their old name.
@@ -233,7 +237,10 @@ class FirstLoad:
             return
         self._failures = 0
         if isinstance(found, Split):
-            self._keep(self._plan.split(found.part, found.listing))
+            assert window is not None
+            listed = {(one.database, one.collection) for one in found.listing.ranges}
+            if not any(window.ended(*space) for space in listed):
+                self._keep(self._plan.split(found.part, found.listing))
         elif isinstance(found, Told):
             if not self._plan.of(UNSPLIT):  # else a rename came in between
                 self._until = found.head

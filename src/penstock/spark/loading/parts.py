@@ -103,6 +103,15 @@ class Plan(Struct, frozen=True, kw_only=True):
         kept = (part for part in self.parts if part.namespace != space)
         return Plan(parts=(*kept, Part(database=database, collection=collection)))
 
+    def ended(self, database: str, collection: str) -> "Plan":
+        """What was planned of the collection is planned anew, for it is another one, or of another
+        shape; without a name, of all of the database."""
+        plan = self
+        for own in dict.fromkeys(part.namespace for part in self.parts):
+            if own == (database, collection) or (not collection and own[0] == database):
+                plan = plan.anew(*own)
+        return plan
+
     def read(self, outcomes: Mapping[Part, Outcome]) -> "Plan":
         """These parts are in their tables; those that are planned anew meanwhile are not."""
         return Plan(

@@ -89,6 +89,14 @@ def ends_of(control: Control) -> list[tuple[str, str]]:
     return [(control.database, control.collection), *filter(None, [renamed_to(control)])]
 
 
+def redefines(control: Control) -> bool:
+    """Whether rows that are read behind an event may have other values than before, untold.
+
+    A `modify` with columns only says, behind the next rows, what they are now.
+    """
+    return control.operation == "modify" and "columns" not in control.description
+
+
 def renamed_to(control: Control) -> tuple[str, str] | None:
     """The (database, collection) that took over the rows of another, if one did."""
     if control.operation != "rename":

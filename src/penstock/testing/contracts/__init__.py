@@ -12,6 +12,7 @@ from penstock.testing.contracts.checkpoints import CheckpointStoreContract
 from penstock.testing.contracts.copies import CopyContract
 from penstock.testing.contracts.durable import DurableLogContract
 from penstock.testing.contracts.log import ChangeLogContract, ManualClock
+from penstock.testing.contracts.ranges import RangeContract
 from penstock.testing.contracts.source import SourceContract
 from penstock.testing.contracts.store import StoreContract
 from penstock.testing.contracts.store_indexes import StoreIndexContract
@@ -24,6 +25,7 @@ __all__ = [
     "CopyContract",
     "DurableLogContract",
     "ManualClock",
+    "RangeContract",
     "SourceContract",
     "StoreContract",
     "StoreIndexContract",
