@@ -54,7 +54,8 @@
     │   ├── ExpectationError         a change does not meet an expectation that stops
     │   ├── TransformError           a user's own code fails, and not on a change alone
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
-    │   └── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
+    │   ├── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
+    │   └── BackfillRefusedError     a pipeline's rows cannot be read from the source again
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
     │   ├── TrailHeadError           the head of a trail is not what Penstock writes
@@ -707,6 +708,18 @@ class ResetRefusedError(PipelineError):
 
     def __init__(self, *, pipeline: str, why: str, remedy: str) -> None:
         super().__init__(f"pipeline {pipeline} was not reset: {why}. Nothing was changed. {remedy}")
+
+
+class BackfillRefusedError(PipelineError):
+    """A pipeline's rows cannot be read from the source again, or not now."""
+
+    code = "pipeline.backfill_refused"
+
+    def __init__(self, *, pipeline: str, why: str, remedy: str) -> None:
+        super().__init__(
+            f"nothing of pipeline {pipeline} will be read again: {why}. Nothing was changed. "
+            f"{remedy}"
+        )
 
 
 class ExpectationError(PipelineError):
