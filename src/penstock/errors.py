@@ -51,6 +51,7 @@
     │   ├── DestinationError         the database that it writes to refuses what it does
     │   ├── PartialViewError         its token does not show everything of its source
     │   ├── BatchTooLargeError       a batch is more than the driver may hold
+    │   ├── SparkMemoryError         a batch is more than Spark has memory for
     │   ├── ExpectationError         a change does not meet an expectation that stops
     │   ├── TransformError           a user's own code fails, and not on a change alone
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
@@ -685,6 +686,21 @@ class BatchTooLargeError(PipelineError):
             f"driver, and {size_max} are allowed. Nothing of it was written. Lower "
             f"max_events_per_batch; if it is one commit, which is never cut, raise "
             f"max_bytes_per_batch on a machine with some four times as much memory."
+        )
+
+
+class SparkMemoryError(PipelineError):
+    """Spark has not the memory that a batch takes; it is on its way whole where the driver is on
+    another machine than the workers."""
+
+    code = "pipeline.spark_memory"
+
+    def __init__(self, *, pipeline: str, what: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: {what}. Its destination has the batch whole or not at all, and "
+            f"it is applied again when the pipeline is started. Lower max_events_per_batch; if it "
+            f"is one commit, which is never cut, raise driver.memory, driver.maxResultSize or "
+            f"executor.memory in [spark]."
         )
 
 

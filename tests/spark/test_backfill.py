@@ -24,7 +24,7 @@ from penstock.errors import (
 )
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.backfill import backfill
-from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT
+from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT, Plan
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.standing import StandingTable
@@ -150,6 +150,24 @@ def test_a_driver_that_was_there_before_cannot_undo_it(world: World) -> None:
         world.until(world.is_complete)
     assert StoredPlan("p", world.config).read() == marked
     assert world.parts(UNSPLIT, "lines")
+
+
+def test_a_driver_that_writes_at_this_moment_has_it_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, read = StoredPlan("p", world.config), StoredPlan.read
+    plan = driver.read()
+
+    def read_before_it_writes(stored: StoredPlan) -> Plan:
+        found = read(stored)
+        driver.write(plan, log_id=LOG_ID, sequence=0)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StoredPlan, "read", read_before_it_writes)
+        with pytest.raises(BackfillRefusedError, match="wrote at the same time"):
+            again(world)
+    assert StoredPlan("p", world.config).read() == plan
 
 
 def test_a_pipeline_that_had_no_first_load_is_given_one_by_its_setting(

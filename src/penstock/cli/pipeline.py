@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,6 +81,7 @@ def run(
     spark_settings = with_conf(settings.spark, conf or ())
     try:
         from penstock.spark.many import run_pipelines
+        from penstock.spark.raised import LOST
         from penstock.spark.run import PipelineProgress
         from penstock.spark.session import local_session
     except ImportError as error:
@@ -124,7 +125,8 @@ def run(
                     open_sources={one.name: one.opening() for one in settings.sources.values()},
                 )
             finally:
-                spark.stop()
+                with suppress(*LOST):  # it has stopped with its JVM
+                    spark.stop()
     if len(chosen) == 1:
         for failed in errors.values():
             raise failed
