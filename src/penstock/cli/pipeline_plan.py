@@ -125,7 +125,6 @@ def backfill(
         list[str] | None,
         typer.Option(
             "--collection",
-            "-c",
             metavar="COLLECTION",
             help="Only this one, as the pipeline's configuration names it; may be repeated.",
         ),
