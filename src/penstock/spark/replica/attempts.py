@@ -10,8 +10,9 @@ from penstock.spark.replica.connection import LIFETIME_SECONDS
 
 _OVERDUE: Final = frozenset({251, 290})
 """NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
-_WRITE_CONFLICT: Final = 112
-"""Another transaction's write; up to MongoDB 6.1 also one that is more than the cache takes."""
+_ABORTED: Final = frozenset({112, 251})
+"""WriteConflict, NoSuchTransaction. Another's write was in the way; up to MongoDB 6.1 this also is
+what it says of a transaction that is more than its cache takes."""
 _TOO_LARGE_FOR_CACHE: Final = 388
 _LIFETIMES: Final = 2
 """In so many, whatever transaction it was in conflict with has ended."""
@@ -24,7 +25,7 @@ class Attempts:
         self._pipeline = pipeline
         self.lifetime_seconds = LIFETIME_SECONDS
         self._began = 0.0
-        self._conflicts_since: float | None = None
+        self._aborted_since: float | None = None
 
     def begin(self) -> None:
         """A transaction begins."""
@@ -32,7 +33,7 @@ class Attempts:
 
     def succeed(self) -> None:
         """It is committed."""
-        self._conflicts_since = None
+        self._aborted_since = None
 
     def refusal_of(self, error: PyMongoError) -> DestinationError | None:
         """What an error says for which the batch cannot be one transaction here; None for others,
@@ -47,11 +48,11 @@ class Attempts:
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
                 "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
             )
-        if code != _WRITE_CONFLICT:
-            self._conflicts_since = None
-        elif self._conflicts_since is None:
-            self._conflicts_since = now
-        elif now - self._conflicts_since >= _LIFETIMES * self.lifetime_seconds:
+        if code not in _ABORTED:
+            self._aborted_since = None
+        elif self._aborted_since is None:
+            self._aborted_since = now
+        elif now - self._aborted_since >= _LIFETIMES * self.lifetime_seconds:
             return self._too_large()
         return self._too_large() if code == _TOO_LARGE_FOR_CACHE else None
 
