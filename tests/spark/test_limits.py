@@ -194,16 +194,16 @@ def driven(endpoint: str, config: PipelineConfig, *more: str) -> subprocess.Comp
 
 @pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("form", EVERYWHERE)
+@pytest.mark.parametrize("form", [name for name in EVERYWHERE if name != "mongodb"])
 def test_a_batch_larger_than_the_memory_of_spark_passes(
     batch: str,
     form: str,
     mongo: MongoReplicaSet,
-    mongodb: MongoReplica,
     mongo_database: str,
     postgres: PostgresServer,
     tmp_path: Path,
 ) -> None:
+    """The transaction of a MongoDB needs a cache for it: see tests/spark/replica/test_attempts."""
     replica = PostgresReplica(postgres.create(database()))
     trail = audit(mongo.uri, mongo_database)
     configs: dict[str, PipelineConfig] = {
@@ -211,15 +211,16 @@ def test_a_batch_larger_than_the_memory_of_spark_passes(
         "history": histories.history(tmp_path / "t"),
         "changelog": changelogs.changelog(tmp_path / "t"),
         "audit": trail,
-        "mongodb": mongodb.config(),
         "postgres": replica.config(),
         "view": view(tmp_path / "t"),
     }
     done = driven(batch, configs[form])
     assert done.returncode == 0, done.stderr
-    if form in {"mongodb", "postgres"}:
-        found = {"mongodb": mongodb, "postgres": replica}[form].rows("orders")
-        numbers = [row["n"] for row in found.values() if len(row["text"]) == _LARGE_BYTES]
+    if form == "postgres":
+        found = replica.rows("orders")
+        numbers: list[Any] = [
+            row["n"] for row in found.values() if len(row["text"]) == _LARGE_BYTES
+        ]
     elif form == "audit":
         numbers = [one["meta"]["pk"]["_id"] for one in records(trail)]
     else:
