@@ -51,10 +51,12 @@
     │   ├── DestinationError         the database that it writes to refuses what it does
     │   ├── PartialViewError         its token does not show everything of its source
     │   ├── BatchTooLargeError       a batch is more than the driver may hold
+    │   ├── SparkMemoryError         a batch is more than Spark has memory for
     │   ├── ExpectationError         a change does not meet an expectation that stops
     │   ├── TransformError           a user's own code fails, and not on a change alone
     │   ├── PipelinesStoppedError    some of a driver's pipelines cannot go on
-    │   └── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
+    │   ├── ResetRefusedError        a pipeline cannot begin there without a loss or a repeat
+    │   └── BackfillRefusedError     a pipeline's rows cannot be read from the source again
     ├── AuditError                   an audit trail cannot be written, read or proved
     │   ├── TrailUnavailableError    transient: its MongoDB does not answer
     │   ├── TrailHeadError           the head of a trail is not what Penstock writes
@@ -687,6 +689,21 @@ class BatchTooLargeError(PipelineError):
         )
 
 
+class SparkMemoryError(PipelineError):
+    """Spark has not the memory that a batch takes; it is on its way whole where the driver is on
+    another machine than the workers."""
+
+    code = "pipeline.spark_memory"
+
+    def __init__(self, *, pipeline: str, what: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: {what}. Its destination has the batch whole or not at all, and "
+            f"it is applied again when the pipeline is started. Lower max_events_per_batch; if it "
+            f"is one commit, which is never cut, raise driver.memory, driver.maxResultSize or "
+            f"executor.memory in [spark]."
+        )
+
+
 class PipelinesStoppedError(PipelineError):
     """Some of the pipelines that a driver ran cannot go on; the others ended as they should."""
 
@@ -707,6 +724,18 @@ class ResetRefusedError(PipelineError):
 
     def __init__(self, *, pipeline: str, why: str, remedy: str) -> None:
         super().__init__(f"pipeline {pipeline} was not reset: {why}. Nothing was changed. {remedy}")
+
+
+class BackfillRefusedError(PipelineError):
+    """A pipeline's rows cannot be read from the source again, or not now."""
+
+    code = "pipeline.backfill_refused"
+
+    def __init__(self, *, pipeline: str, why: str, remedy: str) -> None:
+        super().__init__(
+            f"nothing of pipeline {pipeline} will be read again: {why}. Nothing was changed. "
+            f"{remedy}"
+        )
 
 
 class ExpectationError(PipelineError):

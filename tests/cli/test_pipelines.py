@@ -70,9 +70,10 @@ def test_a_pipeline_is_listed_stopped_and_forgotten_and_outlives_the_service(
         plan = json.loads(ask("plan", "orders").out)
         assert (plan["sequence"], plan["entries"] > 0) == (0, True)
         assert not (tmp_path / "lake").exists()
-        done = ask("reset", "orders", "--to", "beginning", "--yes")
-        assert done.code == 7
-        assert "it is running" in done.err
+        for words in (["reset", "orders", "--to", "beginning"], ["backfill", "orders"]):
+            done = ask(*words, "--yes")
+            assert done.code == 7
+            assert "it is running" in done.err
         with urllib.request.urlopen(f"http://{service.ready['http']}/metrics") as page:
             assert 'penstock_query_rejected{pipeline="orders"} 3.0' in page.read().decode()
         with urllib.request.urlopen(f"http://{service.ready['http']}/health") as page:

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +32,7 @@ app.command("plan")(pipeline_plan.plan)
 app.command("stop")(pipeline_ask.stop)
 app.command("forget")(pipeline_ask.forget)
 app.command("reset")(pipeline_plan.reset)
+app.command("backfill")(pipeline_plan.backfill)
 app.command("tidy")(pipeline_tidy.command)
 app.command("export")(pipeline_export.command)
 app.command("verify")(pipeline_verify.command)
@@ -81,6 +82,7 @@ def run(
     try:
         from penstock.spark.many import run_pipelines
         from penstock.spark.progress import PipelineProgress
+        from penstock.spark.raised import LOST
         from penstock.spark.session import local_session
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
@@ -123,7 +125,8 @@ def run(
                     open_sources={one.name: one.opening() for one in settings.sources.values()},
                 )
             finally:
-                spark.stop()
+                with suppress(*LOST):  # it has stopped with its JVM
+                    spark.stop()
     if len(chosen) == 1:
         for failed in errors.values():
             raise failed

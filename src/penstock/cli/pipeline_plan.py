@@ -1,13 +1,17 @@
-"""`penstock pipeline plan | reset`: where a run would begin, and where the next one is to."""
+"""`penstock pipeline plan | reset | backfill`: where a run would begin, where the next one is to,
+and what it is to read from the source again."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
 from penstock.cli.pipeline_ask import EndpointOption, NameArgument, chosen, connected
-from penstock.errors import ConfigError, ResetRefusedError
+from penstock.errors import BackfillRefusedError, ConfigError, ResetRefusedError
+
+if TYPE_CHECKING:
+    from penstock.client.flight import LogClient
 
 
 def plan(
@@ -95,8 +99,7 @@ def reset(
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
     with connected(settings, endpoint) as client:
-        known = {one.pipeline: one for one in client.pipelines()}.get(name)
-        if known is not None and known.state == "running":
+        if _runs(client, name):
             raise ResetRefusedError(
                 pipeline=name,
                 why="it is running",
@@ -114,3 +117,76 @@ def reset(
         typer.echo(
             f"{name} begins again after entry {place.sequence:,}; it stood at {before.sequence:,}."
         )
+
+
+def backfill(
+    name: NameArgument,
+    collections: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--collection",
+            metavar="COLLECTION",
+            help="Only this one, as the pipeline's configuration names it; may be repeated.",
+        ),
+    ] = None,
+    config: output.ConfigOption = output.DEFAULT_CONFIG,
+    as_json: output.JsonOption = False,
+    endpoint: EndpointOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Have the next run of a pipeline read rows from the source again, while changes go on.
+
+    For tables with first_load = 'source', and a pipeline that does not run. Each row that the
+    source has is put into its table by its key; newer changes win. It brings rows that were lost, a
+    table that is gone or was put back from an older copy, a collection that was added. No row is
+    removed: one that the source no longer has stays, unless the log says that it was deleted. Exit
+    code 7 if refused.
+    """
+    from penstock.cli.config import load, missing_extra
+
+    settings = load(config)
+    pipeline = chosen(settings, [name])[name]
+    if pipeline.to != "table":
+        raise BackfillRefusedError(
+            pipeline=name,
+            why=f"its destination is {pipeline.to!r}, and only tables have rows from the source",
+            remedy=f"Have the service copy rows through the log: penstock snapshot "
+            f"{pipeline.source}.",
+        )
+    try:
+        from penstock.spark.loading.backfill import ALL, backfill
+        from penstock.spark.loading.load import require_readable
+        from penstock.spark.raised import own_error
+    except ImportError as error:
+        raise missing_extra("a pipeline", "spark,java", error) from error
+    if pipeline.first_load == "source":
+        require_readable(name, pipeline, settings.sources[pipeline.source].opening())
+    with connected(settings, endpoint) as client:
+        if _runs(client, name):
+            raise BackfillRefusedError(
+                pipeline=name,
+                why="it is running",
+                remedy=f"Stop it first: penstock pipeline stop {name}.",
+            )
+        bounds = client.bounds()
+    names = [one.removeprefix(f"{pipeline.source}/") for one in collections or ()]
+    if not yes:
+        if as_json:
+            raise ConfigError("backfill asks before it changes anything; with --json give --yes.")
+        what = ", ".join(names) or "all its collections"
+        typer.confirm(f"Have {name} read {what} from the source again?", abort=True)
+    try:
+        read = backfill(name, pipeline, names, bounds)
+    except Exception as error:
+        raise own_error(error, pipeline=name) from error
+    if as_json:
+        output.emit({"pipeline": name, "collections": [one for one in read if one != ALL]})
+    else:
+        said = ", ".join(read) if ALL not in read else f"all collections of {pipeline.source}"
+        typer.echo(f"{name} reads {said} from the source in its next run.")
+
+
+def _runs(client: "LogClient", name: str) -> bool:
+    """Whether the service knows a run of the pipeline that is alive."""
+    known = {one.pipeline: one for one in client.pipelines()}.get(name)
+    return known is not None and known.state == "running"

@@ -4,13 +4,22 @@ import re
 from typing import Final
 
 from deltalake.exceptions import CommitFailedError
+from py4j.protocol import Py4JNetworkError
 
 from penstock import errors
 from penstock.client.flight import from_wire
-from penstock.errors import PenstockError, PipelineError, WorkersUnavailableError
+from penstock.errors import (
+    PenstockError,
+    PipelineError,
+    SparkMemoryError,
+    WorkersUnavailableError,
+)
 from penstock.spark.options import NOTE
 
+_NO_MEMORY: Final = ("OutOfMemoryError", "spark.driver.maxResultSize")
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
+LOST: Final = (Py4JNetworkError, ConnectionError)
+"""What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
 _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
@@ -25,6 +34,13 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
         return error
     if any(said in str(error) for said in _WORKERS_AWAY):
         return WorkersUnavailableError(pipeline=pipeline)
+    if isinstance(error, LOST):
+        what = "Spark's JVM in the driver has ended, as one does that has no memory left"
+        return SparkMemoryError(pipeline=pipeline, what=what)
+    for said in _NO_MEMORY:
+        if said in str(error):
+            what = f"Spark has not the memory for a batch ({said})"
+            return SparkMemoryError(pipeline=pipeline, what=what)
     for noted in reversed(_NOTED.findall(str(error))):
         known = from_wire(noted.encode())
         if known is not None:

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,7 +35,7 @@ from penstock.spark.config import (
 )
 from penstock.spark.options import credential_options, place_of
 from penstock.spark.progress import PipelineProgress, ProgressTeller
-from penstock.spark.raised import own_error
+from penstock.spark.raised import LOST, own_error
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, require_driver
@@ -302,7 +302,8 @@ class _Runner:
                     return
                 raise own from error
             finally:
-                query.stop()
+                with suppress(*LOST):  # it has stopped with its JVM
+                    query.stop()
         if self._raised is not None:
             raise self._raised
         try:
@@ -436,7 +437,8 @@ def _session(name: str, given: "SparkSession | None") -> Generator["SparkSession
         yield session
     finally:
         if given is None:
-            session.stop()
+            with suppress(*LOST):
+                session.stop()
 
 
 @contextmanager

@@ -139,6 +139,26 @@ def test_a_transaction_beyond_16_megabytes_is_whole_and_one_that_lasts_too_long_
         driver.close()
 
 
+def test_a_change_that_is_longer_than_a_document_is_rejected_and_its_text_stays_in_the_log(
+    mongo: MongoReplicaSet, mongo_database: str
+) -> None:
+    replica = MongoReplica(mongo.uri, mongo_database)
+    entries = Entries()
+    entries.commit(put(1, n=1), put(2, text="x" * (17 << 20)))
+    driver = Driver(entries, replica.config())
+    try:
+        driver.start()
+        assert driver.apply().rejected == 1
+        assert set(replica.rows("orders")) == {1}
+        (reject,) = replica.rejects()
+        assert reject["full_document"] is None
+        assert "larger than 16 MiB" in reject["reason"]
+        assert "in the log" in reject["reason"]
+    finally:
+        driver.close()
+        replica.close()
+
+
 def test_an_uri_without_a_database_is_refused(mongo: MongoReplicaSet) -> None:
     replica = MongoReplica(mongo.uri, "nothing")
     config = replica.config().model_copy(update={"uri": replica.config(uri=mongo.uri).uri})

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 import psycopg
-import pymysql
 import pytest
 
 from penstock.errors import DestinationError
+from penstock.spark.replica import mysql_connection
 from penstock.spark.replica.postgres import PostgresDialect
 from penstock.testing.servers import MariaDbServer, PostgresServer
 from tests.spark.replica.support import Driver, MysqlReplica, PostgresReplica, database
@@ -125,14 +125,14 @@ def test_settings_of_mariadb_hide_no_row_and_cut_no_name(
     """As a server's init_connect would set them, before ours."""
 
     replica = MysqlReplica(mariadb.host, mariadb.port, mariadb_database)
-    connect = pymysql.connect
+    connect = mysql_connection.Connection
 
     def with_settings(**options: object) -> object:
         first = "SET sql_select_limit = 1, group_concat_max_len = 4, sql_safe_updates = 1"
         ours = str(options["init_command"]).removeprefix("SET ")
         return connect(**{**options, "init_command": f"{first}, {ours}"})  # type: ignore[call-overload]
 
-    monkeypatch.setattr(pymysql, "connect", with_settings)
+    monkeypatch.setattr(mysql_connection, "Connection", with_settings)
     entries = Entries()
     entries.commit(*(put(key, n=key, kept="x") for key in range(9)))
     driver = Driver(entries, replica.config())

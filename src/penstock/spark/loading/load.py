@@ -64,10 +64,15 @@ def first_load(
     open_source: OpenSource | None,
     credentials: Credentials,
 ) -> "FirstLoad":
-    """The first load of a pipeline. Nothing is stored yet.
+    """The first load of a pipeline. Nothing is stored yet. Raises as `require_readable`."""
+    readable = require_readable(name, config, open_source)
+    return FirstLoad(name, config, endpoint, spark, readable, credentials=credentials)
 
-    Raises ConfigError for a source that nobody but itself can read, or not beside its stream.
-    """
+
+def require_readable(
+    name: str, config: TablePipelineConfig, open_source: OpenSource | None
+) -> OpenSource:
+    """Raise ConfigError for a source that nobody but itself can read, or not beside its stream."""
     source = None if open_source is None else open_source()
     if open_source is None or not isinstance(source, ReadsRanges):
         raise ConfigError(
@@ -78,7 +83,7 @@ def first_load(
             f"through the log: penstock snapshot {config.source}."
         )
     source.require_readable()
-    return FirstLoad(name, config, endpoint, spark, open_source, credentials=credentials)
+    return open_source
 
 
 class Split(Struct, frozen=True, kw_only=True):

@@ -112,6 +112,12 @@ class Plan(Struct, frozen=True, kw_only=True):
                 plan = plan.anew(*own)
         return plan
 
+    def again(self, names: Iterable[str]) -> "Plan":
+        """As if nothing of these collections had been loaded, in whatever database."""
+        again = dict.fromkeys(names)
+        kept = (part for part in self.parts if part.collection not in again)
+        return Plan(parts=(*kept, *(Part(database="", collection=name) for name in again)))
+
     def read(self, outcomes: Mapping[Part, Outcome]) -> "Plan":
         """These parts are in their tables; those that are planned anew meanwhile are not."""
         return Plan(

@@ -26,8 +26,8 @@ from pymongo.write_concern import WriteConcern
 from penstock.errors import DestinationError, PenstockError
 from penstock.progress import parse_progress
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.attempts import Attempts
 from penstock.spark.replica.connection import (
-    LIFETIME_SECONDS,
     connect,
     database_of,
     lifetime_seconds,
@@ -39,7 +39,7 @@ from penstock.spark.replica.destination import PLACES, REJECTS, TABLES, Decide, 
 from penstock.spark.replica.documents import decode_bson
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
-from penstock.spark.replica.rejecting import Written
+from penstock.spark.replica.rejecting import Written, brief
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
     Done,
@@ -56,9 +56,9 @@ from penstock.spark.table.reduce import DELETE, PUT
 
 Document = dict[str, Any]
 
-_OVERDUE: Final = frozenset({251, 290})
-"""NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
 _WRITES: Final = 10_000
+_REJECT_BYTES: Final = 15 << 20
+"""Beside it, in the 16 MiB of a document, are the key and the reason."""
 
 
 class MongoDestination:
@@ -72,23 +72,12 @@ class MongoDestination:
         self._config = config
         self._client: MongoClient[Document] | None = None
         self._known = Known()
-        self._began = 0.0
-        self._lifetime_seconds = LIFETIME_SECONDS
+        self._attempts = Attempts(pipeline)
 
     def judge(self, error: Exception) -> PenstockError | None:
         """As `Destination.judge`."""
         assert isinstance(error, PyMongoError)
-        code = getattr(error, "code", None)
-        took = time.monotonic() - self._began
-        if code in _OVERDUE and self._began and took >= self._lifetime_seconds:
-            return DestinationError(
-                pipeline=self._pipeline,
-                what=f"a batch took {took:.0f} s, and MongoDB ends a transaction after "
-                f"{self._lifetime_seconds:g} s",
-                remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
-                "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
-            )
-        return refusal_of(self._pipeline, error)
+        return self._attempts.refusal_of(error) or refusal_of(self._pipeline, error)
 
     def reset(self) -> None:
         """As `Destination.reset`."""
@@ -135,7 +124,7 @@ class MongoDestination:
     ) -> Done:
         database = self._database()
         self._ensure_all(steps)
-        self._began = time.monotonic()
+        self._attempts.begin()
         assert self._client is not None
         with self._client.start_session() as session:
             session.start_transaction(
@@ -155,6 +144,7 @@ class MongoDestination:
                 self._do(step, session, written)
             rejected = self._reject(written, entries_at, until.progress.sequence, session)
             session.commit_transaction()
+        self._attempts.succeed()
         self._known = written.known
         return Done(rows=written.rows, rejected=rejected)
 
@@ -261,7 +251,7 @@ class MongoDestination:
         )
         documents = [
             {
-                **row,
+                **brief(row, bytes_max=_REJECT_BYTES),
                 "sequence": Int64(row["sequence"]),
                 "healed": None if row["healed"] is None else Int64(row["healed"]),
             }
@@ -358,7 +348,7 @@ class MongoDestination:
             client = connect(self._pipeline, self._config)
             try:
                 database = prepare(client, self._pipeline, self._config)
-                self._lifetime_seconds = lifetime_seconds(client)
+                self._attempts.lifetime_seconds = lifetime_seconds(client)
                 self._known = self._learned(database)
             except BaseException:
                 client.close()

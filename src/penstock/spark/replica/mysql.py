@@ -23,6 +23,7 @@ from penstock.errors import ConfigError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
+from penstock.spark.replica.mysql_connection import connect
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from penstock.spark.table.plan import Naming
@@ -49,11 +50,6 @@ _WIDTH: Final = re.compile(r"^(int|bigint)\(\d+\)$")
 _KEY_CHARACTERS_MAX: Final = 768
 """InnoDB's 3072 bytes of an index entry, in utf8mb4."""
 _STATEMENT_BYTES: Final = 1 << 20
-_SESSION: Final = (
-    "SET time_zone = '+00:00', sql_safe_updates = 0, unique_checks = 1, "
-    # Fewer rows, and shorter texts, would be given without a word.
-    "sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576"
-)
 _PASSING: Final = frozenset(
     {0, 2003, 2006, 2013, 2055, 4031}  # no connection, or not any more
     | {1040, 1053, 1080, 1129, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1213, 1226, 1317}
@@ -89,47 +85,11 @@ class MysqlDialect:
 
     def connect(self) -> Any:
         """As `Dialect.connect`."""
-        config = self._config
-        connection: Any = pymysql.connect(
-            host=self._uri.hostname or "127.0.0.1",
-            port=self._uri.port or 3306,
-            user=unquote(self._uri.username or ""),
-            password=unquote(self._uri.password or ""),
-            database=self._database,
-            charset="utf8mb4",
-            autocommit=False,
-            connect_timeout=max(1, int(min(config.answer_seconds, 30))),
-            read_timeout=config.answer_seconds,
-            write_timeout=config.answer_seconds,
-            program_name="penstock",
-            # Strict, so that no value is cut or rounded to fit its column.
-            sql_mode="STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION",
-            init_command=_SESSION,
-            ssl=self._tls(),
-            ssl_disabled=config.tls in {None, "off"},
-        )
+        connection = connect(self._pipeline, self._config, self._uri, self._database)
         mariadb = "mariadb" in str(connection.server_version).lower()
         # Texts that differ in case, accents or blanks at their end are others.
         self._collation = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
         return connection
-
-    def _tls(self) -> ssl.SSLContext | None:
-        config = self._config
-        if config.tls in {None, "off"}:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=config.ca)
-            if config.certificate is not None:
-                context.load_cert_chain(config.certificate, config.key)
-        except OSError as error:
-            raise ConfigError(
-                f"pipeline {self._pipeline}: ca, certificate or key cannot be used "
-                f"({error.strerror or error}). Nothing was written. Correct their paths."
-            ) from error
-        if config.tls == "unverified":
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
 
     def passes(self, error: Exception) -> bool:
         """As `Dialect.passes`."""
@@ -371,15 +331,18 @@ def _texts(cursor: Any, columns: Sequence[Values]) -> Iterator[tuple[str, ...]]:
 
 
 def _slices(cursor: Any, columns: Sequence[Values]) -> Iterator[str]:
-    """Rows as SQL, about a MiB at a time."""
+    """Rows as SQL, a MiB at most at a time; a larger row alone."""
+    bytes_max = min(_STATEMENT_BYTES, cursor.connection.statement_bytes_max // 2)
     held: list[str] = []
     size = 0
-    for row in _texts(cursor, columns):
-        held.append(f"({','.join(row)})")
-        size += len(held[-1])
-        if size >= _STATEMENT_BYTES:
+    for values in _texts(cursor, columns):
+        row = f"({','.join(values)})"
+        more = len(row.encode())
+        if held and size + more > bytes_max:
             yield ",".join(held)
             held, size = [], 0
+        held.append(row)
+        size += more
     if held:
         yield ",".join(held)
 

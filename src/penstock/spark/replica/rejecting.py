@@ -65,6 +65,15 @@ class Written:
         return sorted(rows, key=lambda row: int(row["sequence"]))
 
 
+def brief(row: Row, *, bytes_max: int) -> Row:
+    """A reject without what its change says, where that is longer; the log has it."""
+    texts = [row["full_document"] or "", row["update_description"] or ""]
+    if sum(len(one.encode()) for one in texts) <= bytes_max:
+        return row
+    reason = f"{row['reason']}; what it says is too long to be here, and is in the log"
+    return {**row, "full_document": None, "update_description": None, "reason": reason}
+
+
 def _told(row: Row) -> Row:
     """These tables have no column for the step: it is part of the reason."""
     return {**row, "reason": f"{row['step']}: {row['reason']}"}

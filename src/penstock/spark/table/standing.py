@@ -12,6 +12,7 @@ pipeline goes on, the row must fit its configuration and its tables: what does n
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -262,13 +263,12 @@ class StandingTable:
         self._unsaved = None
         standing = self.read()
         self.stood = None if standing is None else standing.progress
-
-        def applied(collection: str) -> int:
-            table = Table(self._config.table_path(collection), storage_options=self._storage)
-            return table.applied(self._pipeline, log_id=bounds.log_id)
-
         start = decide_start(
-            self._config, self._pipeline, standing=standing, bounds=bounds, applied=applied
+            self._config,
+            self._pipeline,
+            standing=standing,
+            bounds=bounds,
+            applied=partial(self.applied, log_id=bounds.log_id),
         )
         if standing is not None and start.after != standing.progress:
             log.warning(
@@ -293,22 +293,30 @@ class StandingTable:
         self._table.reload()
         standing = self.read()
 
-        def applied(collection: str) -> int:
-            table = Table(self._config.table_path(collection), storage_options=self._storage)
-            return table.applied(self._pipeline, log_id=bounds.log_id)
-
         after = decide_reset(
             self._config,
             self._pipeline,
             standing=standing,
             place=place,
             bounds=bounds,
-            applied=applied,
+            applied=partial(self.applied, log_id=bounds.log_id),
         )
         assert standing is not None
+        self.put(standing, after)
+        return standing.progress
+
+    def put(self, standing: Standing, after: Standing) -> None:
+        """Have the row, which says `standing`, say `after`. As for `reset`, no driver may run."""
         self._saved, self._unsaved = standing, after
         self.save(batch_id=0)
-        return standing.progress
+
+    def applied(self, collection: str, *, log_id: int) -> int:
+        """The sequence that a collection's table has; 0 if there is none.
+
+        Raises StreamChangedError for the table of another log.
+        """
+        table = Table(self._config.table_path(collection), storage_options=self._storage)
+        return table.applied(self._pipeline, log_id=log_id)
 
     def collections(self) -> list[str]:
         """Those that have a table, as the row says that is stored; none without one."""

@@ -1,0 +1,96 @@
+"""A connection to the MySQL or MariaDB that is replicated into."""
+
+# The stubs of pymysql leave what is sent open.
+# pyright: reportUnknownMemberType=false
+
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import SplitResult, unquote
+
+import pymysql
+
+from penstock.errors import ConfigError, DestinationError
+from penstock.spark.config import ReplicatePipelineConfig
+
+if TYPE_CHECKING:
+    _Base = pymysql.Connection[pymysql.cursors.Cursor]
+else:
+    _Base = pymysql.Connection
+
+_SESSION: Final = (
+    "SET time_zone = '+00:00', sql_safe_updates = 0, unique_checks = 1, "
+    # Fewer rows, and shorter texts, would be given without a word.
+    "sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576"
+)
+_PACKET_BYTES: Final = 16
+"""Of a packet what is not the statement, and a little more."""
+
+
+class Connection(_Base):
+    """Sends no statement that the server does not take: it would hang up, as one that is away."""
+
+    _pipeline = ""
+    statement_bytes_max = 1 << 30
+
+    def learn_limit(self, pipeline: str) -> None:
+        """Ask what the server takes at once."""
+        self._pipeline = pipeline
+        with self.cursor() as cursor:
+            cursor.execute("SELECT @@max_allowed_packet")
+            ((packet,),) = cursor.fetchall()
+            self.statement_bytes_max = int(packet) - _PACKET_BYTES
+
+    def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
+        """As pymysql's. Raises DestinationError."""
+        data = sql if isinstance(sql, bytes) else sql.encode()
+        if len(data) > self.statement_bytes_max:
+            raise DestinationError(
+                pipeline=self._pipeline,
+                what=f"a row makes a statement of {len(data)} bytes, and the destination's "
+                f"max_allowed_packet is {self.statement_bytes_max + _PACKET_BYTES}",
+                remedy="Raise max_allowed_packet there (SET GLOBAL, and in the server's "
+                "configuration file; 1G at most), and start the pipeline again.",
+            )
+        return super().query(data, unbuffered)
+
+
+def connect(pipeline: str, config: ReplicatePipelineConfig, uri: SplitResult, database: str) -> Any:
+    """A `Connection` without autocommit. Raises pymysql.MySQLError, ConfigError."""
+    connection = Connection(
+        host=uri.hostname or "127.0.0.1",
+        port=uri.port or 3306,
+        user=unquote(uri.username or ""),
+        password=unquote(uri.password or ""),
+        database=database,
+        charset="utf8mb4",
+        autocommit=False,
+        connect_timeout=max(1, int(min(config.answer_seconds, 30))),
+        read_timeout=config.answer_seconds,
+        write_timeout=config.answer_seconds,
+        program_name="penstock",
+        # Strict, so that no value is cut or rounded to fit its column.
+        sql_mode="STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION",
+        init_command=_SESSION,
+        ssl=_tls(pipeline, config),
+        ssl_disabled=config.tls in {None, "off"},
+    )
+    connection.learn_limit(pipeline)
+    return connection
+
+
+def _tls(pipeline: str, config: ReplicatePipelineConfig) -> ssl.SSLContext | None:
+    if config.tls in {None, "off"}:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.ca)
+        if config.certificate is not None:
+            context.load_cert_chain(config.certificate, config.key)
+    except OSError as error:
+        raise ConfigError(
+            f"pipeline {pipeline}: ca, certificate or key cannot be used "
+            f"({error.strerror or error}). Nothing was written. Correct their paths."
+        ) from error
+    if config.tls == "unverified":
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
