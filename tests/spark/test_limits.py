@@ -23,8 +23,8 @@ from penstock.spark.config import (
     ViewPipelineConfig,
 )
 from penstock.spark.many import run_pipelines
+from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
-from penstock.spark.run import PipelineProgress
 from penstock.testing.servers import MongoReplicaSet, PostgresServer
 from tests.flight.blocks import BlockLog
 from tests.spark import changelogs, histories
