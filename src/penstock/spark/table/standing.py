@@ -30,6 +30,7 @@ from penstock.progress import Progress, parse_progress
 from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.lake import Folders, Lake
 from penstock.spark.table.upkeep import tidy
 
 log = structlog.get_logger()
@@ -192,7 +193,7 @@ def loads(config: LakePipelineConfig) -> bool:
 def has_loaded(config: LakePipelineConfig) -> bool:
     """Whether the tables have, or get, rows that the log does not tell. What is kept of a first
     load says so too, when the setting was taken out since."""
-    if not isinstance(config, TablePipelineConfig):
+    if not isinstance(config, TablePipelineConfig) or config.catalog is not None:
         return False
     kept = Table(config.load_path, storage_options=secrets(config.storage_options))
     return loads(config) or kept.version >= 0
@@ -245,11 +246,12 @@ def _names(collections: tuple[str, ...] | list[str]) -> str:
 class StandingTable:
     """The row, in a Delta table of its own beside the tables; so it is wherever they can be."""
 
-    def __init__(self, config: LakePipelineConfig, pipeline: str) -> None:
+    def __init__(self, config: LakePipelineConfig, pipeline: str, lake: Lake | None = None) -> None:
+        """`lake` is where the tables are; without it, in folders."""
         self._config = config
         self._pipeline = pipeline
-        self._storage = secrets(config.storage_options)
-        self._table = Table(config.standing_path, storage_options=self._storage)
+        self._lake = lake or Folders(config)
+        self._table = self._lake.standing()
         self._saved: Standing | None = None
         self._unsaved: Standing | None = None
         self._saved_at = time.monotonic()
@@ -264,8 +266,7 @@ class StandingTable:
         self.stood = None if standing is None else standing.progress
 
         def applied(collection: str) -> int:
-            table = Table(self._config.table_path(collection), storage_options=self._storage)
-            return table.applied(self._pipeline, log_id=bounds.log_id)
+            return self._lake.table(collection).applied(self._pipeline, log_id=bounds.log_id)
 
         start = decide_start(
             self._config, self._pipeline, standing=standing, bounds=bounds, applied=applied
@@ -294,8 +295,7 @@ class StandingTable:
         standing = self.read()
 
         def applied(collection: str) -> int:
-            table = Table(self._config.table_path(collection), storage_options=self._storage)
-            return table.applied(self._pipeline, log_id=bounds.log_id)
+            return self._lake.table(collection).applied(self._pipeline, log_id=bounds.log_id)
 
         after = decide_reset(
             self._config,
