@@ -30,6 +30,7 @@ from penstock.spark.table.chunk import (
     join,
     to_chunks,
 )
+from penstock.spark.table.lake import Lake
 from penstock.spark.table.reduce import verify_commits
 from penstock.spark.table.writing import BatchResult, cuts_of
 from penstock.spark.tables import writer_of
@@ -156,6 +157,7 @@ def apply(
     parts: int = 1,
     scratch: str | None = None,
     tables: dict[str, int] | None = None,
+    lake: Lake | None = None,
 ) -> BatchResult:
     """Apply one batch as Spark would, in `parts` partitions, in this process."""
     rows = entries.num_rows
@@ -194,6 +196,7 @@ def apply(
         batch_id=batch_id,
         entries_at=entries_at,
         tables=tables,
+        lake=lake,
     )
     return writer.apply(collected)
 

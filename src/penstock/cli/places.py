@@ -35,9 +35,7 @@ def beside(folder: Path, pipeline: "PipelineConfig") -> "PipelineConfig":
     """`pipeline` with its relative folders and files made relative to `folder`; URLs stay."""
     written = {key: getattr(pipeline, key, None) for key in _KEYS}
     absolute: dict[str, str | Path] = {
-        key: str(folder / place)
-        for key, place in written.items()
-        if place is not None and "://" not in place
+        key: str(folder / place) for key, place in written.items() if place and "://" not in place
     }
     for key in _FILES:
         if isinstance(file := getattr(pipeline, key, None), Path):
@@ -63,6 +61,8 @@ def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | No
 def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
     if pipeline.to == "audit" or pipeline.to == "replicate":  # noqa: PLR1714 - types follow it
         return
+    if pipeline.to == "table" and pipeline.catalog is not None:
+        return  # its tables say whose they are
     written = [("path", pipeline.path), ("rejects", pipeline.rejects_path)]
     if pipeline.to == "changelog" and pipeline.format == "parquet":
         written.append(("path", pipeline.table_path("")))

@@ -9,9 +9,12 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 from penstock.audit.config import TrailConfig
 from penstock.client.patience import PatienceConfig
 from penstock.config import Bytes, Config, Seconds
+from penstock.errors import ConfigError
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
+_WORD = re.compile(r"\w", re.ASCII)
+_CATALOG = re.compile(r"\w[\w-]*(\.\w[\w-]*)?", re.ASCII)
 
 
 class ReadingConfig(Config):
@@ -191,6 +194,18 @@ class TablePipelineConfig(DeltaPipelineConfig):
     to: Literal["table"] = Field(
         "table", description="What is made of the changes: `table` keeps current rows in Delta."
     )
+    path: str = Field(
+        "",
+        description="Where the Delta table is, a folder or a URL. With one collection the table "
+        "itself; otherwise each collection is a table in the folder of its name below. Not with "
+        "`catalog`.",
+    )
+    catalog: str | None = Field(
+        None,
+        description="In place of `path`: the schema in which the collections' tables are, as "
+        "`main.sales` for one of a catalog, or `sales`. Spark writes them, with Delta's own jars, "
+        "by the catalog that its session is set up with. What is kept beside them is there too.",
+    )
     nested: Literal["json"] = Field(
         "json", description="How objects and arrays are kept: as Extended JSON text."
     )
@@ -214,6 +229,68 @@ class TablePipelineConfig(DeltaPipelineConfig):
         description="What `verify_every` compares with. `source`: every row is read there again, "
         "as for a first load, and tables that had one are compared too.",
     )
+
+    @field_validator("catalog")
+    @classmethod
+    def _names_a_schema(cls, catalog: str | None) -> str | None:
+        if catalog is not None and not _CATALOG.fullmatch(catalog):
+            raise ValueError(f"{catalog!r} is no schema; write it as main.sales, or sales")
+        return catalog
+
+    @model_validator(mode="after")
+    def _in_folders_or_in_a_catalog(self) -> Self:
+        if self.catalog is None:
+            if not self.path:
+                raise ValueError("path is missing: where the tables are; or set catalog")
+            return self
+        for name in ("path", "standing", "rejects", "storage_options"):
+            if name in self.model_fields_set:
+                raise ValueError(
+                    f"{name} is for tables in folders, and with catalog = {self.catalog!r} all "
+                    f"tables are in that schema; leave {name} out"
+                )
+        if self.first_load != "off":
+            raise ValueError(
+                "first_load = 'source' writes to folders, not by a catalog: leave it out, and have "
+                "the service copy the rows through the log (penstock snapshot)"
+            )
+        if self.verify_every:
+            raise ValueError("verify_every compares tables in folders; with catalog leave it out")
+        names: dict[str, str] = {}
+        for one in self.collections:
+            other = names.setdefault(table_name_of(one).lower(), one)
+            if other != one:
+                raise ValueError(
+                    f"{other} and {one} would be one table, for catalogs do not tell upper case "
+                    f"from lower; put one of them into another pipeline, with another schema"
+                )
+        return self
+
+    @property
+    def standing_path(self) -> str:
+        """As of any pipeline. Raises ConfigError where the tables are in a catalog."""
+        self._require_folder()
+        return super().standing_path
+
+    @property
+    def rejects_path(self) -> str:
+        """As of any pipeline. Raises ConfigError where the tables are in a catalog."""
+        self._require_folder()
+        return super().rejects_path
+
+    def table_path(self, collection: str) -> str:
+        """As of any pipeline. Raises ConfigError where the tables are in a catalog."""
+        self._require_folder()
+        return super().table_path(collection)
+
+    def _require_folder(self) -> None:
+        if self.catalog is not None:
+            raise ConfigError(
+                f"the tables of this pipeline are in the catalog, in {self.catalog}, and this is "
+                f"done for tables in folders only. Nothing was changed. Use Spark SQL there: "
+                f"SELECT from its tables penstock_rejects_... and penstock_standing_..., OPTIMIZE, "
+                f"VACUUM."
+            )
 
     @property
     def load_path(self) -> str:
@@ -578,4 +655,15 @@ def folder_of(collection: str) -> str:
     return "".join(
         chr(byte) if _PLAIN.match(chr(byte)) and (at or byte not in b"_.") else f"~{byte:02x}"
         for at, byte in enumerate(collection.encode())
+    )
+
+
+def table_name_of(collection: str) -> str:
+    """A table's name that every catalog takes: ASCII letters, digits and `_`.
+
+    Any other is `__` and its UTF-8 in hex. Two collections may come to one name, as they may where
+    a catalog does not tell upper case from lower: a table says whose it is.
+    """
+    return "".join(
+        chr(byte) if _WORD.match(chr(byte)) else f"__{byte:02x}" for byte in collection.encode()
     )

@@ -20,6 +20,8 @@ _NO_MEMORY: Final = ("OutOfMemoryError", "spark.driver.maxResultSize")
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 LOST: Final = (Py4JNetworkError, ConnectionError)
 """What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
+_OVERTAKEN: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED")
+"""What Delta calls a commit in Spark that another one has made impossible."""
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
 _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
@@ -60,7 +62,8 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
     known = known_error(error, pipeline=pipeline)
     if known is not None:
         return known
-    if isinstance(error, CommitFailedError):
+    overtaken = any(said in str(error) for said in _OVERTAKEN)
+    if isinstance(error, CommitFailedError) or overtaken:
         return PipelineError(
             f"pipeline {pipeline}: another process committed to the same table at the same time. "
             f"Nothing of the batch was written twice. Run one driver per pipeline, and `penstock "

@@ -155,7 +155,7 @@ def _target_of(
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         from penstock.spark.tables import TableTarget
 
-        return TableTarget(name, config, load=load)
+        return TableTarget(name, config, spark=spark, load=load)
     if config.to == "replicate":
         from penstock.spark.replicate import ReplicaTarget
 

@@ -20,6 +20,7 @@ from penstock.spark.loading.stored import refuse_unfinished
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
+from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import keep_up
 from penstock.spark.table.writing import BatchResult, Writer
@@ -28,7 +29,7 @@ from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class TableTarget:
@@ -41,22 +42,26 @@ class TableTarget:
         pipeline: str,
         config: TablePipelineConfig | HistoryPipelineConfig,
         *,
+        spark: "SparkSession | None" = None,
         load: FirstLoad | None = None,
     ) -> None:
-        """`load` brings the rows that were there before the log."""
+        """`spark` writes tables that are in a catalog, `load` brings the rows that were there
+        before the log. Raises as `Lake.check`."""
         self._pipeline = pipeline
         self._config = config
         self._load = load
-        self._standing = StandingTable(config, pipeline)
+        self._lake = lake_of(config, pipeline, spark)
+        self._lake.check()
+        self._standing = StandingTable(config, pipeline, self._lake)
 
     def start(self, bounds: Bounds) -> Progress:
         """As `Target.start`; raises as `decide_start`, and PipelineChangedError where a first load
         was given up before it was complete: rows are missing then that no log tells."""
-        self._standing = StandingTable(self._config, self._pipeline)
+        self._standing = StandingTable(self._config, self._pipeline, self._lake)
         start = self._standing.start(bounds)
         if self._load is not None:
             self._load.begin(self._standing)
-        elif isinstance(self._config, TablePipelineConfig):
+        elif isinstance(self._config, TablePipelineConfig) and self._config.catalog is None:
             refuse_unfinished(self._pipeline, self._config)
         return start.after
 
@@ -77,6 +82,7 @@ class TableTarget:
             log_id=until.log_id,
             tables=self._standing.tables,
             load=self._load,
+            lake=self._lake,
         )
         self._standing.advance(until, result.tables, batch_id=batch_id)
         return Applied(
@@ -143,9 +149,10 @@ def merge_staged(
     log_id: int | None = None,
     tables: Mapping[str, int] | None = None,
     load: FirstLoad | None = None,
+    lake: Lake | None = None,
 ) -> BatchResult:
     """As `merge_into_delta`, of a batch to which all steps are done; `load` is told of it before
-    it is written."""
+    it is written, and `lake` is where the tables are, if that was asked before."""
     collected = collect_batch(
         batch,
         pipeline=pipeline,
@@ -161,6 +168,7 @@ def merge_staged(
         log_id=log_id,
         batch_id=batch_id,
         entries_at=entries_of(batch),
+        lake=lake or lake_of(config, pipeline, batch.sparkSession),
         tables=tables,
     )
     result = writer.apply(collected)

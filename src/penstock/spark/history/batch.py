@@ -34,7 +34,8 @@ from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
-from penstock.spark.table.delta import Stamp
+from penstock.spark.table.delta import Stamp, secrets
+from penstock.spark.table.lake import Lake
 from penstock.spark.table.writing import Writer
 
 
@@ -49,6 +50,7 @@ class HistoryWriter(Writer[VersionTable]):
         log_id: int | None,
         batch_id: int,
         entries_at: Callable[[Sequence[int]], pa.Table],
+        lake: Lake | None = None,
         tables: Mapping[str, int] | None = None,
     ) -> None:
         """As `Writer`."""
@@ -58,16 +60,18 @@ class HistoryWriter(Writer[VersionTable]):
             log_id=log_id,
             batch_id=batch_id,
             entries_at=entries_at,
+            lake=lake,
             tables=tables,
         )
+        self._storage = secrets(config.storage_options)
         self._bytes_max = config.max_bytes_per_batch
         self._tracking = Tracking(
             columns=frozenset(config.track_history_column_list),
             except_columns=frozenset(config.track_history_except_column_list),
         )
 
-    def _open(self, path: str) -> VersionTable:
-        return VersionTable(path, storage_options=self._storage)
+    def _open(self, collection: str) -> VersionTable:
+        return VersionTable(self._config.table_path(collection), storage_options=self._storage)
 
     def _write(self, parts: Sequence[tuple[VersionTable, Chunk]], stamp: Stamp) -> None:
         left = self._bytes_max

@@ -22,26 +22,27 @@ from collections.abc import Sequence
 
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.chunk import Chunk, Control
-from penstock.spark.table.delta import Stamp, Table, of_stream, text
+from penstock.spark.table.delta import Stamp, of_stream, text
+from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import DATABASE, SEQUENCE
 from penstock.spark.table.writing import Writer
 
 
-class BatchWriter(Writer[Table]):
+class BatchWriter(Writer[KeptTable]):
     """Applies one batch; made anew for each."""
 
-    def _open(self, path: str) -> Table:
-        return Table(path, storage_options=self._storage)
+    def _open(self, collection: str) -> KeptTable:
+        return self._lake.table(collection)
 
-    def _write(self, parts: Sequence[tuple[Table, Chunk]], stamp: Stamp) -> None:
-        writes: list[tuple[Table, TableWrite]] = []
+    def _write(self, parts: Sequence[tuple[KeptTable, Chunk]], stamp: Stamp) -> None:
+        writes: list[tuple[KeptTable, TableWrite]] = []
         for table, part in parts:
             base = table.rows(relative_keys(part))
             write = prepare(part, schema=table.schema, base=base, loading=self._loading)
             writes.append((table, write))
         self._commit(writes, stamp)
 
-    def _commit(self, writes: Sequence[tuple[Table, TableWrite]], stamp: Stamp) -> None:
+    def _commit(self, writes: Sequence[tuple[KeptTable, TableWrite]], stamp: Stamp) -> None:
         self._reject([reject for _, write in writes for reject in write.rejects], stamp)
         for table, write in writes:
             if write.widened:
@@ -50,11 +51,11 @@ class BatchWriter(Writer[Table]):
                 table.merge(write.changes, stamp)
             self._rows += write.changes.num_rows - len(write.rejects)
 
-    def _empty(self, table: Table, control: Control, database: str, stamp: Stamp) -> None:
+    def _empty(self, table: KeptTable, control: Control, database: str, stamp: Stamp) -> None:
         table.empty(of_stream(control.source, database), stamp)
 
     def _move(
-        self, old: Table, new: Table, control: Control, to: tuple[str, str], stamp: Stamp
+        self, old: KeptTable, new: KeptTable, control: Control, to: tuple[str, str], stamp: Stamp
     ) -> None:
         database, collection = to
         here, there = (

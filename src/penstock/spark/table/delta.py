@@ -55,20 +55,26 @@ class Stamp(Struct, frozen=True, kw_only=True):
 
     def properties(self) -> CommitProperties:
         """The commit's app transactions, and the same for people in its history."""
+        transactions = [Transaction(app_id(self.pipeline), self.until)]
+        if self.log_id is not None:
+            transactions.append(Transaction(_log_app_id(self.pipeline), _signed(self.log_id)))
+        return CommitProperties(custom_metadata=self.said(), app_transactions=transactions)
+
+    def said(self) -> dict[str, str]:
+        """What it says to people, in the table's history."""
         said = {
             "penstock.pipeline": self.pipeline,
             "penstock.after": str(self.after),
             "penstock.until": str(self.until),
             "penstock.batch": str(self.batch),
         }
-        transactions = [Transaction(_app_id(self.pipeline), self.until)]
         if self.log_id is not None:
             said["penstock.log"] = f"{self.log_id:016x}"
-            transactions.append(Transaction(_log_app_id(self.pipeline), _signed(self.log_id)))
-        return CommitProperties(custom_metadata=said, app_transactions=transactions)
+        return said
 
 
-def _app_id(pipeline: str) -> str:
+def app_id(pipeline: str) -> str:
+    """The app transaction that says how far a table has come."""
     return f"penstock/{pipeline}"
 
 
@@ -115,7 +121,7 @@ class Table:
                 f"the table {self.path} was made from log {known % _SIGN:016x}, and this is log "
                 f"{log_id:016x}; move the table away or give the pipeline another path"
             )
-        return self._delta.transaction_version(_app_id(pipeline)) or 0
+        return self._delta.transaction_version(app_id(pipeline)) or 0
 
     @property
     def version(self) -> int:

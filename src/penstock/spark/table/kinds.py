@@ -66,8 +66,9 @@ _BY_TYPE: Final = {
     for kind, arrow in ARROW_TYPES.items()
     if kind not in {Kind.OBJECT_ID, Kind.JSON, Kind.UNFIT}
 }
-_METADATA: Final = b"penstock.kind"
-_FIELD: Final = b"penstock.field"
+METADATA: Final = b"penstock.kind"
+"""What a column's metadata says: which kind it holds, and the name of the documents' field."""
+FIELD: Final = b"penstock.field"
 
 _WIDER: Final = {
     (Kind.INT32, Kind.INT64): Kind.INT64,
@@ -87,13 +88,13 @@ def wider(column: Kind, value: Kind) -> Kind | None:
 
 def column_field(name: str, kind: Kind, *, field: str) -> Field:
     """The column for a document's `field`; its kind and the field's own name go with it."""
-    metadata = {_METADATA: kind.value.encode(), _FIELD: field.encode()}
+    metadata = {METADATA: kind.value.encode(), FIELD: field.encode()}
     return arrow.field(name, ARROW_TYPES[kind], metadata=metadata)
 
 
 def kind_of_column(column: Field) -> Kind | None:
     """What a table's column holds; None for a type that Penstock does not write."""
-    stored = (column.metadata or {}).get(_METADATA)
+    stored = (column.metadata or {}).get(METADATA)
     if stored is not None and ARROW_TYPES[Kind(stored.decode())] == column.type:
         return Kind(stored.decode())
     return _BY_TYPE.get(column.type)
@@ -101,5 +102,5 @@ def kind_of_column(column: Field) -> Kind | None:
 
 def document_field(column: Field) -> str:
     """The name that the column's field has in the documents."""
-    stored = (column.metadata or {}).get(_FIELD)
+    stored = (column.metadata or {}).get(FIELD)
     return stored.decode() if stored is not None else str(column.name)

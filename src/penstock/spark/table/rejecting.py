@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from penstock.spark.table.delta import Stamp, Table
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
 
 
 def write_rejects(
-    table: Table,
+    table: KeptTable,
     rejects: Sequence[Reject],
     stamp: Stamp,
     *,

@@ -31,6 +31,7 @@ from penstock.progress import Progress, parse_progress
 from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.lake import Folders, Lake
 from penstock.spark.table.upkeep import tidy
 
 log = structlog.get_logger()
@@ -193,7 +194,7 @@ def loads(config: LakePipelineConfig) -> bool:
 def has_loaded(config: LakePipelineConfig) -> bool:
     """Whether the tables have, or get, rows that the log does not tell. What is kept of a first
     load says so too, when the setting was taken out since."""
-    if not isinstance(config, TablePipelineConfig):
+    if not isinstance(config, TablePipelineConfig) or config.catalog is not None:
         return False
     kept = Table(config.load_path, storage_options=secrets(config.storage_options))
     return loads(config) or kept.version >= 0
@@ -246,11 +247,12 @@ def _names(collections: tuple[str, ...] | list[str]) -> str:
 class StandingTable:
     """The row, in a Delta table of its own beside the tables; so it is wherever they can be."""
 
-    def __init__(self, config: LakePipelineConfig, pipeline: str) -> None:
+    def __init__(self, config: LakePipelineConfig, pipeline: str, lake: Lake | None = None) -> None:
+        """`lake` is where the tables are; without it, in folders."""
         self._config = config
         self._pipeline = pipeline
-        self._storage = secrets(config.storage_options)
-        self._table = Table(config.standing_path, storage_options=self._storage)
+        self._lake = lake or Folders(config)
+        self._table = self._lake.standing()
         self._saved: Standing | None = None
         self._unsaved: Standing | None = None
         self._saved_at = time.monotonic()
@@ -315,8 +317,7 @@ class StandingTable:
 
         Raises StreamChangedError for the table of another log.
         """
-        table = Table(self._config.table_path(collection), storage_options=self._storage)
-        return table.applied(self._pipeline, log_id=log_id)
+        return self._lake.table(collection).applied(self._pipeline, log_id=log_id)
 
     def collections(self) -> list[str]:
         """Those that have a table, as the row says that is stored; none without one."""

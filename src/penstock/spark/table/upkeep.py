@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
 from penstock.spark.config import LakePipelineConfig
-from penstock.spark.table.delta import Table
+from penstock.spark.table.lake import KeptTable
 
 log = structlog.get_logger()
 
@@ -38,7 +38,7 @@ class Tidied(Struct, frozen=True, kw_only=True):
 def keep_up(
     pipeline: str,
     config: LakePipelineConfig,
-    tables: Iterable[Table],
+    tables: Iterable[KeptTable],
     *,
     leftovers: Callable[[], int] | None = None,
 ) -> None:
@@ -53,7 +53,7 @@ def keep_up(
 def tidy_if_due(
     pipeline: str,
     config: LakePipelineConfig,
-    table: Table,
+    table: KeptTable,
     commits: range,
     *,
     leftovers: Callable[[], int] | None = None,
@@ -82,7 +82,7 @@ def due(versions: range, every: int) -> bool:
 def tidy(
     pipeline: str,
     config: LakePipelineConfig,
-    table: Table,
+    table: KeptTable,
     *,
     compact: bool = True,
     vacuum: bool = True,

@@ -23,7 +23,8 @@ from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject
@@ -43,7 +44,7 @@ HARMLESS: Final = frozenset(
 )
 """Schema events that change no row. Any other may: it is never passed over."""
 
-_Own = TypeVar("_Own", bound=Table)
+_Own = TypeVar("_Own", bound=KeptTable)
 
 
 class BatchResult(Struct, frozen=True, kw_only=True):
@@ -72,24 +73,26 @@ class Writer(ABC, Generic[_Own]):
         log_id: int | None,
         batch_id: int,
         entries_at: Callable[[Sequence[int]], pa.Table],
+        lake: Lake | None = None,
         tables: Mapping[str, int] | None = None,
         loading: bool = False,
     ) -> None:
         """`entries_at` gives entries as they came (ENTRY_COLUMNS), for the rejects.
 
-        `tables` are sequences that the tables of collections must have: one that has less is not
-        the table that it was. With `loading` they do not have all rows yet.
+        `lake` is where the tables are; without it, in folders. `tables` are sequences that the
+        tables of collections must have: one that has less is not the table that it was. With
+        `loading` they do not have all rows yet.
         """
         self._pipeline = pipeline
         self._config = config
         self._log_id = log_id
         self._batch_id = batch_id
         self._entries_at = entries_at
-        self._storage = secrets(config.storage_options)
+        self._lake = lake or Folders(config)
         self._least = tables or {}
         self._loading = loading
         self._touched: dict[str, _Own] = {}
-        self._rejects: Table | None = None
+        self._rejects: KeptTable | None = None
         self._rows = 0
         self._rejected = 0
 
@@ -117,7 +120,7 @@ class Writer(ABC, Generic[_Own]):
         )
 
     @property
-    def opened(self) -> list[Table]:
+    def opened(self) -> list[KeptTable]:
         """The tables that it has looked into, each as it is now."""
         rejects = [] if self._rejects is None else [self._rejects]
         return [*self._touched.values(), *rejects]
@@ -125,7 +128,7 @@ class Writer(ABC, Generic[_Own]):
     # --- what the tables keep -------------------------------------------------------------------
 
     @abstractmethod
-    def _open(self, path: str) -> _Own:
+    def _open(self, collection: str) -> _Own:
         """The table of a collection, as it is now."""
 
     @abstractmethod
@@ -167,7 +170,7 @@ class Writer(ABC, Generic[_Own]):
         if not rejects:
             return
         if self._rejects is None:
-            self._rejects = Table(self._config.rejects_path, storage_options=self._storage)
+            self._rejects = self._lake.rejects()
         self._rejected += write_rejects(
             self._rejects,
             rejects,
@@ -247,7 +250,7 @@ class Writer(ABC, Generic[_Own]):
 
     def _table(self, collection: str) -> _Own:
         if collection not in self._touched:
-            table = self._open(self._config.table_path(collection))
+            table = self._open(collection)
             if self._applied(table) < self._least.get(collection, 0):
                 raise PipelineChangedError(
                     pipeline=self._pipeline,
@@ -257,7 +260,7 @@ class Writer(ABC, Generic[_Own]):
             self._touched[collection] = table
         return self._touched[collection]
 
-    def _applied(self, table: Table) -> int:
+    def _applied(self, table: KeptTable) -> int:
         return table.applied(self._pipeline, log_id=self._log_id)
 
     def _stamp(self, after: int, until: int) -> Stamp:

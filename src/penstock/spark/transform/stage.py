@@ -28,7 +28,8 @@ from penstock.spark.config import (
 )
 from penstock.spark.raised import kind_of, known_error
 from penstock.spark.table.collect import entries_of
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject, rejects_table
 from penstock.spark.transform.computed import answer
@@ -134,7 +135,8 @@ class Stage:
             entries_at = entries_of(batch)
             rejected, refused = 0, None
             if rejects and isinstance(self._config, LakePipelineConfig):
-                rejected = self._write(self._config, rejects, entries_at, batch_id, log_id)
+                lake = lake_of(self._config, self._pipeline, batch.sparkSession)
+                rejected = self._write(lake, rejects, entries_at, batch_id, log_id)
             elif rejects:
                 entries = entries_at([one.sequence for one in rejects])
                 refused = rejects_table(self._pipeline, rejects, entries, captured=True)
@@ -246,7 +248,7 @@ class Stage:
 
     def _write(
         self,
-        config: LakePipelineConfig,
+        lake: Lake,
         rejects: Sequence[Reject],
         entries_at: "Callable[[Sequence[int]], pa.Table]",
         batch_id: int,
@@ -260,8 +262,7 @@ class Stage:
             until=max(sequences),
             batch=batch_id,
         )
-        table = Table(config.rejects_path, storage_options=secrets(config.storage_options))
-        return write_rejects(table, rejects, stamp, entries_at=entries_at, captured=True)
+        return write_rejects(lake.rejects(), rejects, stamp, entries_at=entries_at, captured=True)
 
     def _tell(self, computed: Computed) -> None:
         for name, count in sorted(computed.unmet.items()):

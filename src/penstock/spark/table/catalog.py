@@ -1,0 +1,74 @@
+"""The tables of a pipeline in the catalog of Spark's session (decision 0035)."""
+
+# The stubs of pyarrow and Spark leave types open.
+# pyright: reportUnknownMemberType=false
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.config import table_name_of
+from penstock.spark.raised import kind_of
+from penstock.spark.table.catalog_table import CatalogTable
+from penstock.spark.table.plan import OWN_COLUMNS
+from penstock.spark.table.rejects import REJECTS_SCHEMA
+from penstock.spark.table.sparks import own_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Catalog:
+    """Tables by name, written by Spark."""
+
+    def __init__(self, spark: "SparkSession", schema: str, pipeline: str) -> None:
+        """`schema` as `main.sales`; without a catalog it is of the session's own."""
+        # What a write is told it is told by its session: this one is no other pipeline's.
+        self._session = own_session(spark)
+        self._pipeline = pipeline
+        catalog, dot, name = schema.rpartition(".")
+        self._catalog = catalog if dot else str(self._session.catalog.currentCatalog())
+        self._schema = name
+
+    def check(self) -> None:
+        """As `Lake.check`: the schema is there, and Delta makes tables in it."""
+        try:
+            self._session.sql(f"DESCRIBE NAMESPACE `{self._catalog}`.`{self._schema}`")
+            self.standing().make()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"pipeline {self._pipeline}: Spark cannot make a Delta table in "
+                f"{self._catalog}.{self._schema} ({said_of(error)}). "
+                f"Nothing was read or written. Create the schema, and set the session up with its "
+                f"catalog and Delta's jars, in [spark] or spark-defaults.conf, as "
+                f"docs/how-to/tables.md shows."
+            ) from error
+
+    def table(self, collection: str) -> CatalogTable:
+        """As `Lake.table`."""
+        return self._at(table_name_of(collection), f"collection {collection}", OWN_COLUMNS)
+
+    def rejects(self) -> CatalogTable:
+        """As `Lake.rejects`."""
+        name = f"penstock_rejects_{table_name_of(self._pipeline)}"
+        return self._at(name, "rejects", REJECTS_SCHEMA)
+
+    def standing(self) -> CatalogTable:
+        """As `Lake.standing`."""
+        from penstock.spark.table.standing import STANDING_SCHEMA
+
+        name = f"penstock_standing_{table_name_of(self._pipeline)}"
+        return self._at(name, "standing", STANDING_SCHEMA)
+
+    def _at(self, table: str, keeps: str, own: pa.Schema) -> CatalogTable:
+        name = (self._catalog, self._schema, table)
+        return CatalogTable(self._session, name, pipeline=self._pipeline, keeps=keeps, own=own)
+
+
+def said_of(error: BaseException) -> str:
+    """What Spark calls the error; its text may quote a path with credentials."""
+    told: Any = getattr(error, "getCondition", None)
+    return str((callable(told) and told()) or kind_of(error))

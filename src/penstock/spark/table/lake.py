@@ -1,0 +1,158 @@
+"""The tables of a pipeline, wherever they are: in folders, or in a catalog.
+
+Two ways write the same tables (decision 0035): delta-rs, by path (`penstock.spark.table.delta`),
+and Spark, by the name that a catalog knows (`penstock.spark.table.catalog`). Whoever applies a
+batch sees neither.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from penstock.errors import ConfigError
+from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
+from penstock.spark.table.delta import Stamp, Table, secrets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class KeptTable(Protocol):
+    """One table of a pipeline, as it is now. Not shared between threads.
+
+    What a commit holds and how far the table has come are in it together: both, or neither.
+    Predicates and values are SQL of the standard, in which a backslash is one.
+    """
+
+    path: str
+    """What people call it."""
+
+    def reload(self) -> None:
+        """See what others have committed."""
+
+    def applied(self, pipeline: str, *, log_id: int | None) -> int:
+        """The sequence up to which the pipeline's changes are in the table; 0 in a new one.
+
+        Raises StreamChangedError if they came from another log than `log_id`.
+        """
+        ...
+
+    @property
+    def version(self) -> int:
+        """Grows with each commit; -1 before the first."""
+        ...
+
+    @property
+    def commits(self) -> range:
+        """The versions that came since it was opened here."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The documents' columns, without the table's own; empty before the first commit."""
+        ...
+
+    def rows(self, keys: Sequence[str]) -> pa.Table:
+        """The rows with one of these `_key`s, of whatever database."""
+        ...
+
+    def stream(self, source: str, database: str) -> pa.Table:
+        """All rows of one database of a source."""
+        ...
+
+    def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
+        """The table's rows, all columns, in no order."""
+        ...
+
+    def merge(self, changes: pa.Table, stamp: Stamp) -> None:
+        """Apply `changes`: the table's own columns, the documents', and OPERATION.
+
+        The documents' columns are all that the table has and maybe new ones, which it gets. A key
+        occurs once.
+        """
+
+    def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
+        """As `merge`, but columns may have become wider."""
+
+    def replace(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Have these rows and no others, in one commit."""
+
+    def append(self, rows: pa.Table, stamp: Stamp) -> None:
+        """Add rows, in one commit."""
+
+    def empty(self, predicate: str, stamp: Stamp | None) -> None:
+        """Delete the rows for which `predicate` holds. Without a stamp it moves nothing on."""
+
+    def relabel(self, predicate: str, values: Mapping[str, str], stamp: Stamp) -> None:
+        """Set columns to SQL expressions where `predicate` holds."""
+
+    def compact(self) -> tuple[int, int]:
+        """Join small files: how many there were, and how many they became."""
+        ...
+
+    def vacuum(self, *, history_seconds: float) -> int:
+        """Delete files that no version of the last `history_seconds` uses; an hour at least."""
+        ...
+
+
+class Lake(Protocol):
+    """Where the tables of one pipeline are."""
+
+    def check(self) -> None:
+        """Raise ConfigError where no table can be, before a change is read."""
+
+    def table(self, collection: str) -> KeptTable:
+        """The table of a collection, as it is now."""
+        ...
+
+    def rejects(self) -> KeptTable:
+        """The table of the changes that were rejected."""
+        ...
+
+    def standing(self) -> KeptTable:
+        """The table of one row that says how far the pipeline has come."""
+        ...
+
+
+class Folders:
+    """Tables by path, written by delta-rs."""
+
+    def __init__(self, config: LakePipelineConfig) -> None:
+        self._config = config
+        self._storage = secrets(config.storage_options)
+
+    def check(self) -> None:
+        """A folder is made with its table."""
+
+    def table(self, collection: str) -> Table:
+        """As `Lake.table`."""
+        return self._at(self._config.table_path(collection))
+
+    def rejects(self) -> Table:
+        """As `Lake.rejects`."""
+        return self._at(self._config.rejects_path)
+
+    def standing(self) -> Table:
+        """As `Lake.standing`."""
+        return self._at(self._config.standing_path)
+
+    def _at(self, path: str) -> Table:
+        return Table(path, storage_options=self._storage)
+
+
+def lake_of(config: LakePipelineConfig, pipeline: str, spark: "SparkSession | None" = None) -> Lake:
+    """Where the pipeline's tables are. Raises ConfigError for a catalog without a session."""
+    if not isinstance(config, TablePipelineConfig) or config.catalog is None:
+        return Folders(config)
+    if spark is None:
+        raise ConfigError(
+            f"the tables of pipeline {pipeline} are in the catalog, in {config.catalog}, and only "
+            f"Spark sees them. Nothing was changed. Give its session."
+        )
+    from penstock.spark.table.catalog import Catalog
+
+    return Catalog(spark, config.catalog, pipeline)

@@ -1,0 +1,317 @@
+"""Tables in a catalog, in a Spark that has Delta's jars: run by test_lake_contract.py, in a process
+of its own, for one process has one Spark."""
+
+# Spark's stubs leave types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import ConfigError, PipelineChangedError, PipelineError
+from penstock.serve.flight import FlightServer
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.run import run_pipeline
+from penstock.spark.table import catalog_table
+from penstock.spark.table.apply import table_states
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.catalog import Catalog
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.lake import Lake, lake_of
+from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
+from penstock.spark.table.reduce import DELETE, PUT
+from tests.flight.blocks import BlockLog
+from tests.spark.catalogs import delta_session, in_catalog
+from tests.spark.cluster import ROOT
+from tests.spark.lake_contract import LakeContract, LongLakeContract, Place, World
+from tests.spark.tables import LOG_ID, apply, change, fold, put
+from tests.spark.test_tables_kill import history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SCHEMAS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    session = delta_session(tmp_path_factory.mktemp("lake"))
+    yield session
+    session.stop()
+
+
+class CatalogPlace:
+    """A schema."""
+
+    def __init__(self, spark: "SparkSession") -> None:
+        self.spark = spark
+        self.schema = f"sales_{next(_SCHEMAS)}"
+        spark.sql(f"CREATE SCHEMA {self.schema}")
+
+    def config(self, *collections: str, **more: Any) -> TablePipelineConfig:
+        return in_catalog(self.schema, *collections, **more)
+
+    def lake(self, config: TablePipelineConfig, name: str = "p") -> Lake:
+        lake = lake_of(config, name, self.spark)
+        lake.check()
+        return lake
+
+    def path(self, config: TablePipelineConfig, table: str) -> str:
+        name = f"penstock_{table}_p" if table in {"rejects", "standing"} else table
+        (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.schema}.{name}").collect()
+        return str(row["location"])
+
+
+@pytest.fixture
+def place(spark: "SparkSession") -> Place:
+    return CatalogPlace(spark)
+
+
+class TestCatalog(LakeContract):
+    @pytest.fixture
+    def place(self, spark: "SparkSession") -> Place:
+        return CatalogPlace(spark)
+
+
+@pytest.mark.soak
+class TestCatalogAtLength(LongLakeContract):
+    @pytest.fixture
+    def place(self, spark: "SparkSession") -> Place:
+        return CatalogPlace(spark)
+
+
+def files_of(place: Place, config: TablePipelineConfig, table: str) -> list[str]:
+    """The files of a table as it is."""
+    return DeltaTable(place.path(config, table)).file_uris()
+
+
+def stamp(until: int) -> Stamp:
+    return Stamp(pipeline="p", log_id=LOG_ID, after=0, until=until, batch=0)
+
+
+def changes(*rows: tuple[str, int, int, int]) -> pa.Table:
+    """Of (key, sequence, operation, n)."""
+    schema = pa.schema([*OWN_COLUMNS, pa.field("n", pa.int32()), pa.field(OPERATION, pa.int8())])
+    return pa.Table.from_pylist(
+        [
+            {
+                "_key": key,
+                "_source": "shop",
+                "_database": "db",
+                "_sequence": sequence,
+                "_rejected_sequence": None,
+                "n": n,
+                OPERATION: operation,
+            }
+            for key, sequence, operation, n in rows
+        ],
+        schema=schema,
+    )
+
+
+def test_an_older_change_never_wins_and_a_place_is_passed_once(place: Place) -> None:
+    world = World(place)
+    table = world.table()
+    table.merge(changes(("a", 5, PUT, 5), ("b", 5, PUT, 5), ("c", 5, PUT, 5)), stamp(5))
+    table.merge(changes(("a", 4, PUT, 4), ("b", 4, DELETE, 4), ("c", 6, DELETE, 0)), stamp(6))
+    # Delta passes over what the table has, whatever is in it.
+    version = table.version
+    table.merge(changes(("a", 9, PUT, 9)), stamp(6))
+    assert table.version == version
+    rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
+    assert rows == {"a": 5, "b": 5}
+    # What was opened goes on seeing the rows of the place that it says.
+    world.table().merge(changes(("a", 7, PUT, 7)), stamp(7))
+    assert table.applied("p", log_id=LOG_ID) == 6
+    assert table.rows(["a"])["n"].to_pylist() == [5]
+    said = DeltaTable(place.path(world.config, "orders")).history(1)[0]
+    assert json.loads(said["userMetadata"])["penstock.until"] == "7"
+
+
+def test_rows_without_their_place_stop_the_pipeline(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Delta that does not know the setting would write each batch as often as it comes."""
+    world = World(place)
+    world.entries.commit(put(1, n=1))
+    monkeypatch.setattr(catalog_table, "APP", "spark.penstock.unknown")
+    monkeypatch.setattr(catalog_table, "VERSION", "spark.penstock.unknown.too")
+    with pytest.raises(PipelineError, match="did not say in it how far"):
+        world.apply()
+
+
+def test_a_crash_between_wider_columns_and_their_rows_changes_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(place)
+    world.entries.commit(put(1, n=1))
+    world.apply()
+    world.entries.commit(put(2, n=1.5, more="x"))
+
+    def power_cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(catalog_table.CatalogTable, "_commit", power_cut)
+        with pytest.raises(KeyboardInterrupt):
+            world.apply(1)
+    assert world.rows() == {("db", '{"_id":1}'): {"_id": 1, "n": 1.0}}
+    assert world.table().applied("p", log_id=LOG_ID) == 1
+    world.apply(1)
+    assert world.rows()["db", '{"_id":2}'] == {"_id": 2, "n": 1.5, "more": "x"}
+    # The properties that say whose it is are still there.
+    assert world.table().applied("p", log_id=LOG_ID) == 2
+
+
+def test_what_another_commits_while_columns_become_wider_is_not_lost(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    world = World(place)
+    world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
+    meanwhile = [changes(("b", 2, PUT, 2))]
+    real: Any = DataFrame.writeTo
+
+    def write_to(frame: DataFrame, name: str) -> Any:
+        while meanwhile:
+            place.lake(world.config).table("orders").merge(meanwhile.pop(), stamp(2))
+        return real(frame, name)
+
+    monkeypatch.setattr(DataFrame, "writeTo", write_to)
+    wider = changes(("c", 3, PUT, 3))
+    at = wider.schema.get_field_index("n")
+    world.table().merge(wider.set_column(at, "n", wider["n"].cast(pa.float64())), stamp(3))
+    rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
+    assert rows == {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+def test_a_table_that_is_not_the_pipelines_own_is_left_alone(place: Place) -> None:
+    assert isinstance(place, CatalogPlace)
+    world = World(place, "orders", "lines", "customers", "Orders2", "orders2x")
+    world.entries.commit(put(1, n=1))
+    world.apply()
+    config = place.config("orders", "lines", "customers")
+    other = place.lake(config, "q")
+    with pytest.raises(PipelineChangedError, match="is of pipeline p, collection orders"):
+        apply(world.entries.table(), config, name="q", lake=other)
+    place.spark.sql(f"CREATE TABLE {place.schema}.lines (x INT) USING delta")
+    with pytest.raises(PipelineChangedError, match="no table of Penstock's"):
+        other.table("lines")
+    place.spark.sql(f"CREATE TABLE {place.schema}.customers (x INT) USING parquet")
+    with pytest.raises(ConfigError, match="is no Delta table"):
+        other.table("customers")
+    for schema in ("nowhere", "nocatalog.sales"):
+        with pytest.raises(ConfigError, match="cannot make a Delta table"):
+            Catalog(place.spark, schema, "p").check()
+
+
+@pytest.mark.soak
+def test_drivers_killed_at_any_moment_neither_lose_nor_repeat(tmp_path: Path) -> None:
+    """The first between the rows and the row that says how far they are, two at random."""
+    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"PENSTOCK_SEED={seed}")
+    dice = random.Random(seed)
+    log = BlockLog(block_events=11)
+    log.append(history(dice))
+    server = FlightServer(log)
+    server.start()
+    command = [sys.executable, "-m", "tests.spark.catalogs", server.address, str(tmp_path), "sales"]
+    codes: list[int] = []
+    try:
+        for kill in ("advance", "random", "random", ""):
+            with subprocess.Popen(
+                [*command, kill],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            ) as driver:
+                assert driver.stdout is not None
+                if kill == "random":
+                    # Once a batch has said that it is done, so in the midst of the next.
+                    driver.stdout.readline()
+                    try:
+                        driver.wait(dice.uniform(0.0, 2.0))
+                    except subprocess.TimeoutExpired:
+                        os.killpg(driver.pid, signal.SIGKILL)
+                driver.communicate()
+            codes.append(driver.returncode)
+    finally:
+        server.stop()
+    assert codes[0] == -signal.SIGKILL
+    assert codes[-1] == 0
+    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    for collection in ("orders", "lines"):
+        table = DeltaTable(str(tmp_path / "warehouse" / "sales.db" / collection))
+        entries = whole.filter(compute.equal(whole["collection"], collection))
+        rows = {
+            (database, key): state.document or {}
+            for (key, _, database), state in table_states(table.to_pyarrow_table()).items()
+        }
+        assert rows == fold(entries)
+        place = table.transaction_version("penstock/p") or 0
+        assert entries["sequence"][-1].as_py() <= place <= whole.num_rows
+
+
+@pytest.mark.soak
+def test_pipelines_of_one_driver_keep_apart_and_others_can_read_them(place: Place) -> None:
+    """Each has settings of its own while it writes, and they run at the same time."""
+    assert isinstance(place, CatalogPlace)
+    commits = [
+        [put(at % 5, n=at), change(at, "insert", {"_id": at, "n": at}, collection="lines")]
+        for at in range(20)
+    ]
+    log = BlockLog(block_events=7)
+    log.append(commits)
+    failed: list[BaseException] = []
+
+    def run(name: str, collection: str, events: int) -> None:
+        config = place.config(collection, max_events_per_batch=events)
+        try:
+            run_pipeline(
+                name, config, server.address, spark=place.spark, once=True, stop=threading.Event()
+            )
+        except Exception as error:
+            failed.append(error)
+
+    server = FlightServer(log)
+    server.start()
+    try:
+        threads = [
+            threading.Thread(target=run, args=("a", "orders", 40)),
+            threading.Thread(target=run, args=("b", "lines", 14)),
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    finally:
+        server.stop()
+    assert failed == []
+    config = place.config("orders", "lines")
+    for name, other, collection, last in (("a", "b", "orders", 39), ("b", "a", "lines", 40)):
+        table = DeltaTable(place.path(config, collection))
+        assert table.transaction_version(f"penstock/{name}") == last
+        assert table.transaction_version(f"penstock/{other}") is None
+        (row,) = place.spark.table(f"{place.schema}.penstock_standing_{name}").collect()
+        assert (row["pipeline"], row["sequence"]) == (name, 40)
+    with duckdb.connect() as connection:
+        connection.register("rows", connection.read_parquet(files_of(place, config, "orders")))
+        found = connection.execute("SELECT count(*), sum(n) FROM rows").fetchone()
+    assert found == (5, sum(range(15, 20)))
+    settings = place.spark.conf.getAll
+    assert not any("txn" in name or "userMetadata" in name for name in settings)

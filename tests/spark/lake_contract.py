@@ -1,0 +1,287 @@
+"""What tables promise wherever they are: in folders, by delta-rs, or in a catalog, by Spark.
+
+Whoever reads here reads with delta-rs, which knows neither.
+"""
+
+import json
+import random
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from msgspec import structs
+
+from penstock.errors import PipelineError, StreamChangedError
+from penstock.event import ChangeEvent
+from penstock.ports import Bounds
+from penstock.progress import Progress
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.table.apply import table_states
+from penstock.spark.table.arrow import Field
+from penstock.spark.table.kinds import Kind, kind_of_column
+from penstock.spark.table.lake import KeptTable, Lake
+from penstock.spark.table.plan import REJECTED, SEQUENCE
+from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.upkeep import tidy
+from penstock.spark.table.writing import BatchResult
+from tests.spark.tables import LOG_ID, Document, Entries, apply, change, fold, put, schema_event
+
+HARD = "a'b\"c\\d\n${env:HOME} %_`é"
+"""Text that SQL, Spark and JSON would each like to read in their own way."""
+
+
+class Place(Protocol):
+    """Somewhere tables can be, empty."""
+
+    def config(self, *collections: str, **more: Any) -> TablePipelineConfig:
+        """A pipeline into it."""
+        ...
+
+    def lake(self, config: TablePipelineConfig, name: str = "p") -> Lake:
+        """Its tables."""
+        ...
+
+    def path(self, config: TablePipelineConfig, table: str) -> str:
+        """Where the files are of the table of a collection, of `rejects` or of `standing`."""
+        ...
+
+
+class World:
+    """A log, a pipeline, and its tables in a place."""
+
+    def __init__(self, place: Place, *collections: str, **more: Any) -> None:
+        self.place = place
+        self.config = place.config(*(collections or ("orders",)), **more)
+        self.lake = place.lake(self.config)
+        self.entries = Entries()
+
+    def apply(self, after: int = 0, until: int | None = None, **more: Any) -> BatchResult:
+        """Apply the entries of (after, until]."""
+        table = self.entries.table(after, until)
+        return apply(table, self.config, lake=self.lake, **more)
+
+    def table(self, collection: str = "orders") -> KeptTable:
+        """A collection's table, as it is now."""
+        return self.lake.table(collection)
+
+    def stored(self, table: str = "orders") -> pa.Table:
+        """All that a table has."""
+        return DeltaTable(self.place.path(self.config, table)).to_pyarrow_table()
+
+    def rows(self, collection: str = "orders") -> dict[tuple[str, str], Document]:
+        """The documents by (database, key), nulls left out."""
+        return {
+            (database, key): state.document or {}
+            for (key, _, database), state in table_states(self.stored(collection)).items()
+        }
+
+    def rejected(self) -> list[int]:
+        """The sequences of what was rejected."""
+        rows: list[Document] = self.stored("rejects").to_pylist()
+        return sorted(row["sequence"] for row in rows)
+
+
+def some_history(dice: random.Random, commits: int) -> Entries:
+    """Whole documents, deltas, documents with unchanged fields, deletes and drops, over few keys;
+    as a source that always knows the row would tell them."""
+    entries, live = Entries(), dict[tuple[str, int], Document]()
+    for _ in range(commits):
+        if dice.random() < 0.1:
+            database = dice.choice(["a", HARD])
+            live = {own: row for own, row in live.items() if own[0] != database}
+            entries.commit(schema_event("drop", database=database))
+            continue
+        events: list[ChangeEvent] = []
+        for _ in range(dice.randrange(1, 5)):
+            own = dice.choice(["a", HARD]), dice.randrange(5)
+            database, key = own
+            kind = dice.choice(["put", "delete", "delta", "unchanged"] if own in live else ["put"])
+            n: float = dice.choice([dice.randrange(100), dice.randrange(100) + 0.5])
+            document = {"_id": key, "n": n, "name": HARD, "tags": [1, HARD]}
+            if kind == "delete":
+                del live[own]
+                events.append(change(key, "delete", database=database))
+            elif kind == "delta":
+                removed = [one for one in ("name",) if one in live[own]]
+                update = {"updatedFields": {"n": n}, "removedFields": removed}
+                kept = {one: value for one, value in live[own].items() if one not in removed}
+                live[own] = {**kept, "n": n}
+                events.append(change(key, "update", update=update, database=database))
+            elif kind == "unchanged":
+                same = [one for one in ("name", "tags") if one in live[own]]
+                sent = {"_id": key, "n": n}
+                live[own] = {**live[own], **sent}
+                events.append(change(key, "update", sent, unchanged=same, database=database))
+            else:
+                live[own] = document
+                events.append(change(key, "replace", document, database=database))
+        entries.commit(*events)
+    return entries
+
+
+class LakeContract:
+    """What both promise."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """An empty place."""
+        raise NotImplementedError
+
+    def test_values_arrive_exactly_and_columns_keep_their_kinds(self, place: Place) -> None:
+        world = World(place)
+        values = {
+            "i": "5",
+            "big": '{"$numberLong":"9223372036854775807"}',
+            "d": "5e-324",
+            "dec": '{"$numberDecimal":"99999999999999999999.999999999999999999"}',
+            "s": json.dumps(HARD),
+            "b": "true",
+            "oid": '{"$oid":"65a1b2c3d4e5f60718293a4b"}',
+            "old": '{"$date":{"$numberLong":"-62135596800000"}}',
+            "late": '{"$date":"9999-12-31T23:59:59.999999Z"}',
+            "bin": '{"$binary":{"base64":"AAH/","subType":"00"}}',
+            "doc": '{"a":[1,3.0,{"$oid":"00"}]}',
+            "a b": "1",
+        }
+        said = ",".join(f'"{name}":{value}' for name, value in values.items())
+        world.entries.commit(change(1, "insert", text=f'{{"_id":1,{said}}}'))
+        # Of another kind each, that goes where the column's kind says, and nowhere else.
+        world.entries.commit(change(2, "insert", text='{"_id":2,"doc":"x","i":1.5,"oid":"t"}'))
+        world.entries.commit(change(3, "insert", text='{"_id":3,"s":{"a":1}}'))
+        world.apply(0, 1)
+        world.apply(1)
+        rows = {row["_id"]: row for row in world.stored().to_pylist()}
+        assert sorted(rows) == [1, 2]
+        assert rows[1]["big"] == 2**63 - 1
+        assert rows[1]["d"] == 5e-324
+        assert str(rows[1]["dec"]) == "99999999999999999999.999999999999999999"
+        assert (rows[1]["s"], rows[1]["oid"]) == (HARD, "65a1b2c3d4e5f60718293a4b")
+        assert rows[1]["old"].isoformat() == "0001-01-01T00:00:00+00:00"
+        assert rows[1]["late"].isoformat() == "9999-12-31T23:59:59.999999+00:00"
+        assert rows[1]["bin"] == b"\x00\x01\xff"
+        assert (rows[1]["doc"], rows[2]["doc"]) == (values["doc"], '"x"')
+        assert (rows[1]["i"], rows[2]["i"]) == (5.0, 1.5)
+        assert world.rejected() == [3]
+        fields: list[Field] = list(world.table().schema)
+        kinds = {field.name: kind_of_column(field) for field in fields}
+        assert kinds["doc"] is Kind.JSON
+        assert kinds["oid"] is Kind.OBJECT_ID
+        assert kinds["i"] is Kind.DOUBLE
+        assert world.rows()["db", '{"_id":1}']["a b"] == 1
+
+    def test_another_log_is_refused(self, place: Place) -> None:
+        """F10: sequences of another log say nothing about this table."""
+        world = World(place)
+        world.entries.commit(put(1, n=1))
+        world.apply()
+        with pytest.raises(StreamChangedError, match="fedcba9876543210"):
+            world.apply(log_id=7)
+        assert world.table().applied("p", log_id=LOG_ID) == 1
+
+    def test_where_it_stands_is_kept_and_never_written_over(self, place: Place) -> None:
+        """Of two drivers that go on from one place the second is refused."""
+        world = World(place)
+        world.entries.commit(put(1, n=1))
+        bounds = Bounds(
+            log_id=LOG_ID,
+            trimmed=0,
+            trimmed_check=0,
+            head=9,
+            head_commit=9,
+            head_check=9,
+            ancestors=(),
+        )
+        first = StandingTable(world.config, "p", world.lake)
+        assert first.start(bounds).after.sequence == 0
+        first.advance(Progress(LOG_ID, 1, 1), world.apply().tables, batch_id=0)
+        second = StandingTable(world.config, "p", world.place.lake(world.config))
+        assert second.start(bounds).after.sequence == 1
+        first.advance(Progress(LOG_ID, 2, 2), {"orders": 1}, batch_id=1)
+        with pytest.raises(Exception, match=r"same time|oncurrent|conflict") as refused:
+            second.advance(Progress(LOG_ID, 3, 3), {"orders": 1}, batch_id=1)
+        assert isinstance(refused.value, PipelineError) or type(refused.value).__name__ == (
+            "CommitFailedError"
+        )
+        third = StandingTable(world.config, "p", world.place.lake(world.config))
+        assert third.start(bounds).after.sequence == 2
+        lost = structs.replace(bounds, log_id=3)
+        with pytest.raises(StreamChangedError):
+            third.start(lost)
+
+
+class LongLakeContract:
+    """What both promise, too, and Spark takes long to show."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Place:
+        """An empty place."""
+        raise NotImplementedError
+
+    def test_a_table_is_the_fold_of_its_history_however_it_falls_into_batches(
+        self, place: Place
+    ) -> None:
+        """Invariant 7: batches repeated and overlapping, and old ones delivered again."""
+        seed = random.SystemRandom().randrange(1 << 32)
+        print(f"seed {seed}")
+        dice = random.Random(seed)
+        world = World(place)
+        world.entries = some_history(dice, 24)
+        whole = world.entries.table()
+        ends = [
+            row["sequence"]
+            for row in whole.select(["sequence", "ends_commit"]).to_pylist()
+            if row["ends_commit"]
+        ]
+        reached = 0
+        for until in sorted({*dice.sample(ends, 2), ends[-1]}):
+            after = dice.choice([end for end in [0, *ends] if end <= reached])
+            assert world.apply(after, until).tables["orders"] <= until
+            reached = until
+        assert world.rows() == fold(whole)
+        version = world.table().version
+        assert world.apply().rows == 0
+        assert world.table().version == version
+
+    def test_what_is_rejected_is_so_once_and_its_row_says_it_until_it_heals(
+        self, place: Place
+    ) -> None:
+        world = World(place)
+        world.entries.commit(put(1, n=1))
+        world.entries.commit(put(1, n="x"), put(2, n="y"))
+        world.apply(0, 1)
+        assert world.apply(0).rejected == 2
+        assert [(row[SEQUENCE], row[REJECTED]) for row in world.stored().to_pylist()] == [(1, 2)]
+        world.entries.commit(change(1, "update", update={"updatedFields": {"n": 5}}))
+        assert world.apply(3).rejected == 1
+        assert world.apply().rejected == 0
+        assert world.rejected() == [2, 3, 4]
+        world.entries.commit(put(1, n=7))
+        world.apply(4)
+        assert world.rows() == {("db", '{"_id":1}'): {"_id": 1, "n": 7}}
+        assert world.stored()[REJECTED].null_count == 1
+
+    def test_a_rename_hands_rows_over_and_replaces_what_was_there(self, place: Place) -> None:
+        world = World(place, "orders", "archive")
+        entries = world.entries
+        entries.commit(put(1, n=1), change(2, "insert", {"_id": 2, "n": 2}, collection="archive"))
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+        entries.commit(put(1, n=3))
+        to_other = {"db": HARD, "coll": "orders"}
+        entries.commit(schema_event("rename", to=to_other))
+        world.apply()
+        world.apply()
+        assert world.rows("archive") == {("db", '{"_id":1}'): {"_id": 1, "n": 1}}
+        assert world.rows("orders") == {(HARD, '{"_id":1}'): {"_id": 1, "n": 3}}
+
+    def test_tidying_keeps_the_rows_and_the_place(self, place: Place) -> None:
+        """P18: without it the files that each batch replaces would fill the disk."""
+        world = World(place)
+        for number in range(3):
+            world.entries.commit(put(number, n=number))
+            world.apply(number)
+        rows = world.rows()
+        assert tidy("p", world.config, world.table()).failed == ""
+        assert world.rows() == rows
+        assert world.table().applied("p", log_id=None) == 3
