@@ -139,7 +139,7 @@ async def test_what_changes_between_the_definition_and_the_snapshot_is_read(
     assert sorted((one["id"], one["n"]) for one in told) == [(i, int(i > 4)) for i in range(1, 9)]
 
 
-@on("mariadb", "mysql")
+@on("mariadb", soak=("mysql",))
 async def test_a_commit_that_was_sent_and_is_not_seen_yet_is_waited_for(
     start: Callable[..., SqlServer], soon: None
 ) -> None:
@@ -322,6 +322,7 @@ async def test_a_row_without_an_exact_form_is_named_and_capture_is_not_said_to_s
     await source.close()
 
 
+@on("mariadb", soak=("mysql", "files"))
 async def test_a_server_that_does_not_log_whole_rows_is_refused_by_name(
     start: Callable[..., SqlServer],
 ) -> None:
