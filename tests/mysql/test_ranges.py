@@ -1,6 +1,5 @@
 """Tables read by ranges beside their stream: as of which place, of which server, of which table."""
 
-from collections import Counter
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -140,7 +139,7 @@ async def test_what_changes_between_the_definition_and_the_snapshot_is_read(
     assert sorted((one["id"], one["n"]) for one in told) == [(i, int(i > 4)) for i in range(1, 9)]
 
 
-@on("mariadb", "mysql")
+@on("mariadb", soak=("mysql",))
 async def test_a_commit_that_was_sent_and_is_not_seen_yet_is_waited_for(
     start: Callable[..., SqlServer], soon: None
 ) -> None:
@@ -220,9 +219,9 @@ async def test_a_range_of_a_key_that_was_altered_since_is_not_read(
 @pytest.mark.parametrize(
     ("statement", "listed"),
     [
-        ("DROP TABLE a", {}),
-        ("ALTER TABLE a DROP id", {"a": 1}),
-        ("RENAME TABLE a TO b", {"b": 3}),
+        ("DROP TABLE a", set[str]()),
+        ("ALTER TABLE a DROP id", {"a"}),
+        ("RENAME TABLE a TO b", {"b"}),
     ],
 )
 async def test_a_table_that_is_another_while_it_is_divided_is_listed_as_it_is_then(
@@ -230,7 +229,7 @@ async def test_a_table_that_is_another_while_it_is_divided_is_listed_as_it_is_th
     database: str,
     monkeypatch: pytest.MonkeyPatch,
     statement: str,
-    listed: dict[str, int],
+    listed: set[str],
 ) -> None:
     """S10: whatever a server says of a table that is gone, the load goes on."""
     with server.connect(database=database) as db:
@@ -249,7 +248,7 @@ async def test_a_table_that_is_another_while_it_is_divided_is_listed_as_it_is_th
         source = reading(server, database)
         ranges = (await source.ranges("", "", rows=3, position=position)).ranges
         await source.close()
-    assert Counter(part.collection for part in ranges) == listed
+    assert {part.collection for part in ranges} == listed
 
 
 async def test_a_table_without_a_key_is_one_range_of_one_moment(
@@ -323,6 +322,7 @@ async def test_a_row_without_an_exact_form_is_named_and_capture_is_not_said_to_s
     await source.close()
 
 
+@on("mariadb", soak=("mysql", "files"))
 async def test_a_server_that_does_not_log_whole_rows_is_refused_by_name(
     start: Callable[..., SqlServer],
 ) -> None:
