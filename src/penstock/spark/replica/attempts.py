@@ -3,19 +3,19 @@
 import time
 from typing import Final
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
+from penstock.audit.outages import passes
 from penstock.errors import DestinationError
 from penstock.spark.replica.connection import LIFETIME_SECONDS
 
 _OVERDUE: Final = frozenset({251, 290})
 """NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
-_ABORTED: Final = frozenset({112, 251})
-"""WriteConflict, NoSuchTransaction. Another's write was in the way; up to MongoDB 6.1 this also is
-what it says of a transaction that is more than its cache takes."""
 _TOO_LARGE_FOR_CACHE: Final = 388
 _LIFETIMES: Final = 2
 """In so many, whatever transaction it was in conflict with has ended."""
+_ABORTED_MIN: Final = 5
+"""And so often it was tried: a server that was away meanwhile says nothing of the batch."""
 
 
 class Attempts:
@@ -25,7 +25,8 @@ class Attempts:
         self._pipeline = pipeline
         self.lifetime_seconds = LIFETIME_SECONDS
         self._began = 0.0
-        self._aborted_since: float | None = None
+        self._aborted = 0
+        self._aborted_since = 0.0
 
     def begin(self) -> None:
         """A transaction begins."""
@@ -33,7 +34,7 @@ class Attempts:
 
     def succeed(self) -> None:
         """It is committed."""
-        self._aborted_since = None
+        self._aborted, self._aborted_since = 0, 0.0
 
     def refusal_of(self, error: PyMongoError) -> DestinationError | None:
         """What an error says for which the batch cannot be one transaction here; None for others,
@@ -48,12 +49,12 @@ class Attempts:
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
                 "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
             )
-        if code not in _ABORTED:
-            self._aborted_since = None
-        elif self._aborted_since is None:
-            self._aborted_since = now
-        elif now - self._aborted_since >= _LIFETIMES * self.lifetime_seconds:
-            return self._too_large()
+        if type(error) in {OperationFailure, BulkWriteError} and passes(error):
+            # As a conflict, by several codes: also a transaction that is more than the cache takes.
+            self._aborted += 1
+            self._aborted_since = self._aborted_since or now
+            lasts = now - self._aborted_since >= _LIFETIMES * self.lifetime_seconds
+            return self._too_large() if lasts and self._aborted >= _ABORTED_MIN else None
         return self._too_large() if code == _TOO_LARGE_FOR_CACHE else None
 
     def _too_large(self) -> DestinationError:

@@ -132,6 +132,7 @@ class MongoDestination:
             )
             if is_applied(self._stored(session), before=before, until=until):
                 # It went through after this connection was opened.
+                self._attempts.succeed()
                 self._known = self._learned(database)
                 return Done()
             database[PLACES].update_one(
