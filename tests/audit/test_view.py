@@ -171,21 +171,20 @@ def test_a_trail_that_was_begun_anew_is_said_to_be(any_trail: Trail) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_was_away_costs_nothing(start_mongo: Callable[..., MongoReplicaSet]) -> None:
-    """A23: the watcher outlives kills with -9, and shows what was written meanwhile."""
+    """A23: the watcher outlives a kill with -9, and shows what was written meanwhile."""
     server = start_mongo()
     with closing(trail_of(server.uri, "audit")) as trail:
         write(trail, commit_of(1, 3))
         with watching(trail) as watcher:
             assert watcher.until(3) == [1, 2, 3]
             watcher.idle()
-            for first in (4, 7):
-                server.kill(0)
-                assert watcher.outages.get(timeout=60) is True
-                server.restart(0)
-                server.primary_index()
-                write(trail, commit_of(first, 3))
-                assert watcher.until(first + 2) == [first, first + 1, first + 2]
-                assert watcher.outages.get(timeout=60) is False
+            server.kill(0)
+            assert watcher.outages.get(timeout=60) is True
+            server.restart(0)
+            server.primary_index()
+            write(trail, commit_of(4, 3))
+            assert watcher.until(6) == [4, 5, 6]
+            assert watcher.outages.get(timeout=60) is False
 
 
 # --- the command ------------------------------------------------------------------------------

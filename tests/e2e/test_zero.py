@@ -357,7 +357,7 @@ def test_a_new_field_is_a_new_column_of_the_replica(deployment: Deployment) -> N
     assert [(row["text"], row["color"]) for row in rows()] == [("first", None), ("second", "red")]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_shard_that_retention_overtakes_begins_anew_and_is_whole(
     deploy: Callable[..., Deployment],
 ) -> None:

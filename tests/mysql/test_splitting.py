@@ -172,7 +172,7 @@ TABLES: dict[str, tuple[str, Callable[[int], tuple[object, ...]]]] = {
 }
 
 
-@on("mariadb", "mysql")
+@on("mariadb", soak=("mysql",))
 @pytest.mark.parametrize("made", TABLES)
 def test_ranges_of_a_real_table_are_about_as_large_as_is_wanted(
     server: SqlServer, database: str, made: str

@@ -67,7 +67,7 @@ def differences(found: Verified) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(one.key, one.what, one.columns) for one in table.listed]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tables_are_equal_to_a_source_that_is_written_and_rows_that_change_are_not_judged(
     spark: "SparkSession",
     shop: Captured,
@@ -140,6 +140,7 @@ def test_a_change_that_capture_lost_is_found_and_made_right(
     assert own == documents(mongo_client, mongo_database)
 
 
+@pytest.mark.soak
 def test_what_somebody_altered_is_found_but_not_what_changed_since(
     spark: "SparkSession",
     shop: Captured,

@@ -15,7 +15,7 @@ _PACKET = 256 << 10
 def test_a_row_that_is_no_packet_stops_the_pipeline_until_the_server_takes_it(
     start_mariadb: Callable[..., MariaDbServer],
 ) -> None:
-    """The server hangs up, as one that is away does, which is tried again for ever."""
+    """A server may hang up on it, as one that is away does, which would be tried again."""
     server = start_mariadb()
     replica = MysqlReplica(server.host, server.port, "shop")
     with server.connect() as connection, connection.cursor() as cursor:
