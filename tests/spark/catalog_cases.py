@@ -29,15 +29,17 @@ from penstock.spark.table import catalog_table
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.catalog import Catalog
+from penstock.spark.table.catalog_table import CatalogTable
 from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.table.rejects import REJECTS_SCHEMA
 from tests.flight.blocks import BlockLog
 from tests.spark.catalogs import delta_session, in_catalog
 from tests.spark.cluster import ROOT
 from tests.spark.lake_contract import LakeContract, LongLakeContract, Place, World
-from tests.spark.tables import LOG_ID, apply, change, fold, put
+from tests.spark.tables import LOG_ID, apply, change, fold, put, schema_event
 from tests.spark.test_tables_kill import history
 
 if TYPE_CHECKING:
@@ -197,6 +199,57 @@ def test_what_another_commits_while_columns_become_wider_is_not_lost(
     world.table().merge(wider.set_column(at, "n", wider["n"].cast(pa.float64())), stamp(3))
     rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
     assert rows == {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+def test_a_driver_that_was_overtaken_deletes_nothing_of_who_is_further(place: Place) -> None:
+    """A DELETE of Spark's is of the table as it is now, whatever the driver has seen."""
+    world = World(place, "orders", "archive")
+    archived = change(2, "insert", {"_id": 2, "n": 2}, collection="archive")
+    world.entries.commit(put(1, n=1), archived)
+    world.entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+    world.entries.commit(change(5, "insert", {"_id": 5, "n": 5}, collection="archive"))
+    world.apply(0, 2)
+    seen = {name: world.table(name) for name in ("orders", "archive")}
+    world.apply(2)
+    rows = world.rows("archive")
+    assert len(rows) == 2
+
+    class AsSeen(Catalog):
+        def table(self, collection: str) -> CatalogTable:
+            table = seen[collection]
+            assert isinstance(table, CatalogTable)
+            return table
+
+    assert isinstance(place, CatalogPlace)
+    apply(world.entries.table(2, 3), world.config, lake=AsSeen(place.spark, place.schema, "p"))
+    assert world.rows("archive") == rows
+
+
+def test_columns_that_another_driver_made_are_not_undone(place: Place) -> None:
+    world = World(place)
+    world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
+    overtaken = world.table()
+    new = changes(("b", 2, PUT, 2)).append_column("more", pa.array(["x"]))
+    world.table().merge(new, stamp(2))
+    wider = changes(("c", 2, PUT, 3))
+    at = wider.schema.get_field_index("n")
+    with pytest.raises(PipelineError, match="another process"):
+        overtaken.merge(wider.set_column(at, "n", wider["n"].cast(pa.float64())), stamp(2))
+    rows = {row["_key"]: row["more"] for row in world.stored().to_pylist()}
+    assert rows == {"a": None, "b": "x"}
+
+
+def test_what_two_drivers_reject_is_there_once(place: Place) -> None:
+    world = World(place)
+    one, other = world.lake.rejects(), world.lake.rejects()
+    reject: dict[str, Any] = {"pipeline": "p", "sequence": 1, "reason": "it fits no column"}
+    rows = pa.Table.from_pylist([reject], schema=REJECTS_SCHEMA)
+    one.append(rows, stamp(1))
+    with pytest.raises(PipelineError, match="another process"):
+        other.append(rows, stamp(1))
+    assert world.stored("rejects").num_rows == 1
+    one.append(rows, stamp(2))
+    assert world.stored("rejects").num_rows == 2
 
 
 def test_a_table_that_is_not_the_pipelines_own_is_left_alone(place: Place) -> None:

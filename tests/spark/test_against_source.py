@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.client.flight import LogClient
+from penstock.spark.against.judging import _each_once  # pyright: ignore[reportPrivateUsage]
 from penstock.spark.against.source import verify_with_source
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.run import run_pipeline
@@ -179,3 +180,12 @@ def test_what_somebody_altered_is_found_but_not_what_changed_since(
     ]
     # Of 1 nothing was there, nor of 1000 in the table; 5 is stale.
     assert (orders.changed, orders.rejected, orders.rows) == (3, 1, _ROWS - 3)
+
+
+def test_equal_rows_of_a_table_without_a_key_are_one(spark: "SparkSession") -> None:
+    """As in the stream, which tells each of them by the same key."""
+    columns = "_key STRING, _source STRING, _database STRING, n INT"
+    keyless, keyed = ('{"_row":"ab"}', "shop", "db", 1), ('{"id":1}', "shop", "db", 1)
+    rows = spark.createDataFrame([keyless, keyed, keyless], columns)
+    assert _each_once(rows).count() == 2
+    assert _each_once(spark.createDataFrame([keyed], columns)).count() == 1

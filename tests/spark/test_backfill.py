@@ -220,7 +220,7 @@ def test_what_cannot_be_read_again_is_refused_and_says_why(world: World, tmp_pat
     ("more", "error", "said"),
     [
         ('to = "history"', BackfillRefusedError, "only tables have rows from the source"),
-        ('first_load = "source"', ConfigError, "ranges of keys, which is MongoDB"),
+        ('first_load = "source"', ConfigError, "ranges of keys, which are MongoDB"),
     ],
 )
 def test_a_pipeline_without_rows_of_its_source_is_refused_with_what_to_do_instead(

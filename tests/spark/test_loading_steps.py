@@ -343,6 +343,21 @@ def test_ranges_that_were_listed_before_a_table_was_another_are_listed_again(
     assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
 
 
+def test_a_collection_that_was_not_there_when_it_was_listed_is_listed_again(world: World) -> None:
+    """S10: it took another one's name meanwhile, of which nothing was loaded yet."""
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    world.stream(schema_event("drop"))
+    rows = dict(world.source.rows)
+    world.source.rows.clear()
+    world.reading()  # the list is empty
+    world.source.rows.update(rows)
+    world.stream(schema_event("rename", collection="lines", to={"db": "db", "coll": "orders"}))
+    world.step()
+    assert world.parts(UNSPLIT)
+    world.until(lambda: len(world.parts(READ)) == 3)
+    assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
+
+
 def test_a_source_that_is_away_is_waited_for_and_once_not_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -212,12 +212,13 @@ def test_names_that_a_column_cannot_have_are_mapped_or_rejected_never_mixed_up(
     entries = Entries()
     entries.commit(put(1, **{"first name": "a", "a.b": 1, "`x`": 2, "ä": 3}))
     entries.commit(put(2, first_name="b"), put(3, **{"First Name": "c"}), put(4, _sequence=9))
+    entries.commit(put(5, _Operation=1))
     apply(entries.table(), pipeline(tmp_path / "t"))
     assert rows_of(tmp_path / "t") == {
         ("db", '{"_id":1}'): {"_id": 1, "first name": "a", "a.b": 1, "`x`": 2, "ä": 3}
     }
     assert "first_name" in DeltaTable(str(tmp_path / "t")).to_pyarrow_table().schema.names
-    assert [reject["sequence"] for reject in rejects_of(tmp_path / "t")] == [2, 3, 4]
+    assert [reject["sequence"] for reject in rejects_of(tmp_path / "t")] == [2, 3, 4, 5]
 
 
 def test_a_document_of_ten_megabytes_passes(tmp_path: Path) -> None:

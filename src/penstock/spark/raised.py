@@ -62,18 +62,22 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
     known = known_error(error, pipeline=pipeline)
     if known is not None:
         return known
-    overtaken = any(said in str(error) for said in _OVERTAKEN)
-    if isinstance(error, CommitFailedError) or overtaken:
+    if isinstance(error, CommitFailedError) or is_overtaken(error):
         return PipelineError(
             f"pipeline {pipeline}: another process committed to the same table at the same time. "
-            f"Nothing of the batch was written twice. Run one driver per pipeline, and `penstock "
-            f"pipeline tidy` while it does not run; then start it again."
+            f"Nothing of the batch was written twice. Run one driver per pipeline, and tidy its "
+            f"tables while it does not run; then start it again."
         )
     return PipelineError(
         f"pipeline {pipeline}: {kind_of(error)}, which is no error of Penstock's own; Spark's log "
         f"has its text. Each table has a batch whole or not at all; the batch is applied again "
         f"when the pipeline is started."
     )
+
+
+def is_overtaken(error: BaseException) -> bool:
+    """Whether Delta, in Spark, refused a commit because of another one."""
+    return any(said in str(error) for said in _OVERTAKEN)
 
 
 def kind_of(error: BaseException) -> str:

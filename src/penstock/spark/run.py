@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 from msgspec import structs
@@ -38,7 +38,7 @@ from penstock.spark.progress import PipelineProgress, ProgressTeller
 from penstock.spark.raised import LOST, own_error
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
-from penstock.spark.session import local_session, require_driver
+from penstock.spark.session import local_session, on_this_machine, require_driver
 from penstock.spark.sharing import enter_pool, in_turn
 from penstock.spark.table.standing import has_loaded
 from penstock.spark.target import Applied, Target, TargetStoppedError
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+_Result = TypeVar("_Result")
 _LOOK_SECONDS: Final = 0.2
 _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
@@ -225,6 +226,13 @@ class _Runner:
         if config.verify_against == "source":
             from penstock.spark.against.source import verify_with_source
 
+            if not on_this_machine(str(self._spark.sparkContext.master)):
+                raise ConfigError(
+                    f"pipeline {self._name}: verify_against = 'source' writes down what it reads, "
+                    f"and Spark's workers are on other machines. Nothing was started. Leave "
+                    f"verify_every out, and compare on a schedule of your own: penstock pipeline "
+                    f"verify {self._name} --against source --scratch PATH."
+                )
             verify = partial(verify_with_source, open_source=self._open_source)
         elif has_loaded(config):
             log.warning(
@@ -284,7 +292,7 @@ class _Runner:
             if self._credentials.are_shown and not client.seen().shows_all_of(source):
                 raise PartialViewError(source=source)
         try:
-            after = self._target.start(bounds)
+            after = self._told(lambda: self._target.start(bounds))
         except TargetStoppedError:
             return
         self._service.began(after)
@@ -307,10 +315,19 @@ class _Runner:
         if self._raised is not None:
             raise self._raised
         try:
-            self._target.save(self._batches)
+            self._told(lambda: self._target.save(self._batches))
         except TargetStoppedError:
             return  # the service is told of no more than is stored
         self._service.settled()
+
+    def _told(self, act: Callable[[], _Result]) -> _Result:
+        """What `act` returns. Raises what it raises in our words."""
+        try:
+            return act()
+        except (PenstockError, TargetStoppedError):
+            raise
+        except Exception as error:
+            raise own_error(error, pipeline=self._name) from error
 
     def _load_on(self, *, once: bool) -> None:
         """Write what was read of a first load, between two batches."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
+from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure, PyMongoError
 
 from penstock.errors import DestinationError
 from penstock.spark.replica import attempts
@@ -16,7 +16,11 @@ from tests.spark.tables import Entries, put
 CONFLICT = OperationFailure("", 112, {"errorLabels": ["TransientTransactionError"]})
 
 GONE = OperationFailure("", 251, {"errorLabels": ["TransientTransactionError"]})
-BULK = BulkWriteError({"writeErrors": [], "errorLabels": ["TransientTransactionError"]})
+BULK = BulkWriteError(
+    {"writeErrors": [{"code": 112}], "errorLabels": ["TransientTransactionError"]}
+)
+AWAY = OperationFailure("", 133, {"errorLabels": ["TransientTransactionError"]})
+"""FailedToSatisfyReadPreference: as mongos says that a shard has no primary."""
 LOST = AutoReconnect("gone", {"errorLabels": ["TransientTransactionError"]})
 
 
@@ -43,8 +47,19 @@ def test_conflicts_that_last_longer_than_any_transaction_are_told(
         tried.begin()
         assert tried.refusal_of(error) is None
     clock.now += 1
-    assert [tried.refusal_of(LOST) for _ in range(5)] == [None] * 5
     assert "max_events_per_batch" in str(tried.refusal_of(CONFLICT))
+
+
+@pytest.mark.parametrize("away", [LOST, AWAY])
+def test_a_server_that_is_away_says_nothing_of_the_batch(
+    monkeypatch: pytest.MonkeyPatch, away: PyMongoError
+) -> None:
+    clock, tried = Clock(monkeypatch), Attempts("p")
+    for _ in range(20):
+        tried.begin()
+        clock.now += 59
+        assert tried.refusal_of(away) is None
+        assert tried.refusal_of(CONFLICT) is None
 
 
 def test_what_newer_servers_say_of_it_is_told_at_once() -> None:

@@ -242,9 +242,9 @@ class RangeReader:
         return UndecodableError(
             source=self._source,
             what=what,
-            position="of a first load",
-            safe="It was read for a first load, which goes no further; capture goes on, and what "
-            "was loaded before is in the tables",
+            position="of a first load or a comparison",
+            safe="It was read beside the stream, for what goes no further now; capture goes on, "
+            "and what a first load wrote before is in the tables",
             remedy="Correct the row or the table at the source, or leave the table or the column "
             "out (`exclude`, `columns.exclude`), and start the pipeline again. And please report "
             "it with the type named here.",
@@ -327,8 +327,8 @@ class RangeReader:
     def _unavailable(self, why: NotNowError) -> SourceUnavailableError:
         return SourceUnavailableError(
             f"{self._source}: rows cannot be read as of the log's place at this moment: {why}. "
-            f"Nothing was mixed, and what was loaded before is in the tables. It is tried again; "
-            f"if this comes again and again, look at what is named here."
+            f"Nothing was mixed, and what a first load wrote before is in the tables. If this "
+            f"comes again and again, look at what is named here."
         )
 
 

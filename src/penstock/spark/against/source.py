@@ -33,6 +33,7 @@ from penstock.spark.against.changed import changed_between
 from penstock.spark.against.judging import judged
 from penstock.spark.against.reading import read_rows
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading.load import UNTOLD
 from penstock.spark.loading.reading import OpenSource, ReadableSource
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.options import credential_options
@@ -102,8 +103,9 @@ def verify_with_source(
     if open_source is None or not isinstance(source, ReadsRanges):
         raise ConfigError(
             f"pipeline {name}: to compare with the source needs one that can be read by ranges of "
-            f"keys, as MongoDB can; {config.source} is none, or its settings are not known here. "
-            f"Nothing was compared. Compare with the log: penstock pipeline verify {name}."
+            f"keys, as MongoDB, MySQL and MariaDB can; {config.source} is none, or its settings "
+            f"are not known here. Nothing was compared. Compare with the log: penstock pipeline "
+            f"verify {name}."
         )
     source.require_readable()
     register(spark)
@@ -283,7 +285,7 @@ def wait_until_told(
             )
         if now - said >= _STILL_SECONDS:
             said = now
-            log.info("comparison waits for capture", pipeline=name, source=config.source)
+            log.warning(UNTOLD, pipeline=name, source=config.source)
         time.sleep(_LOOK_SECONDS)
 
 

@@ -49,6 +49,10 @@ _PART_MEMORY: Final = 64 << 20
 _PARTS_PER_CORE: Final = 2
 _PAUSE_SECONDS_MAX: Final = 10.0
 _ATTEMPTS_ONCE: Final = 3
+UNTOLD: Final = (
+    "waits for the log to have all that was committed when rows were read; where capture has no "
+    "lag, look for an XA transaction at the source that is prepared and not ended (XA RECOVER)"
+)
 _LOOK_SECONDS: Final = 0.2
 _PATIENCE_SECONDS: Final = 5.0
 _STILL_SECONDS: Final = 60.0
@@ -154,6 +158,8 @@ class FirstLoad:
         self._position: str | None = None
         self._still_since: float | None = None
         """Since when the log says that of the source, and the load waits for more."""
+        self._waits_since: float | None = None
+        """Since when it waits, or told of it."""
 
     @property
     def complete(self) -> bool:
@@ -244,7 +250,13 @@ class FirstLoad:
         if isinstance(found, Split):
             assert window is not None
             listed = {(one.database, one.collection) for one in found.listing.ranges}
-            if not any(window.ended(*space) for space in listed):
+            # And what was asked for: where nothing was found, something may be there now.
+            if any(window.ended(*space) for space in {*listed, found.part.namespace}):
+                log.warning(
+                    "first load lists the source again: collections are not what they were",
+                    pipeline=self._pipeline,
+                )
+            else:
                 self._keep(self._plan.split(found.part, found.listing))
         elif isinstance(found, Told):
             if not self._plan.of(UNSPLIT):  # else a rename came in between
@@ -255,7 +267,7 @@ class FirstLoad:
         if isinstance(found, Waiting):
             self._waits(found.position, once=once)
         else:
-            self._still_since = None
+            self._still_since = self._waits_since = None
 
     def close(self) -> None:
         """What is being read is let go."""
@@ -274,6 +286,13 @@ class FirstLoad:
         size = sum(one.size for one in wave.rows)
         if window.is_full or (size > self._config.max_bytes_per_batch and len(wave.parts) > 1):
             self._parts_max = max(1, len(wave.parts) // 2)
+            log.warning(
+                "first load reads ranges again: too much came, or changed meanwhile",
+                pipeline=self._pipeline,
+                collections=sorted({part.collection for part in wave.parts}),
+                ranges=len(wave.parts),
+                ranges_next=self._parts_max,
+            )
             return
         if size > self._config.max_bytes_per_batch:
             raise BatchTooLargeError(
@@ -309,9 +328,14 @@ class FirstLoad:
     def _waits(self, position: str | None, *, once: bool) -> None:
         """Capture is to move on. It is told of if it does not; `once`, it is an error."""
         now = time.monotonic()
+        if self._waits_since is None:
+            self._waits_since = now
         if self._still_since is None or position != self._position:
             self._position, self._still_since = position, now
         if now - self._still_since < _STILL_SECONDS:
+            if now - self._waits_since >= _STILL_SECONDS:
+                self._waits_since = now
+                log.warning(UNTOLD, pipeline=self._pipeline, source=self._config.source)
             return
         source = self._config.source
         if not once:

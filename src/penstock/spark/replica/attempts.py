@@ -12,6 +12,8 @@ from penstock.spark.replica.connection import LIFETIME_SECONDS
 _OVERDUE: Final = frozenset({251, 290})
 """NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
 _TOO_LARGE_FOR_CACHE: Final = 388
+_ENDED: Final = frozenset({112, 225, 246, 251})
+"""WriteConflict, TransactionTooOld, SnapshotUnavailable, NoSuchTransaction: it was ended."""
 _LIFETIMES: Final = 2
 """In so many, whatever transaction it was in conflict with has ended."""
 _ABORTED_MIN: Final = 5
@@ -33,7 +35,7 @@ class Attempts:
         self._began = time.monotonic()
 
     def succeed(self) -> None:
-        """It is committed."""
+        """It is committed: what went before says nothing of the next."""
         self._aborted, self._aborted_since = 0, 0.0
 
     def refusal_of(self, error: PyMongoError) -> DestinationError | None:
@@ -49,12 +51,13 @@ class Attempts:
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
                 "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
             )
-        if type(error) in {OperationFailure, BulkWriteError} and passes(error):
+        if passes(error) and not _ENDED.isdisjoint(_codes(error)):
             # As a conflict, by several codes: also a transaction that is more than the cache takes.
             self._aborted += 1
             self._aborted_since = self._aborted_since or now
             lasts = now - self._aborted_since >= _LIFETIMES * self.lifetime_seconds
             return self._too_large() if lasts and self._aborted >= _ABORTED_MIN else None
+        self.succeed()  # whatever it was, it says nothing of the batch
         return self._too_large() if code == _TOO_LARGE_FOR_CACHE else None
 
     def _too_large(self) -> DestinationError:
@@ -66,3 +69,13 @@ class Attempts:
             "cut, give MongoDB a larger cache (storage.wiredTiger.engineConfig.cacheSizeGB). See "
             "who else writes to its collections.",
         )
+
+
+def _codes(error: PyMongoError) -> set[int]:
+    """What the server calls it, and each of its parts."""
+    found: set[int] = set()
+    if isinstance(error, OperationFailure) and error.code is not None:
+        found.add(error.code)
+    if isinstance(error, BulkWriteError):
+        found.update(int(one["code"]) for one in error.details.get("writeErrors") or ())
+    return found

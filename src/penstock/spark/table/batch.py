@@ -62,14 +62,16 @@ class BatchWriter(Writer[KeptTable]):
             of_stream(control.source, control.database),
             of_stream(control.source, database),
         )
+        # What has come there since is another driver's, who is further: it stays.
+        before = f"{there} AND {SEQUENCE} < {stamp.until}"
         if old is new:
             if self._applied(new) < stamp.until:
-                new.empty(there, None)
+                new.empty(before, None)
                 changed = {DATABASE: text(database), SEQUENCE: str(stamp.until)}
                 new.relabel(here, changed, stamp)
             return
         if self._applied(new) < stamp.until:
-            new.empty(there, None)
+            new.empty(before, None)
             rows = old.stream(control.source, control.database)
             write = prepare_move(
                 rows,

@@ -19,9 +19,10 @@ when the batch comes again there is nothing left to do.
 # pyright: reportUnknownArgumentType=false
 
 import math
+import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +33,7 @@ from penstock.errors import (
     PipelineError,
     StreamChangedError,
 )
+from penstock.spark.raised import is_overtaken
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Stamp, app_id, of_stream, text
 from penstock.spark.table.plan import (
@@ -65,6 +67,9 @@ _LITERALS_MAX: Final = 500
 _PIPELINE: Final = "penstock.pipeline"
 _LOG: Final = "penstock.log"
 _KEEPS: Final = "penstock.keeps"
+_TRIES: Final = 5
+_EXISTS: Final = "TABLE_OR_VIEW_ALREADY_EXISTS"
+_LEFT: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 
 
 class CatalogTable:
@@ -122,9 +127,10 @@ class CatalogTable:
         if self._seen is None:
             return 0
         known = self._seen.properties.get(_LOG)
-        if log_id is not None and known is not None and known != f"{log_id:016x}":
+        if log_id is not None and known != f"{log_id:016x}":
+            made = f"log {known}" if known else "no log that it names"
             raise StreamChangedError(
-                f"the table {self.path} was made from log {known}, and this is log "
+                f"the table {self.path} was made from {made}, and this is log "
                 f"{log_id:016x}; move the table away or give the pipeline another catalog"
             )
         return self._seen.transaction(app_id(pipeline)) or 0
@@ -215,24 +221,33 @@ class CatalogTable:
 
     def replace(self, rows: pa.Table, stamp: Stamp) -> None:
         """As `KeptTable.replace`. Raises PipelineError if another process did so since `reload`."""
+        place = self.applied(self._pipeline, log_id=None) + 1
         self.make()
-        names = ", ".join(f"`{name}`" for name in rows.column_names)
-        with self._given(rows):
-            # Whoever comes second from one version is passed over.
-            self._commit(
-                f"INSERT OVERWRITE {self._sql} ({names}) SELECT {names} FROM {_CHANGES}",
-                stamp,
-                place=self.version + 1,
-            )
-        if self._found(None).to_pylist() != rows.to_pylist():
-            raise _overtaken(self._pipeline)
+        self._put("OVERWRITE", rows, stamp, place=place)
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
-        """As `KeptTable.append`. Whoever adds looks first what is there: it is no place."""
+        """As `KeptTable.append`. Raises PipelineError if another process did so since `reload`:
+        whoever adds has looked what is there."""
+        place = self.applied(self._pipeline, log_id=None) + 1
         self._fit(rows.schema, log_id=stamp.log_id)
+        self._put("INTO", rows, stamp, place=place)
+
+    def _put(self, how: str, rows: pa.Table, stamp: Stamp, *, place: int) -> None:
+        """Insert rows, as the `place`th who does so: of two who have seen the same table the second
+        is passed over, and raises."""
         names = ", ".join(f"`{name}`" for name in rows.column_names)
+        before, mark = self.version, secrets.token_hex(8)
         with self._given(rows):
-            self._commit(f"INSERT INTO {self._sql} ({names}) SELECT {names} FROM {_CHANGES}", stamp)
+            self._commit(
+                f"INSERT {how} {self._sql} ({names}) SELECT {names} FROM {_CHANGES}",
+                stamp,
+                place=place,
+                mark=mark,
+            )
+        since = self._session.sql(f"DESCRIBE HISTORY {self._sql} LIMIT {self.version - before}")
+        said = [str(row["userMetadata"]) for row in since.select("userMetadata").collect()]
+        if not any(mark in one for one in said):
+            raise _overtaken(self._pipeline)
 
     def empty(self, predicate: str, stamp: Stamp | None) -> None:
         """As `KeptTable.empty`."""
@@ -261,10 +276,21 @@ class CatalogTable:
             for one in schema_of(self._own).fields
         )
         properties = ", ".join(f"{text(name)} = {text(value)}" for name, value in says.items())
-        self._session.sql(
-            f"CREATE TABLE {self._sql} ({columns}) USING delta "
-            f"TBLPROPERTIES ({spark_sql(properties)})"
-        )
+        try:
+            self._session.sql(
+                f"CREATE TABLE {self._sql} ({columns}) USING delta "
+                f"TBLPROPERTIES ({spark_sql(properties)})"
+            )
+        except Exception as error:
+            if _LEFT in str(error):
+                raise PipelineError(
+                    f"pipeline {self._pipeline}: the catalog has no table {self.path}, and where "
+                    f"it would be there are files, as a driver leaves them that is killed while "
+                    f"it makes the table. Nothing was written. Look at them; if there are no rows, "
+                    f"remove that folder, and start the pipeline again."
+                ) from error
+            if _EXISTS not in str(error):
+                raise
         self.reload()
 
     # --- looking after --------------------------------------------------------------------------
@@ -301,7 +327,7 @@ class CatalogTable:
             if field.name in has.names and has.field(field.name).type != field.type
         }
         if wider:
-            self._widen(arrow.schema([wider.get(field.name, field) for field in has]))
+            self._widen(wider)
         if new:
             columns = schema_of(arrow.schema([*self._seen.schema, *new]))
             frame = self._session.createDataFrame([], columns)
@@ -311,15 +337,25 @@ class CatalogTable:
         if wider or new:
             self.reload()
 
-    def _widen(self, columns: pa.Schema) -> None:
-        """Write all rows anew, in wider columns."""
+    def _widen(self, wider: Mapping[str, "pa.Field[Any]"]) -> None:
+        """Write all rows anew, with these columns as they are here.
+
+        Raises PipelineError if another process altered the columns, or wrote rows, since `reload`.
+        """
         from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
 
+        assert self._seen is not None
+        place, has = self.applied(self._pipeline, log_id=None), self._seen.schema
+        self.reload()
+        is_same = self._seen.schema.equals(has, check_metadata=True)
+        if not is_same or self.applied(self._pipeline, log_id=None) != place:
+            raise _overtaken(self._pipeline)
+        columns = schema_of(arrow.schema([wider.get(field.name, field) for field in has]))
         # Of no version: Delta reads what its own commit replaces, and no other commit is lost.
         frame = self._session.table(self._sql).select(
             *(
                 F.col(f"`{one.name}`").cast(one.dataType).alias(one.name, metadata=one.metadata)
-                for one in schema_of(columns).fields
+                for one in columns.fields
             )
         )
         frame.writeTo(self._sql).option("overwriteSchema", "true").overwrite(F.lit(True))
@@ -341,20 +377,26 @@ class CatalogTable:
         *,
         place: int | None = None,
         always: bool = True,
+        mark: str = "",
     ) -> None:
-        """One commit; with `place`, it and how far the table is then, or neither.
+        """One commit; with `place`, it and how far the table is then, or neither. With `mark`, that
+        is in its history.
 
-        Raises PipelineError if the table is not there afterwards, but where there was nothing to
-        commit and that need not `always` be done.
+        What another's commit made impossible, as one that joins files, is tried again: Delta passes
+        over what is there already. Raises PipelineError if the table is not there afterwards, but
+        where there was nothing to commit and that need not `always` be done.
         """
         conf, before = self._session.conf, self.version
-        says = {} if stamp is None else {SAID: msgspec.json.encode(stamp.said()).decode()}
+        told = {} if stamp is None else stamp.said()
+        if mark:
+            told["penstock.write"] = mark
+        says = {SAID: msgspec.json.encode(told).decode()} if told else {}
         if place is not None:
             says |= {APP: app_id(self._pipeline), VERSION: str(place)}
         try:
             for name, value in says.items():
                 conf.set(name, value)
-            self._session.sql(statement)
+            self._run(statement, tries=1 if place is None else _TRIES)
         finally:
             for name in says:
                 conf.unset(name)
@@ -368,6 +410,16 @@ class CatalogTable:
                 f"it has come, as Delta Lake 2.4 and later do. The batch is applied again when the "
                 f"pipeline is started. Use Delta's own jars of 4.4.0 or later."
             )
+
+    def _run(self, statement: str, *, tries: int) -> None:
+        for left in reversed(range(tries)):
+            try:
+                self._session.sql(statement)
+            except Exception as error:
+                if not left or not is_overtaken(error):
+                    raise
+            else:
+                return
 
 
 def _overtaken(pipeline: str) -> PipelineError:

@@ -65,7 +65,7 @@ _TEXT: Final = frozenset({Kind.STRING, Kind.OBJECT_ID})
 class Naming(NamedTuple):
     """What columns can be called where the table is."""
 
-    own: tuple[str, ...] = tuple(OWN_COLUMNS.names)
+    own: tuple[str, ...] = (*OWN_COLUMNS.names, OPERATION)
     """Columns that are not the documents'."""
     forbidden: Mapping[int, str] = _FORBIDDEN
     """Characters that are written as others, for str.translate."""

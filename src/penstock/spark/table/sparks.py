@@ -39,6 +39,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     # How long replaced files are kept is the pipeline's setting `history`.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
+_ROWS_MAX: Final = 10_000
+_TASK_BYTES: Final = 16 << 20
 _NAMED: Final = (METADATA.decode(), FIELD.decode())
 
 
@@ -161,4 +163,7 @@ def frame_of(session: "SparkSession", rows: pa.Table) -> "DataFrame":
     schema = schema_of(rows.schema)
     if not rows.num_rows:
         return session.createDataFrame([], schema)
+    # A task carries one such batch of them, and Spark sends none that is more than 128 MiB.
+    most = max(1, min(_ROWS_MAX, rows.num_rows * _TASK_BYTES // max(1, rows.nbytes)))
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(most))
     return session.createDataFrame(rows, schema)
