@@ -315,7 +315,7 @@ def test_a_source_that_cannot_be_read_and_steps_are_refused_by_name(
     tmp_path: Path, opens: Any
 ) -> None:
     config = pipeline(tmp_path / "t")
-    with pytest.raises(ConfigError, match=r"as MongoDB can; shop is none"):
+    with pytest.raises(ConfigError, match=r"as MongoDB, MySQL and MariaDB can; shop is none"):
         verify_with_source("p", config, "h:1", spark=_MISSING, open_source=opens)
     masked = pipeline(tmp_path / "t", transform=[{"mask": ["name"]}])
     with pytest.raises(ConfigError, match="steps or expectations"):
