@@ -44,6 +44,7 @@ def test_the_pipeline_is_stopped_quietly_when_nobody_reads_its_output(
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_pipeline_whose_reader_went_away_ends_without_an_error(tmp_path: Path) -> None:
     """`penstock pipeline run orders --json | head -1`."""
     config = configure(

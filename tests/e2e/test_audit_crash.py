@@ -221,8 +221,7 @@ def test_every_row_change_is_in_the_trail_once_after_kill_9_of_everything(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.soak
 def test_the_same_of_mysql(
     start_mysql: Callable[..., MySqlServer],
     start_mongo: Callable[..., MongoReplicaSet],

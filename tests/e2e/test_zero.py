@@ -391,7 +391,7 @@ async def bounds(path: Path) -> Bounds:
         await view.close()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_hundred_thousand_rows_begin_a_replica(deployment: Deployment) -> None:
     """Z6: one transaction, however many rows it has."""
     for start in range(10_000, 110_000, 10_000):

@@ -104,7 +104,7 @@ def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["delta", "parquet"])
+@pytest.mark.parametrize("form", ["delta", pytest.param("parquet", marks=pytest.mark.soak)])
 def test_killed_over_and_over_between_any_two_writes_it_neither_loses_nor_repeats(
     tmp_path: Path, form: str
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_zero_that_lost_its_sign_is_found_and_what_is_no_number_is_equal_to_it
     assert verified(config, endpoint, spark).sound
 
 
+@pytest.mark.soak
 def test_a_repaired_table_is_still_that_of_its_pipeline(
     spark: "SparkSession", log: BlockLog, endpoint: str, config: "TablePipelineConfig"
 ) -> None:
