@@ -172,6 +172,7 @@ def test_the_whole_way_ends_in_tables_that_equal_the_shop_and_leaves_nothing_run
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_pipeline_runs_once_and_status_says_how_far_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

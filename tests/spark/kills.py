@@ -87,7 +87,9 @@ class Deployment:
             mongo.kill(0)
             mongo.restart(0)
 
-        servers = [restart_postgres, restart_mongo]
+        servers = [restart_postgres] if "postgres" in names else []
+        if {"mongodb", "audit"}.intersection(names):
+            servers.append(restart_mongo)
         dice.shuffle(servers)
         self._servers = cycle(servers)
 

@@ -240,7 +240,7 @@ _LAST = 10_000
 """The key that is written last."""
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_somebody_deleted_from_a_table_is_read_from_the_source_again(
     spark: "SparkSession",
     mongo: MongoReplicaSet,

@@ -13,7 +13,7 @@ from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT, Certified
 from tests.spark.tables import Entries, apply, change, pipeline, put, rows_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 def with_delta(table: Path, folder: Path) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def cluster(
         pytest.skip(str(error))
 
 
-_FEW = ("table", "postgres", "audit")
-"""A lake, a database by transactions and one without: what runs each time."""
+_FEW = ("table", "postgres")
+"""A lake and a database: what runs each time, beside the audit's own (tests/e2e)."""
 
 
 @pytest.mark.spark
