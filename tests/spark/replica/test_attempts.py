@@ -63,7 +63,9 @@ def test_a_server_that_is_away_says_nothing_of_the_batch(
 
 
 def test_what_newer_servers_say_of_it_is_told_at_once() -> None:
-    assert "cache" in str(Attempts("p").refusal_of(OperationFailure("", 388)))
+    of_many = BulkWriteError({"writeErrors": [{"code": 388}]})
+    for error in (OperationFailure("", 388), of_many):
+        assert "cache" in str(Attempts("p").refusal_of(error))
 
 
 @pytest.mark.soak

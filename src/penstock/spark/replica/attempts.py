@@ -51,14 +51,17 @@ class Attempts:
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
                 "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
             )
-        if passes(error) and not _ENDED.isdisjoint(_codes(error)):
+        codes = _codes(error)
+        if _TOO_LARGE_FOR_CACHE in codes:
+            return self._too_large()
+        if passes(error) and not _ENDED.isdisjoint(codes):
             # As a conflict, by several codes: also a transaction that is more than the cache takes.
             self._aborted += 1
             self._aborted_since = self._aborted_since or now
             lasts = now - self._aborted_since >= _LIFETIMES * self.lifetime_seconds
             return self._too_large() if lasts and self._aborted >= _ABORTED_MIN else None
         self.succeed()  # whatever it was, it says nothing of the batch
-        return self._too_large() if code == _TOO_LARGE_FOR_CACHE else None
+        return None
 
     def _too_large(self) -> DestinationError:
         return DestinationError(
