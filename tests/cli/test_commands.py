@@ -192,6 +192,29 @@ def test_config_check_says_what_is_configured_and_no_secret(
     assert "hunter2" not in done.out + done.err
 
 
+@pytest.mark.parametrize(("images", "told"), [("updateLookup", True), ("required", False)])
+def test_config_check_says_where_a_zero_cache_may_see_a_part_of_a_transaction(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, images: str, told: bool
+) -> None:
+    """Z10: documents that are looked up may be ahead of their transaction."""
+    config = configure(
+        tmp_path,
+        f"""[sources.a]
+        type = "mongodb"
+        uri = "mongodb://h/?replicaSet=r"
+        full_document = "{images}"
+        [serve]
+        http = "127.0.0.1:8080"
+        [serve.zero.sources.a]
+        """,
+    )
+    done = penstock(capsys, "config", "check", "--config", str(config))
+    assert done.code == 0, done.err
+    assert ("part of a later transaction" in " ".join(done.out.split())) is told
+    done = penstock(capsys, "config", "check", "--config", str(config), "--json")
+    assert bool(json.loads(done.out)["remarks"]) is told
+
+
 @pytest.mark.parametrize("command", [("config", "check"), ("run",), ("status",), ("tail",)])
 def test_a_configuration_that_is_not_there_is_exit_code_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: tuple[str, ...]

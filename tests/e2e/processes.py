@@ -6,7 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -141,6 +142,16 @@ class Service(Process):
     def kill_role(self, role: str) -> None:
         """kill -9 that child. The service starts it again by itself."""
         os.kill(self._pid(role), signal.SIGKILL)
+
+    @contextmanager
+    def paused(self, role: str) -> Generator[None]:
+        """That child stands still meanwhile, as on a machine that has no time for it."""
+        pid = self._pid(role)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
     def _pid(self, role: str) -> int:
         """The pid of a role's living process; waits while it is being started again."""

@@ -21,7 +21,12 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from penstock.errors import ConfigError, PipelineChangedError, PipelineError
+from penstock.errors import (
+    ConfigError,
+    PipelineChangedError,
+    PipelineError,
+    StreamChangedError,
+)
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.run import run_pipeline
@@ -35,6 +40,7 @@ from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import REJECTS_SCHEMA
+from penstock.spark.table.sparks import frame_of
 from tests.flight.blocks import BlockLog
 from tests.spark.catalogs import delta_session, in_catalog
 from tests.spark.cluster import ROOT
@@ -250,6 +256,48 @@ def test_what_two_drivers_reject_is_there_once(place: Place) -> None:
     assert world.stored("rejects").num_rows == 1
     one.append(rows, stamp(2))
     assert world.stored("rejects").num_rows == 2
+
+
+def test_a_commit_that_joins_files_meanwhile_is_no_end(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta refuses the later of the two; the same place is written again, and once."""
+    from pyspark.sql import SparkSession as Session
+
+    world = World(place)
+    world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
+    refused = ["[DELTA_CONCURRENT_DELETE_READ] a file was joined"]
+    real: Any = Session.sql
+
+    def sql(session: Session, statement: str, *more: Any) -> Any:
+        if statement.startswith("MERGE") and refused:
+            raise RuntimeError(refused.pop())
+        return real(session, statement, *more)
+
+    monkeypatch.setattr(Session, "sql", sql)
+    table = world.table()
+    table.merge(changes(("b", 2, PUT, 2)), stamp(2))
+    assert not refused
+    assert table.applied("p", log_id=LOG_ID) == 2
+    assert world.stored().num_rows == 2
+
+
+def test_a_table_that_names_no_log_is_refused(place: Place) -> None:
+    """What another log has put there would hide changes of this one."""
+    assert isinstance(place, CatalogPlace)
+    world = World(place)
+    world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
+    place.spark.sql(f"ALTER TABLE {place.schema}.orders UNSET TBLPROPERTIES ('penstock.log')")
+    with pytest.raises(StreamChangedError, match="no log that it names"):
+        world.table().applied("p", log_id=LOG_ID)
+
+
+def test_large_rows_reach_tasks_in_pieces(spark: "SparkSession") -> None:
+    """Spark sends no task that is more than 128 MiB; locally it would not be seen."""
+    own = spark.newSession()
+    frame = frame_of(own, pa.table({"text": ["x" * 1_000_000] * 60}))
+    assert frame.rdd.getNumPartitions() >= 4
+    assert frame.count() == 60
 
 
 def test_a_table_that_is_not_the_pipelines_own_is_left_alone(place: Place) -> None:

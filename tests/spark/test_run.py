@@ -12,6 +12,7 @@ from penstock.client.flight import PipelineReport
 from penstock.errors import (
     BatchTooLargeError,
     ChangesLostError,
+    ConfigError,
     HistoryTrimmedError,
     PipelineError,
     StreamChangedError,
@@ -274,6 +275,32 @@ def test_a_batch_beyond_what_the_driver_may_hold_is_refused_by_name(
         )
     run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
     assert len(rows_of(tmp_path / "t")) == 1
+
+
+def test_what_a_place_raises_before_the_first_batch_is_named_too(
+    spark: "SparkSession", endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> None:
+        raise ValueError("a path with its secret")
+
+    monkeypatch.setattr("penstock.spark.tables.TableTarget.start", start)
+    with pytest.raises(PipelineError, match="ValueError") as raised:
+        run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_comparison_that_has_nowhere_to_write_is_refused_before_anything_is_read(
+    spark: "SparkSession", endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster: it would fail each time, and nobody would know why."""
+
+    def on_a_cluster(_: object) -> bool:
+        return False
+
+    monkeypatch.setattr("penstock.spark.run.on_this_machine", on_a_cluster)
+    config = pipeline(tmp_path / "t", verify_every="6h", verify_against="source")
+    with pytest.raises(ConfigError, match="--scratch"):
+        run_pipeline("p", config, endpoint, spark=spark, once=True)
 
 
 def test_a_strange_error_is_named_and_its_text_which_may_quote_a_document_is_not_repeated() -> None:

@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
 
 from penstock.cli.config import Settings
+from penstock.cli.images import TellsImages
 from penstock.cli.store_dynamodb import read_keys
 from penstock.clocks import SystemClock
 from penstock.errors import ConfigError
@@ -17,21 +18,6 @@ if TYPE_CHECKING:
     from penstock.serve.access import Access
     from penstock.serve.dynamodb.captured.index import CapturedLog
     from penstock.serve.listen import HttpServer
-
-
-@runtime_checkable
-class TellsImages(Protocol):
-    """The configuration of a source that says which images its changes never have."""
-
-    @property
-    def lacks_after(self) -> bool:
-        """Whether an update never has the document as of the event."""
-        ...
-
-    @property
-    def lacks_before(self) -> bool:
-        """Whether no change ever has the document before it."""
-        ...
 
 
 @asynccontextmanager

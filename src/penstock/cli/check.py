@@ -23,15 +23,18 @@ def check(
 ) -> None:
     """Check the configuration, and say what it configures; secrets are not shown."""
     from penstock.cli.config import load
+    from penstock.cli.images import remarks
 
     settings = load(config)
     if as_json:
-        output.emit({"ok": True, **summary(settings)})
+        output.emit({"ok": True, **summary(settings), "remarks": remarks(settings)})
         return
     console = output.stdout()
     console.print(f"{settings.path} is right.", markup=False)
     for key, value in summary(settings).items():
         console.print(f"  {key}: {value}", markup=False)
+    for remark in remarks(settings):
+        console.print(remark, markup=False)
 
 
 def summary(settings: "Settings") -> dict[str, object]:

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from penstock.cli.captured import captured_streams
 from penstock.cli.config import Settings
+from penstock.cli.images import remarks
 from penstock.cli.live import Reloads
 from penstock.cli.page import Page
 from penstock.client.flight import PipelineReport
@@ -129,6 +130,8 @@ async def serve(
         )
         if settings.serve.zero is not None:
             assert keeper is not None  # the configuration is refused otherwise
+            for remark in remarks(settings):
+                logger.warning("zero.looked_up", detail=remark)
             zero = await stack.enter_async_context(
                 ZeroService.running(log, keeper, settings.log.path, settings.serve.zero)
             )

@@ -292,7 +292,7 @@ class _Runner:
             if self._credentials.are_shown and not client.seen().shows_all_of(source):
                 raise PartialViewError(source=source)
         try:
-            after = self._told(lambda: self._target.start(bounds))
+            after = self._in_our_words(lambda: self._target.start(bounds))
         except TargetStoppedError:
             return
         self._service.began(after)
@@ -315,13 +315,13 @@ class _Runner:
         if self._raised is not None:
             raise self._raised
         try:
-            self._told(lambda: self._target.save(self._batches))
+            self._in_our_words(lambda: self._target.save(self._batches))
         except TargetStoppedError:
             return  # the service is told of no more than is stored
         self._service.settled()
 
-    def _told(self, act: Callable[[], _Result]) -> _Result:
-        """What `act` returns. Raises what it raises in our words."""
+    def _in_our_words(self, act: Callable[[], _Result]) -> _Result:
+        """What `act` returns; what it raises, as the error of the tree that it is."""
         try:
             return act()
         except (PenstockError, TargetStoppedError):
