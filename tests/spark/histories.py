@@ -54,6 +54,7 @@ class Model:
     def __init__(self, *, tracked: tuple[str, ...] = (), untracked: tuple[str, ...] = ()) -> None:
         self._tracked, self._untracked = tracked, untracked
         self._open: dict[tuple[str, str], Version] = {}
+        self._sure: dict[tuple[str, str], bool] = {}
         self.versions: list[Version] = []
 
     def take(self, entries: pa.Table) -> "Model":
@@ -73,13 +74,17 @@ class Model:
     def _put(self, own: tuple[str, str], entry: dict[str, Any]) -> None:
         known = self._open.get(own)
         document = _document(entry, known["document"] if known else {})
+        sure = entry["full_document"] is None or entry["full_document_as_of_event"]
+        if entry["full_document"] is None or entry["unchanged"]:
+            sure = sure and self._sure.get(own, True)
+        self._sure[own] = sure
         if known is not None and self._seen(known["document"]) == self._seen(document):
-            if _text(known["document"]) != _text(document):
-                known |= {"document": document, "sequence": entry["sequence"]}
+            if _text(known["document"]) != _text(document) or known["sure"] != sure:
+                known |= {"document": document, "sequence": entry["sequence"], "sure": sure}
             return
         self._end(own, entry)
         operation = "snapshot" if entry["snapshot"] else entry["operation_type"]
-        self._begin(own, document, operation, entry)
+        self._begin(own, document, operation, entry, sure=sure)
 
     def _rename(self, entry: dict[str, Any]) -> None:
         to = json.loads(entry["full_document"])["to"]["db"]
@@ -87,12 +92,19 @@ class Model:
         for own in [own for own in self._open if own[0] == to]:
             self._end(own, entry)
         for own in moved:
-            document = self._open[own]["document"]
+            known = self._open[own]
             self._end(own, entry)
-            self._begin((to, own[1]), document, "rename", entry)
+            self._sure[to, own[1]] = known["sure"]
+            self._begin((to, own[1]), known["document"], "rename", entry, sure=known["sure"])
 
     def _begin(
-        self, own: tuple[str, str], document: Document, operation: str, entry: dict[str, Any]
+        self,
+        own: tuple[str, str],
+        document: Document,
+        operation: str,
+        entry: dict[str, Any],
+        *,
+        sure: bool,
     ) -> None:
         version = {
             "database": own[0],
@@ -102,6 +114,7 @@ class Model:
             "from": (entry["sequence"], entry["timestamp"]),
             "to": None,
             "sequence": entry["sequence"],
+            "sure": sure,
         }
         self._open[own] = version
         self.versions.append(version)
@@ -156,6 +169,7 @@ def told(versions: pa.Table) -> list[Version]:
                 "from": (row["_from_sequence"], _millis(row["_valid_from"])),
                 "to": (row["_to_sequence"], _millis(row["_valid_to"])) if closed else None,
                 "sequence": row["_sequence"],
+                "sure": row["_as_of_event"],
             }
         )
     return found
@@ -214,7 +228,8 @@ def _row_event(draw: st.DrawFn, live: dict[tuple[str, int], Document]) -> AnyEve
     if kind in {"put", "copy"}:
         live[own] = document
         event = change(key, "insert", document, database=database)
-        return structs.replace(event, snapshot=kind == "copy")
+        sure = kind == "copy" or draw(st.booleans())
+        return structs.replace(event, snapshot=kind == "copy", full_document_as_of_event=sure)
     if kind == "delta":
         removed = [name for name in ("name", "price") if name in live[own]]
         update = {"updatedFields": {"n": document["n"]}, "removedFields": removed}
@@ -224,7 +239,8 @@ def _row_event(draw: st.DrawFn, live: dict[tuple[str, int], Document]) -> AnyEve
     names = [name for name in ("name", "tags") if name in live[own]]
     sent = {name: value for name, value in document.items() if name not in names}
     live[own] = {**sent, **{name: live[own][name] for name in names}}
-    return change(key, "update", sent, unchanged=names, database=database)
+    event = change(key, "update", sent, unchanged=names, database=database)
+    return structs.replace(event, full_document_as_of_event=draw(st.booleans()))
 
 
 def rows(path: Path, *columns: str) -> list[tuple[Any, ...]]:

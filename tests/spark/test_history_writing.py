@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from msgspec import structs
 from pydantic import ValidationError
 
-from penstock.errors import ChangesLostError, PipelineError
+from penstock.errors import ChangesLostError, PipelineChangedError, PipelineError
 from penstock.spark.config import HistoryPipelineConfig
 from penstock.spark.history.delta import VersionTable
 from tests.spark.histories import SPAN, at, history, in_order, rows, versions_of
@@ -128,6 +128,38 @@ def test_a_value_differs_where_its_bits_do(tmp_path: Path) -> None:
             apply(entries.table(after, until), history(tmp_path / name))
         found = rows(tmp_path / name, "_from_sequence", "x")
         assert str(found) == "[(1, 0.0), (2, -0.0), (4, nan), (6, None)]"
+
+
+def test_what_was_looked_up_later_says_so(tmp_path: Path) -> None:
+    """P25: capture was behind, so the second update's value is told by the first one too."""
+    entries = Entries()
+    entries.commit(structs.replace(put(1, n=1), full_document_as_of_event=True))
+    for _ in range(2):
+        entries.commit(change(1, "update", {"_id": 1, "n": 3}, update={"updatedFields": {"n": 2}}))
+    exact = structs.replace(change(1, "update", {"_id": 1, "n": 3}), full_document_as_of_event=True)
+    entries.commit(exact)
+    for name, edges in (("together", [0, 4]), ("apart", range(5))):
+        for after, until in itertools.pairwise(edges):
+            apply(entries.table(after, until), history(tmp_path / name))
+        assert rows(tmp_path / name, "_as_of_event", "_sequence", *SPAN) == [
+            (True, 1, 1, 1, 2, False),
+            (True, 4, 3, 2, None, True),
+        ]
+    apply(entries.table(0, 3), history(tmp_path / "before"))
+    assert rows(tmp_path / "before", "_as_of_event", *SPAN)[1:] == [(False, 3, 2, None, True)]
+
+
+def test_a_table_of_versions_that_does_not_say_so_is_refused_by_name(tmp_path: Path) -> None:
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(1, n=2))
+    apply(entries.table(0, 1), history(tmp_path / "t"))
+    old = DeltaTable(str(tmp_path / "t"))
+    older = old.to_pyarrow_table().drop_columns(["_as_of_event"])
+    write_deltalake(old, older, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(PipelineChangedError, match="new path"):
+        apply(entries.table(1, 2), history(tmp_path / "t"))
+    assert rows(tmp_path / "t", *SPAN) == [(1, 1, None, True)]
 
 
 def test_columns_are_either_listed_or_excepted() -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from penstock.spark.history.columns import (
+    AS_OF_EVENT,
     CURRENT,
     FROM_SEQUENCE,
     INSTANT,
@@ -23,7 +24,7 @@ from penstock.spark.history.columns import (
     VERSION_COLUMNS,
     VERSION_NAMING,
 )
-from penstock.spark.history.resolve import Resolved, resolve
+from penstock.spark.history.resolve import Resolved, as_of_event, resolve
 from penstock.spark.history.versions import NEVER, OPEN, REJECT, Places, Points, Versions, decide
 from penstock.spark.table.apply import entries_of, table_cells
 from penstock.spark.table.arrow import Column, arrow, compute
@@ -102,7 +103,10 @@ def prepare_move(
         cells=concat_cells((nothing, count), (cells, begun.num_rows)),
     )
     documents = np.where(chunk.roles == PUT, np.arange(rows), -1)
-    resolved = Resolved(cells=chunk.cells, count=rows, documents=documents, rejects=[])
+    sure = np.append(np.zeros(count, bool), as_of_event(moved[AS_OF_EVENT]))
+    resolved = Resolved(
+        cells=chunk.cells, count=rows, documents=documents, as_of_event=sure, rejects=[]
+    )
     marks = np.append(np.zeros(count, np.int64), _integers(moved[REJECTED]))
     write, misfits = _prepare(
         chunk, resolved, marks, schema=schema, base=replaced, tracking=Tracking()
@@ -146,7 +150,8 @@ def _prepare(
         roles=np.append(np.full(base.num_rows, OPEN, np.int8), roles),
         marks=np.append(_integers(base[REJECTED]), marks),
     )
-    values = _Values(base, placement, resolved, tracking)
+    sure = np.append(as_of_event(base[AS_OF_EVENT]), resolved.as_of_event)
+    values = _Values(base, placement, resolved, sure, tracking)
     versions = decide(points, values.differ)
     write = HistoryWrite(
         versions=_table(versions, base, chunk, points, values),
@@ -161,9 +166,16 @@ class _Values:
     """The documents' columns of all points, and how they differ."""
 
     def __init__(
-        self, base: pa.Table, placement: Placement, resolved: Resolved, tracking: Tracking
+        self,
+        base: pa.Table,
+        placement: Placement,
+        resolved: Resolved,
+        sure: NDArray[np.bool_],
+        tracking: Tracking,
     ) -> None:
         self.schema = placement.schema
+        self.sure = sure
+        """By point: whether its values are surely as of its change."""
         self._at = np.append(np.arange(base.num_rows), base.num_rows + resolved.documents)
         self._columns: list[Column] = []
         for field, column in zip(placement.schema, placement.columns, strict=True):
@@ -185,7 +197,7 @@ class _Values:
 
     def differ(self, before: Places, after: Places) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """As `versions.Differ`."""
-        tracked, anything = np.zeros(len(after), bool), np.zeros(len(after), bool)
+        tracked, anything = np.zeros(len(after), bool), self.sure[before] != self.sure[after]
         left = np.arange(len(after))
         for number in self._order:
             if not len(left):
@@ -241,6 +253,7 @@ def _table(
         TO_SEQUENCE: opened.take(end),
         CURRENT: arrow.array(is_open),
         SEQUENCE: arrow.array(points.sequences[versions.last]),
+        AS_OF_EVENT: arrow.array(values.sure[versions.last]),
         REJECTED: arrow.array(versions.rejected, mask=versions.rejected == NEVER),
     }
     return arrow.Table.from_arrays(

@@ -27,9 +27,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from penstock.errors import BatchTooLargeError
+from penstock.errors import BatchTooLargeError, PipelineChangedError
 from penstock.spark.config import HistoryPipelineConfig
 from penstock.spark.history.apply import HistoryWrite, Tracking, prepare, prepare_move
+from penstock.spark.history.columns import AS_OF_EVENT
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
@@ -71,7 +72,15 @@ class HistoryWriter(Writer[VersionTable]):
         )
 
     def _open(self, collection: str) -> VersionTable:
-        return VersionTable(self._config.table_path(collection), storage_options=self._storage)
+        table = VersionTable(self._config.table_path(collection), storage_options=self._storage)
+        if table.layout is not None and AS_OF_EVENT not in table.layout[0].names:
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table {table.path} has no {AS_OF_EVENT}, so it was made by an earlier "
+                f"version of Penstock, or is not a history",
+                remedy="where a history of all that the log and its archive hold is made",
+            )
+        return table
 
     def _write(self, parts: Sequence[tuple[VersionTable, Chunk]], stamp: Stamp) -> None:
         left = self._bytes_max

@@ -9,6 +9,7 @@ here every one is a version, so they are made in pieces and kept as cells.
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,13 +17,13 @@ import pyarrow as pa
 from msgspec import Struct, structs
 from numpy.typing import NDArray
 
-from penstock.spark.history.columns import VERSION_COLUMNS
+from penstock.spark.history.columns import AS_OF_EVENT, VERSION_COLUMNS
 from penstock.spark.table.apply import relative_keys, table_states
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import PIECE_BYTES, Chunk, concat_cells
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.patch import State, decode_change, fold
-from penstock.spark.table.plan import KEY
+from penstock.spark.table.plan import DATABASE, KEY, SOURCE
 from penstock.spark.table.reduce import PUT, RELATIVE, codes_of
 from penstock.spark.table.rejects import Reject
 
@@ -44,6 +45,8 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """How many rows that is."""
     documents: NDArray[np.int64]
     """By row of the chunk: where in `cells` its whole row is; -1 where it has none."""
+    as_of_event: NDArray[np.bool_]
+    """By row of the chunk: whether its whole row is surely as of the change."""
     rejects: list[Reject]
 
 
@@ -54,12 +57,16 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
     """
     count = chunk.rows.num_rows
     documents = np.where(chunk.roles == PUT, np.arange(count), -1)
+    sure = as_of_event(chunk.rows["full_document_as_of_event"])
     if not (chunk.roles == RELATIVE).any():
-        return Resolved(cells=chunk.cells, count=count, documents=documents, rejects=[])
-    before = _states(chunk, base)
+        return Resolved(
+            cells=chunk.cells, count=count, documents=documents, as_of_event=sure, rejects=[]
+        )
+    before, sure_before = _states(chunk, base), _sure(base)
     made = _Made(count, bytes_max)
     rejects: list[Reject] = []
     states: dict[int, State] = {}
+    sure_states: dict[int, bool] = {}
     codes, told = codes_of(chunk.rows), _told(chunk)
     texts = ("operation_type", "full_document", "update_description", "unchanged")
     concerned = np.flatnonzero(np.isin(codes, np.unique(codes[chunk.roles == RELATIVE])))
@@ -70,7 +77,9 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
         code = int(codes[row])
         own = (entry["key"], entry["source"], entry["database"])
         state = states.get(code) or before.get(own) or State(document=None)
+        told_sure = bool(sure[row]) or entry["full_document"] is None
         if chunk.roles[row] != RELATIVE:
+            sure_states[code] = chunk.roles[row] != PUT or bool(sure[row])
             states[code] = State(document=told.get(row), sequence=entry["sequence"])
             continue
         change = decode_change(
@@ -86,9 +95,27 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
             rejects += [Reject(sequence=at, reason=reason) for at, reason in after.rejected]
         elif after.document is not None:
             documents[row] = made.add(after.document)
+        sure_states[code] = sure[row] = told_sure and sure_states.get(
+            code, sure_before.get(own, True)
+        )
         states[code] = structs.replace(after, rejected=())
     cells = concat_cells((chunk.cells, count), *made.pieces())
-    return Resolved(cells=cells, count=made.count, documents=documents, rejects=rejects)
+    return Resolved(
+        cells=cells, count=made.count, documents=documents, as_of_event=sure, rejects=rejects
+    )
+
+
+def as_of_event(column: Any) -> NDArray[np.bool_]:
+    """Of each value whether it is surely as of its change; what says nothing is not."""
+    sure: NDArray[np.bool_] = compute.fill_null(column, False).to_numpy().astype(bool)
+    return sure
+
+
+def _sure(base: pa.Table) -> Mapping[tuple[str, str, str], bool]:
+    """Of the open versions, whether their values are surely as of their change."""
+    names = (KEY, SOURCE, DATABASE, AS_OF_EVENT)
+    rows = zip(*(base[name].to_pylist() for name in names), strict=True)
+    return {(key, source, database): sure for key, source, database, sure in rows}
 
 
 def _states(chunk: Chunk, base: pa.Table) -> Mapping[tuple[str, str, str], State]:

@@ -59,6 +59,7 @@ _ENTRIES: Final = arrow.schema(
         ("unchanged", pa.list_(pa.string())),
         ("timestamp", pa.int64()),
         ("snapshot", pa.bool_()),
+        ("full_document_as_of_event", pa.bool_()),
     ]
 )
 """INPUT_COLUMNS of rows that no log has: they are of no commit."""
@@ -171,6 +172,7 @@ def entries_of(events: Sequence[ChangeEvent], *, first: int) -> pa.RecordBatch:
             "full_document": bytes(event.full_document or b"").decode(),
             "timestamp": event.timestamp,
             "snapshot": event.snapshot,
+            "full_document_as_of_event": event.full_document_as_of_event,
         }
         for at, event in enumerate(events)
     ]

@@ -57,6 +57,7 @@ INPUT_COLUMNS: Final = (
     "unchanged",
     "timestamp",
     "snapshot",
+    "full_document_as_of_event",
 )
 """What a table needs of an entry; readers need not fetch more."""
 
@@ -75,6 +76,7 @@ ROW_SCHEMA: Final = arrow.schema(
         ("unchanged", pa.list_(pa.string())),
         ("timestamp", pa.int64()),
         ("snapshot", pa.bool_()),
+        ("full_document_as_of_event", pa.bool_()),
     ]
 )
 """Rows of a chunk. The texts are there for RELATIVE and CONTROL only: a PUT's are its cells."""
