@@ -99,7 +99,10 @@ def test_every_destination_is_the_fold_of_the_source_after_kill_9_of_everything(
                 wanted = dict.fromkeys(names, 1)
             for name, batches in wanted.items():
                 wait_until(
-                    partial(applied, deployed, name, batches), f"{name} to go on", deployed.driver
+                    partial(applied, deployed, name, batches),
+                    f"{name} to go on",
+                    deployed.driver,
+                    moving=partial(deployed.batches, name),
                 )
             deployed.kill(victim)
             print(f"killed {victim}", flush=True)
