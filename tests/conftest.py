@@ -32,6 +32,10 @@ SERVER_FIXTURES = frozenset(
 )
 Server = TypeVar("Server", bound=AbstractContextManager[Any])
 
+# Drivers of tests live for a minute: what their JVMs would compile to run fast for hours takes half
+# of all that they do. Who sets other options keeps them.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # A slow machine is no bug. CI tries the same cases each time, so that a change is refused for what
 # it does and not for its luck; whoever works here, and the long runs, try others each time.
 settings.register_profile("dev", deadline=None, print_blob=True)

@@ -173,7 +173,7 @@ def test_a_trail_that_was_begun_anew_is_said_to_be(any_trail: Trail) -> None:
 def test_a_server_that_was_away_costs_nothing(start_mongo: Callable[..., MongoReplicaSet]) -> None:
     """A23: the watcher outlives a kill with -9, and shows what was written meanwhile."""
     server = start_mongo()
-    with closing(trail_of(server.uri, "audit")) as trail:
+    with closing(trail_of(server.uri, "audit", answer_seconds=2)) as trail:
         write(trail, commit_of(1, 3))
         with watching(trail) as watcher:
             assert watcher.until(3) == [1, 2, 3]

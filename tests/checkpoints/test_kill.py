@@ -24,7 +24,6 @@ from tests.cli.service import Service
 
 pytestmark = pytest.mark.slow
 
-KILLS = 3
 SERVE = '[serve]\ngrpc = "127.0.0.1:0"\nflight = "127.0.0.1:0"\nhttp = "off"\n'
 SHOP = '[sources.shop]\ntype = "script"\nevents_per_second = 2000\nheartbeat_seconds = 0.2\n'
 
@@ -95,14 +94,15 @@ def told(entry: Entry) -> int:
     return told_at(entry.event.position)
 
 
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.soak)])
 def test_no_kill_leaves_a_copy_ahead_of_the_log_and_the_next_machine_misses_nothing(
-    tmp_path: Path, section: str
+    tmp_path: Path, section: str, kills: int
 ) -> None:
     seed = random.randrange(1 << 32)
     sys.stdout.write(f"seed {seed}\n")
     random_ = random.Random(seed)
     settings = machine(tmp_path / "a", section, SHOP + SERVE)
-    for _ in range(KILLS):
+    for _ in range(kills):
         run_and_kill(settings, events=random_.randrange(1, 3000))
         asyncio.run(look(settings))
     copy, entries = asyncio.run(look(settings))

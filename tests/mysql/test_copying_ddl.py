@@ -8,6 +8,7 @@ import pytest
 
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.testing.servers import SqlServer
+from tests.mysql.conftest import on
 from tests.mysql.support import Rows, Story, caught_up, completed, numbers, run, source_of
 from tests.mysql.test_copying import contents, copying
 from tests.telling import follow
@@ -92,6 +93,7 @@ def made(server: SqlServer, database: str) -> str:
     ids=lambda statements: statements[0],
 )
 @pytest.mark.parametrize("after", [1, 2, 4])
+@on("mariadb", "files", soak=("mysql",))
 async def test_a_table_that_changes_while_it_is_copied_ends_as_it_is(
     server: SqlServer, made: str, statements: list[str], after: int
 ) -> None:

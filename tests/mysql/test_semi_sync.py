@@ -25,6 +25,16 @@ from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, caught_up, config_of, end_of, run, source_of
 from tests.telling import follow
 
+COMPRESSED = pytest.mark.parametrize(
+    ("server", "compression"),
+    [
+        ("mariadb", "off"),
+        ("mysql", "zlib"),
+        pytest.param("mariadb", "zlib", marks=pytest.mark.soak),
+        pytest.param("mysql", "off", marks=pytest.mark.soak),
+    ],
+    indirect=["server"],
+)
 FOREVER = 3_600_000
 """Milliseconds: a commit that nobody replies to does not end within a test."""
 
@@ -117,7 +127,7 @@ async def acknowledged(items: Items, source: MysqlSource, thread: threading.Thre
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", ["off", "zlib"])
+@COMPRESSED
 async def test_a_commit_waits_until_what_it_changed_is_acknowledged(
     server: Server, compression: str
 ) -> None:
@@ -142,7 +152,7 @@ async def test_a_commit_waits_until_what_it_changed_is_acknowledged(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", ["off", "zlib"])
+@COMPRESSED
 async def test_what_follows_is_replied_to_one_after_the_other_and_told_once(
     server: Server, compression: str
 ) -> None:
@@ -208,7 +218,18 @@ async def test_a_statement_that_waits_for_us_has_what_we_would_ask_about_and_is_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begins", ["beginning", "now", "snapshot"])
+@pytest.mark.parametrize(
+    ("server", "begins"),
+    [
+        ("mariadb", "snapshot"),
+        ("mysql", "beginning"),
+        ("mysql", "now"),
+        pytest.param("mariadb", "beginning", marks=pytest.mark.soak),
+        pytest.param("mariadb", "now", marks=pytest.mark.soak),
+        pytest.param("mysql", "snapshot", marks=pytest.mark.soak),
+    ],
+    indirect=["server"],
+)
 async def test_a_statement_that_waits_as_capture_begins_is_replied_to(
     server: Server, begins: str
 ) -> None:

@@ -1,5 +1,6 @@
 """The protocol's compressed form: the same is told, by fewer bytes, and a lie is an error."""
 
+import random
 import subprocess
 import zlib
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from penstock.sources.mysql.frames import (
 from penstock.testing.faults import CutProxy
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, behind, caught_up, config_of, end_of, run, source_of
+from tests.seeds import seed_of
 from tests.telling import follow
 
 KNOWN: list[tuple[str, Algorithm]] = [("mariadb", "zlib"), ("mysql", "zlib"), ("mysql", "zstd")]
@@ -78,13 +80,17 @@ async def test_the_same_is_told_by_fewer_bytes_however_large_an_event_is(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "algorithm"), KNOWN)
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.soak)])
 async def test_cut_at_every_byte_of_a_frame_the_same_is_told(
     start_mariadb: Callable[..., MariaDbServer],
     start_mysql: Callable[..., MySqlServer],
     kind: str,
     algorithm: Algorithm,
+    every: int,
 ) -> None:
-    """S5, as without compression. A server of its own: see test_cut."""
+    """S5, as without compression; of the bytes, one in so many, others each time. A server of its
+    own: see test_cut."""
+    first = random.Random(seed_of("cut frames")).randint(1, every)
     server: SqlServer = start_mariadb() if kind == "mariadb" else start_mysql()
     include = ["d.*"]
     with server.connect(autocommit=False) as db:
@@ -112,7 +118,7 @@ async def test_cut_at_every_byte_of_a_frame_the_same_is_told(
         expected = await told(None)
         whole = proxy.passed
         assert len(expected.changes) == 2
-        for cut in range(1, whole):
+        for cut in range(first, whole, every):
             story = await told(cut)
             assert story.events == expected.events, f"cut at {cut}"
             assert proxy.broken == 1

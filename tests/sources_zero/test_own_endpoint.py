@@ -16,7 +16,6 @@ from tests.state.histories import change
 from tests.telling import Told, read_log
 from tests.zero.endpoint import Endpoint, served
 
-LIVES = 6
 KEYS = 50
 PROGRAM = "tests.sources_zero.programs"
 
@@ -72,7 +71,10 @@ async def test_a_copy_and_what_follows_arrive_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_killed_at_random_capture_leaves_a_log_that_adds_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lives", [2, pytest.param(6, marks=pytest.mark.soak)])
+async def test_killed_at_random_capture_leaves_a_log_that_adds_up(
+    tmp_path: Path, lives: int
+) -> None:
     """Z4, invariants 1 to 3: under writers, and none of it twice."""
     rng = random.Random(seed_of("zero-source-crash"))
     expected: dict[str, Any] = {}
@@ -107,7 +109,7 @@ async def test_killed_at_random_capture_leaves_a_log_that_adds_up(tmp_path: Path
         arguments = (url_of(endpoint), tmp_path / "captured")
         with running(PROGRAM, *arguments) as captures:
             writing = asyncio.ensure_future(write(endpoint))
-            for _ in range(LIVES):
+            for _ in range(lives):
                 await asyncio.to_thread(captures[-1].says, rng.randrange(1, 15))
                 captures[-1].kill()
                 captures.append(Child(PROGRAM, *arguments))

@@ -26,6 +26,7 @@ SMALL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

@@ -1,12 +1,13 @@
 """Kills a process that works on a store at every call of LMDB that it makes.
 
-    python -m tests.store.killing FOLDER SEED STEPS SYNC
+    python -m tests.store.killing FOLDER SEED STEPS SYNC EVERY
 
 It does each step of `tests.store.workload` once undisturbed, and keeps what the store holds after
 each commit of it. Then it does the step again, in a process of its own, that kills itself with -9
-before the first call of LMDB, before the second, and so on to the last. What it leaves must be, row
-by row, what was there after as many commits; and once for each of these `audit` looks whether data
-and streams agree. STEPS is how many to do at random; 0: the script. It prints what it did as JSON.
+before the first call of LMDB, before the second, and so on to the last; or at one of EVERY so many,
+which SEED chooses anew for each step. What it leaves must be, row by row, what was there after as
+many commits; and once for each of these `audit` looks whether data and streams agree. STEPS is how
+many to do at random; 0: the script. It prints what it did as JSON.
 
 Processes are forked here, while no thread runs and no store is open, as that is what makes a kill
 cost milliseconds.
@@ -16,6 +17,7 @@ import gc
 import json
 import mmap
 import os
+import random
 import shutil
 import signal
 import struct
@@ -147,19 +149,21 @@ def rows(data: Path) -> Rows:
 
 
 class Killer:
-    """Does one step after the other, each as often as it has calls."""
+    """Does one step after the other, each as often as it has calls, or one in `every` so many."""
 
-    def __init__(self, folder: Path, seed: int, sync: SyncMode) -> None:
+    def __init__(self, folder: Path, seed: int, sync: SyncMode, every: int) -> None:
         self._folder = folder
         self._seed = seed
         self._sync: SyncMode = sync
+        self._every = every
+        self._dice = random.Random(seed)
         self._counting = Counting()
         self._before = folder / "before"
         self._work = folder / "work"
         self._before.mkdir()
         self.kills = self.commits = 0
 
-    def kill_at_every_call(self, step: Step, number: int) -> None:
+    def kill_at_calls(self, step: Step, number: int) -> None:
         """Also at those by which the store is opened and closed."""
         golden = self._undisturbed(step, number)
         calls, _ = self._counting.counts
@@ -169,7 +173,8 @@ class Killer:
         for state, data in zip(states[1:], golden, strict=True):
             self._audit(state, data)
         gone_on = set[int]()
-        for call in range(1, calls + 1):
+        fatal = range(self._dice.randint(1, self._every), calls + 1, self._every)
+        for call in fatal:
             self._fresh()
             self._counting.reset(call)
             if self._forked(step, number) != -signal.SIGKILL:
@@ -180,7 +185,7 @@ class Killer:
             if done not in gone_on:
                 gone_on.add(done)
                 self._goes_on(number)
-        self.kills += calls
+        self.kills += len(fatal)
         self.commits += len(golden)
         shutil.rmtree(self._before)
         after.rename(self._before)
@@ -243,19 +248,20 @@ class Killer:
         audit(self._work)
 
 
-def main(folder: Path, seed: int, steps: int, sync: SyncMode) -> None:
+def main(folder: Path, seed: int, steps: int, sync: SyncMode, every: int) -> None:
     """Kill, and say how often."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     # A child lives for milliseconds: it should not copy what the collector only looks at.
     gc.disable()
     gc.freeze()
-    killer = Killer(folder, seed, sync)
+    killer = Killer(folder, seed, sync, every)
     work = enumerate(at_random(seed, steps) if steps else script())
     for number, step in work:
-        killer.kill_at_every_call(step, number)
+        killer.kill_at_calls(step, number)
     print(json.dumps({"kills": killer.kills, "commits": killer.commits}))
 
 
 if __name__ == "__main__":
     # The mode is one of two words, and the store refuses others.
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), cast("SyncMode", sys.argv[4]))
+    sync = cast("SyncMode", sys.argv[4])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sync, int(sys.argv[5]))

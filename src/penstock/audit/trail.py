@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+import pymongo
 from bson.binary import Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
@@ -29,6 +30,7 @@ TOLERANT: Final[CodecOptions[Document]] = CodecOptions(
 )
 """Documents for people: times with a zone, and those beyond Python's as milliseconds."""
 VERSION: Final = 1
+CLOSE_SECONDS: Final = 1.0
 _INDEX_OPTIONS_CONFLICT: Final = 85
 
 
@@ -117,8 +119,12 @@ class Trail:
         return self.records.with_options(codec_options=RAW)
 
     def close(self) -> None:
-        """Close the connections."""
-        self.client.close()
+        """Close the connections.
+
+        MongoDB is told that its sessions end; one that is away is not waited for.
+        """
+        with pymongo.timeout(CLOSE_SECONDS):
+            self.client.close()
 
     def head(self) -> Head | None:
         """The head as it is; None for a trail without one. Raises PyMongoError, TrailHeadError."""

@@ -57,13 +57,13 @@ class MariaDbServer(SqlServer):
         else:
             _program("mariadbd")
 
-    def _prepare(self) -> None:
+    def _make(self) -> None:
         if self.version == "11.8":
-            self._prepare_beside()
+            self._make_beside()
         else:
-            self._prepare_system()
+            self._make_system()
 
-    def _prepare_beside(self) -> None:
+    def _make_beside(self) -> None:
         for folder in (self.data, self.temporary):
             folder.mkdir()
         share = MARIADB.root / "usr/share/mariadb"
@@ -86,7 +86,7 @@ class MariaDbServer(SqlServer):
                 f"{outcome.stdout}{outcome.stderr}"
             )
 
-    def _prepare_system(self) -> None:
+    def _make_system(self) -> None:
         # The server gives up root, and must still reach its folder.
         self.folder.chmod(0o711)
         for folder in (self.data, self.temporary):

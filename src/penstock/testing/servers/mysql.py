@@ -32,7 +32,7 @@ class MySqlServer(SqlServer):
     def _require(self) -> None:
         MYSQL.command(MYSQL.executable)
 
-    def _prepare(self) -> None:
+    def _make(self) -> None:
         self.temporary.mkdir()
         accounts = self.folder / "accounts.sql"
         accounts.write_text(ACCOUNTS)
@@ -51,6 +51,8 @@ class MySqlServer(SqlServer):
                 f"mysqld --initialize-insecure ended with {outcome.returncode}. It said:\n"
                 f"{outcome.stdout}{outcome.stderr}"
             )
+        # Its identity: each server that begins with these data gives itself one.
+        (self.data / "auto.cnf").unlink()
 
     def _command(self) -> Sequence[str]:
         return (*self._program(), *self._arguments(), *OPTIONS, *self._options)

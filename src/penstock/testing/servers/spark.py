@@ -34,7 +34,12 @@ shift
 exec "$@"
 """
 # Executors get their code from the driver, and not from what the tests were started with.
-_BARE: Final = {"SPARK_DAEMON_MEMORY": "192m", "PYTHONPATH": ""}
+_BARE: Final = {
+    "SPARK_DAEMON_MEMORY": "192m",
+    # It lives for a minute: what would run fast for hours need not be compiled.
+    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "PYTHONPATH": "",
+}
 _START_SECONDS: Final = 200.0
 """Five are enough on a machine that does nothing else."""
 _EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
