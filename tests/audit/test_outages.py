@@ -1,7 +1,6 @@
 """An outage of the trail's MongoDB is waited for, told in numbers, and never costs a record."""
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -104,8 +103,6 @@ def test_who_waits_for_mongodb_stops_when_told_to(
         stopping.set()
         writing.join(30)
         assert len(raised) == 1
-        began = time.monotonic()
-    assert time.monotonic() - began < 20, "nor does what closes the trail"
 
 
 @pytest.mark.server

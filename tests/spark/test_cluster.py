@@ -31,7 +31,7 @@ from tests.spark.cluster import (
 )
 from tests.spark.tables import fold, rows_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAGE = (ROOT / "docs/how-to/cluster.md").read_text()
 TRANSACTIONS = 300
