@@ -201,6 +201,7 @@ class Table:
         if not self._delta.file_uris():
             self.append(_fresh(changes), stamp)
             return
+        before = self.version
         columns = [name for name in changes.column_names if name != OPERATION]
         values = {f"`{name}`": f"s.`{name}`" for name in columns}
         same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (KEY, DATABASE, SOURCE))
@@ -223,6 +224,9 @@ class Table:
             .when_not_matched_insert(values, predicate=f"s.{OPERATION} = {PUT}")
             .execute()
         )
+        if self.version == before:
+            # No row was changed, so nothing was committed; how far it has come is to be stored.
+            self.append(_fresh(changes.slice(0, 0)), stamp)
 
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider: every file is written anew."""
