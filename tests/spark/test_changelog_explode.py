@@ -19,7 +19,7 @@ from penstock.spark.config import ReplicatePipelineConfig, ViewPipelineConfig
 from tests.spark.changelogs import add, changelog, expected, rows_of, started
 from tests.spark.histories import history
 from tests.spark.stepped import stepped
-from tests.spark.tables import Entries, change, pipeline, put, schema_event
+from tests.spark.tables import Entries, change, put, schema_event
 
 ITEMS: list[dict[str, Any]] = [{"explode": "items"}]
 ARRAYS = st.none() | st.lists(st.sampled_from([1, "a", {"sku": 5}]), max_size=4)
@@ -148,15 +148,13 @@ def test_a_changelog_explodes_and_refuses_what_is_no_array(tmp_path: Path) -> No
 
 
 def test_explode_is_refused_where_rows_are_told_apart_by_the_documents_key(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="Pipelines to 'changelog' have it"):
-        pipeline(tmp_path / "t", transform=ITEMS)
-    with pytest.raises(ValidationError, match="Pipelines to 'changelog' have it"):
+    with pytest.raises(ValidationError, match="Pipelines to 'table' and 'changelog' have it"):
         history(tmp_path / "h", transform=ITEMS)
     view = {"to": "view", "source": "s", "path": "v", "query": "SELECT count(*) AS n FROM orders"}
-    with pytest.raises(ValidationError, match="Pipelines to 'changelog' have it"):
+    with pytest.raises(ValidationError, match="Pipelines to 'table' and 'changelog' have it"):
         ViewPipelineConfig.model_validate({**view, "transform": ITEMS})
     replica = {"to": "replicate", "source": "s", "uri": "mongodb://h/d", "transform": ITEMS}
-    with pytest.raises(ValidationError, match="Pipelines to 'changelog' have it"):
+    with pytest.raises(ValidationError, match="Pipelines to 'table' and 'changelog' have it"):
         ReplicatePipelineConfig.model_validate(replica)
     for steps in ([*ITEMS, {"drop": ["x"]}], [*ITEMS, {"explode": "more"}], [{"explode": "a.b"}]):
         with pytest.raises(ValidationError):

@@ -36,7 +36,7 @@ class FolderPlace:
         return lake_of(config, name)
 
     def path(self, config: TablePipelineConfig, table: str) -> str:
-        folders = Folders(config)
+        folders = Folders(config, "p")
         if table in {"rejects", "standing"}:
             return (folders.rejects() if table == "rejects" else folders.standing()).path
         return folders.table(table).path

@@ -125,6 +125,18 @@ def test_a_batch_that_was_applied_is_invisible_when_it_comes_again(tmp_path: Pat
     assert version_of(tmp_path / "t") == version
 
 
+def test_a_batch_that_changes_no_row_is_applied_all_the_same(tmp_path: Path) -> None:
+    """What is in the past of a row that there is not must not come back with a late batch."""
+    path, entries = tmp_path / "t", Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2))
+    entries.commit(change(2, "delete"))
+    apply(entries.table(0, 1), pipeline(path))
+    assert apply(entries.table(1), pipeline(path)).tables == {"orders": 3}
+    apply(entries.table(1, 2), pipeline(path))
+    assert [*rows_of(path).values()] == [{"_id": 1, "n": 1}]
+
+
 def test_another_pipeline_name_starts_over_and_another_log_is_refused(tmp_path: Path) -> None:
     """F10: sequences of another log say nothing about this table."""
     entries = Entries()

@@ -10,7 +10,7 @@ from penstock.audit.config import TrailConfig
 from penstock.client.patience import PatienceConfig
 from penstock.config import Bytes, Config, Seconds
 from penstock.errors import ConfigError
-from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.spark.transform.config import ELEMENT, ExpectConfig, TransformConfig
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]")
 _WORD = re.compile(r"\w", re.ASCII)
@@ -108,8 +108,23 @@ class SteppedPipelineConfig(ReadingConfig):
             raise ValueError(
                 "explode makes several rows of a document, and rows here are told apart by the "
                 "document's key alone: which of them go with a change that does not say the whole "
-                "array cannot be known. Pipelines to 'changelog' have it"
+                "array cannot be known. Pipelines to 'table' and 'changelog' have it"
             )
+
+    def _check_last_explode(self) -> None:
+        """Raise ValueError where it is not the last step, or a document has two."""
+        steps = [bool(step.explode) for step in self.transform]
+        if steps != sorted(steps):
+            raise ValueError("explode is the last step")
+        exploded = [step.collections for step in self.explodes]
+        names = [name for collections in exploded for name in collections]
+        if len(exploded) > 1 and (not all(exploded) or len(set(names)) < len(names)):
+            raise ValueError("one field of a collection can be exploded")
+
+    @property
+    def explodes(self) -> tuple[TransformConfig, ...]:
+        """The steps that make rows of elements."""
+        return tuple(step for step in self.transform if step.explode)
 
 
 class LakePipelineConfig(SteppedPipelineConfig):
@@ -229,6 +244,23 @@ class TablePipelineConfig(DeltaPipelineConfig):
         description="What `verify_every` compares with. `source`: every row is read there again, "
         "as for a first load, and tables that had one are compared too.",
     )
+
+    def _check_explode(self) -> None:
+        self._check_last_explode()
+        if self.explodes and self.catalog is not None:
+            raise ValueError(
+                "explode writes to folders, not by a catalog: set path instead, or leave the step "
+                "out and have Spark SQL's explode over from_json make a view of the table"
+            )
+        if any(step.explode.lower() == ELEMENT for step in self.explodes):
+            raise ValueError(
+                f"explode makes a column {ELEMENT}, the place in the array, and the array has that "
+                f"name too; put a step before it: rename = {{ {ELEMENT} = 'NAME' }}"
+            )
+
+    def exploded_field(self, collection: str) -> str:
+        """The field of whose elements a collection's rows are; empty for rows of documents."""
+        return next((step.explode for step in self.explodes if step.concerns(collection)), "")
 
     @field_validator("catalog")
     @classmethod
@@ -586,21 +618,9 @@ class ChangelogPipelineConfig(LakePipelineConfig):
         return names
 
     def _check_explode(self) -> None:
-        """Raise ValueError where it is not the last step, or a document has two."""
-        steps = [bool(step.explode) for step in self.transform]
-        if steps != sorted(steps):
-            raise ValueError("explode is the last step")
-        exploded = [step.collections for step in self.transform if step.explode]
-        names = [name for collections in exploded for name in collections]
-        if len(exploded) > 1 and (not all(exploded) or len(set(names)) < len(names)):
-            raise ValueError("one field of a collection can be exploded")
-        if exploded and self.format != "delta":
+        self._check_last_explode()
+        if self.explodes and self.format != "delta":
             raise ValueError("explode adds columns, which plain Parquet files have no table for")
-
-    @property
-    def explodes(self) -> tuple[TransformConfig, ...]:
-        """The steps that make rows of elements."""
-        return tuple(step for step in self.transform if step.explode)
 
     @property
     def standing_path(self) -> str:

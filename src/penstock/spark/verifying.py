@@ -30,6 +30,7 @@ from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Side, compare, repaired
 from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.lake import Folders
 from penstock.spark.table.standing import (
     Standing,
     StandingTable,
@@ -133,7 +134,7 @@ def refuse_steps(name: str, config: TablePipelineConfig) -> None:
 
 def standing_of(name: str, config: TablePipelineConfig) -> Standing:
     """Where the tables stand. Raises PipelineError where they never were written, and as
-    `refuse_others`."""
+    `refuse_others` and `Folders.table`."""
     standing = StandingTable(config, name).read()
     if standing is None:
         raise PipelineError(
@@ -141,6 +142,8 @@ def standing_of(name: str, config: TablePipelineConfig) -> Standing:
             f"Nothing was compared. Run it first: penstock pipeline run {name}."
         )
     refuse_others(config, name, standing)
+    for one in followed_tables(config, standing):
+        Folders(config, name).table(one)
     return standing
 
 

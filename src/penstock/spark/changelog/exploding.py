@@ -25,9 +25,10 @@ from msgspec import Struct
 from penstock.event import Kind
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import PIECE_BYTES
+from penstock.spark.transform.config import ELEMENT
 
 ELEMENT_FIELDS: Final = (
-    arrow.field("element", pa.int32()),
+    arrow.field(ELEMENT, pa.int32()),
     arrow.field("elements", pa.int32()),
 )
 _TEXTS: Final = ("operation_type", "full_document", "full_document_before_change")

@@ -19,6 +19,7 @@ from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import Chunk, join
 from penstock.spark.table.decode import documents_of
 from penstock.spark.table.delta import Stamp, Table, secrets, text
+from penstock.spark.table.lake import Folders
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REJECTS_SCHEMA, Reject
 from penstock.spark.table.standing import StandingTable
@@ -136,7 +137,7 @@ class LoadWriter:
             table.append(arrow.Table.from_pylist(fresh, schema=REJECTS_SCHEMA), stamp)
 
     def _open(self, collection: str) -> Table:
-        return Table(self._config.table_path(collection), storage_options=self._storage)
+        return Folders(self._config, self._pipeline).table(collection)
 
 
 def _placed(chunk: Chunk, sequence: int) -> Chunk:

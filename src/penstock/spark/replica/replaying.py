@@ -40,7 +40,8 @@ from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, Chunk, reduce_entries
 from penstock.spark.table.reduce import RELATIVE
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
-from penstock.spark.transform.replay import LEFT, Replayed, ended, through
+from penstock.spark.transform.found import ended
+from penstock.spark.transform.replay import LEFT, Replayed, through
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:

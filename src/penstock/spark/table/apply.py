@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct, structs
+from numpy.typing import NDArray
 
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, concat_cells
@@ -34,7 +35,7 @@ from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
 from penstock.spark.table.rejects import Reject
 
 Identity = tuple[str, str, str]
-"""(key, database, source) of a row of one table."""
+"""(key, source, database) of a row of one table."""
 
 
 class TableWrite(Struct, frozen=True, kw_only=True):
@@ -43,6 +44,21 @@ class TableWrite(Struct, frozen=True, kw_only=True):
     changes: pa.Table
     """OWN_COLUMNS, the documents' columns as they will be, and OPERATION. A key occurs once."""
     widened: bool
+    rejects: list[Reject]
+    rows: int
+    """How many rows are written or deleted."""
+
+
+class Outcomes(Struct, frozen=True, kw_only=True):
+    """What the entries of one collection come to, by row of it; each occurs once."""
+
+    identities: list[Column]
+    """key, source and database."""
+    sequences: NDArray[np.int64]
+    rejected: list[int | None]
+    operations: list[int]
+    """PUT, DELETE or STALE."""
+    cells: Cells
     rejects: list[Reject]
 
 
@@ -64,13 +80,32 @@ def prepare(
     `loading`, the table does not have all rows yet: what builds on one that it has not is passed
     over, for that row is still to come, or its end is.
     """
+    outcomes = outcomes_of(chunk, table_states(base), loading=loading)
+    operations, rejected = list(outcomes.operations), list(outcomes.rejected)
+    sequences, rejects = outcomes.sequences, list(outcomes.rejects)
+    placement = place(schema, outcomes.cells, sequences)
+    for row, why in sorted(placement.misfits.items()):
+        operations[row] = STALE
+        rejected[row] = int(sequences[row])
+        rejects.append(Reject(sequence=int(sequences[row]), reason=why.reason, field=why.field))
+    changes = _changes(outcomes.identities, sequences, rejected, operations, placement)
+    return TableWrite(
+        changes=changes,
+        widened=placement.widened,
+        rejects=rejects,
+        rows=changes.num_rows - len(rejects),
+    )
+
+
+def outcomes_of(
+    chunk: Chunk, states: Mapping[Identity, State], *, loading: bool = False
+) -> Outcomes:
+    """What `chunk` comes to on a table whose rows for `relative_keys` are `states`."""
     codes = codes_of(chunk.rows)
     relative = np.unique(codes[chunk.roles == RELATIVE])
     folding = np.isin(codes, relative)
     simple = chunk.take(np.flatnonzero(~folding))
-    folded, rejects = fold_rows(
-        chunk.take(np.flatnonzero(folding)), table_states(base), loading=loading
-    )
+    folded, rejects = fold_rows(chunk.take(np.flatnonzero(folding)), states, loading=loading)
     count = simple.rows.num_rows
     operations = [int(role) for role in simple.roles] + [row.operation for row in folded]
     rejected = [None] * count + [row.rejected for row in folded]
@@ -90,13 +125,14 @@ def prepare(
         (simple.cells, count),
         (decode_documents([row.document or {} for row in folded]), len(folded)),
     )
-    placement = place(schema, cells, sequences)
-    for row, why in sorted(placement.misfits.items()):
-        operations[row] = STALE
-        rejected[row] = int(sequences[row])
-        rejects.append(Reject(sequence=int(sequences[row]), reason=why.reason, field=why.field))
-    changes = _changes(identities, sequences, rejected, operations, placement)
-    return TableWrite(changes=changes, widened=placement.widened, rejects=rejects)
+    return Outcomes(
+        identities=identities,
+        sequences=sequences,
+        rejected=rejected,
+        operations=operations,
+        cells=cells,
+        rejects=rejects,
+    )
 
 
 def _changes(
@@ -237,4 +273,4 @@ def prepare_move(
     marks = compute.coalesce(rejected, rows[REJECTED].combine_chunks())
     column = write.changes.schema.get_field_index(REJECTED)
     changes = write.changes.set_column(column, OWN_COLUMNS.field(REJECTED), marks)
-    return TableWrite(changes=changes, widened=write.widened, rejects=rejects)
+    return structs.replace(write, changes=changes, rejects=rejects)

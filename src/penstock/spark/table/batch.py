@@ -1,6 +1,7 @@
 """Apply a batch to tables of current rows (see `penstock.spark.table.writing`).
 
-A table holds one row for each key, as of the last change in the log, and no row for a deleted one.
+A table holds one row for each key, as of the last change in the log, and no row for a deleted one;
+with `explode`, one for each element of a field (`penstock.spark.table.elements`).
 
 Order inside a batch: first the rejects, then the tables, each in one Delta commit with the app
 transaction that guards it. A crash in between leaves a reject whose table write follows when the
@@ -23,6 +24,12 @@ from collections.abc import Sequence
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.delta import Stamp, of_stream, text
+from penstock.spark.table.elements import (
+    Elements,
+    elements_of,
+    prepare_elements,
+    prepare_elements_move,
+)
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import DATABASE, SEQUENCE
 from penstock.spark.table.writing import Writer
@@ -38,9 +45,17 @@ class BatchWriter(Writer[KeptTable]):
         writes: list[tuple[KeptTable, TableWrite]] = []
         for table, part in parts:
             base = table.rows(relative_keys(part))
-            write = prepare(part, schema=table.schema, base=base, loading=self._loading)
+            elements = self._elements(part.rows["collection"][0].as_py())
+            if elements is not None:
+                write = prepare_elements(part, schema=table.schema, base=base, elements=elements)
+            else:
+                write = prepare(part, schema=table.schema, base=base, loading=self._loading)
             writes.append((table, write))
         self._commit(writes, stamp)
+
+    def _elements(self, collection: str) -> Elements | None:
+        """What the collection's table has rows of; None for rows of documents."""
+        return elements_of(self._pipeline, self._config, collection)
 
     def _commit(self, writes: Sequence[tuple[KeptTable, TableWrite]], stamp: Stamp) -> None:
         self._reject([reject for _, write in writes for reject in write.rejects], stamp)
@@ -49,7 +64,7 @@ class BatchWriter(Writer[KeptTable]):
                 table.rewrite(write.changes, stamp)
             else:
                 table.merge(write.changes, stamp)
-            self._rows += write.changes.num_rows - len(write.rejects)
+            self._rows += write.rows
 
     def _empty(self, table: KeptTable, control: Control, database: str, stamp: Stamp) -> None:
         table.empty(of_stream(control.source, database), stamp)
@@ -73,13 +88,23 @@ class BatchWriter(Writer[KeptTable]):
         if self._applied(new) < stamp.until:
             new.empty(before, None)
             rows = old.stream(control.source, control.database)
-            write = prepare_move(
-                rows,
-                schema=new.schema,
-                database=database,
-                collection=collection,
-                sequence=stamp.until,
-            )
+            elements = self._elements(collection)
+            if elements is not None:
+                write = prepare_elements_move(
+                    rows,
+                    schema=new.schema,
+                    database=database,
+                    sequence=stamp.until,
+                    elements=elements,
+                )
+            else:
+                write = prepare_move(
+                    rows,
+                    schema=new.schema,
+                    database=database,
+                    collection=collection,
+                    sequence=stamp.until,
+                )
             self._commit([(new, write)], stamp)
         if self._applied(old) < stamp.until:
             old.empty(here, stamp)

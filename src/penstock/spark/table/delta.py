@@ -35,9 +35,14 @@ from penstock.spark.table.plan import (
     STALE,
 )
 from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.transform.config import ELEMENT
 
 WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _SIGN: Final = 1 << 64
+_SAME_ELEMENT: Final = (
+    f"((s.{OPERATION} = {PUT} AND t.{ELEMENT} = s.{ELEMENT}) OR "
+    f"(s.{OPERATION} <> {PUT} AND t.{ELEMENT} >= s.{ELEMENT}))"
+)
 _LITERALS_MAX: Final = 500
 """Beyond so many keys, reading all and choosing is faster than a condition that names them."""
 
@@ -89,7 +94,7 @@ def _signed(log_id: int) -> int:
 class Table:
     """One Delta table of a pipeline, as it is now. Not shared between threads."""
 
-    own: ClassVar[pa.Schema] = OWN_COLUMNS
+    own: pa.Schema = OWN_COLUMNS
     """Its columns beside those of the documents."""
     partitions: ClassVar[tuple[str, ...]] = ()
 
@@ -193,7 +198,8 @@ class Table:
         """Apply `changes` in one commit: OWN_COLUMNS, the documents' columns, and OPERATION.
 
         The documents' columns are all that the table has and maybe new ones, which it gets.
-        A key occurs once.
+        A key occurs once. Of a table of elements, a key and an element do, and what is to be
+        deleted or is stale is said once for all elements from one on.
         """
         if self._delta is None:
             self._create(changes.schema)
@@ -201,10 +207,13 @@ class Table:
         if not self._delta.file_uris():
             self.append(_fresh(changes), stamp)
             return
+        before = self.version
         columns = [name for name in changes.column_names if name != OPERATION]
         values = {f"`{name}`": f"s.`{name}`" for name in columns}
         same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (KEY, DATABASE, SOURCE))
-        known = {*OWN_COLUMNS.names, *self.schema.names}
+        if ELEMENT in self.own.names:
+            same += f" AND {_SAME_ELEMENT}"
+        known = {*self.own.names, *self.schema.names}
         (
             self._delta.merge(
                 changes,
@@ -223,6 +232,9 @@ class Table:
             .when_not_matched_insert(values, predicate=f"s.{OPERATION} = {PUT}")
             .execute()
         )
+        if self.version == before:
+            # No row was changed, so nothing was committed; how far it has come is to be stored.
+            self.append(_fresh(changes.slice(0, 0)), stamp)
 
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider: every file is written anew."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PipelineChangedError
 from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.elements import element_columns, exploded_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,7 +73,7 @@ class KeptTable(Protocol):
         """Apply `changes`: the table's own columns, the documents', and OPERATION.
 
         The documents' columns are all that the table has and maybe new ones, which it gets. A key
-        occurs once.
+        occurs once; in a table of elements, as `prepare_elements` says.
         """
 
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
@@ -118,19 +119,43 @@ class Lake(Protocol):
         ...
 
 
+class ElementTable(Table):
+    """A table of the elements of a field, as it is now. Not shared between threads."""
+
+    def __init__(
+        self, path: str, field: str, *, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        self.own = element_columns(field)
+        super().__init__(path, storage_options=storage_options)
+
+
 class Folders:
     """Tables by path, written by delta-rs."""
 
-    def __init__(self, config: LakePipelineConfig) -> None:
+    def __init__(self, config: LakePipelineConfig, pipeline: str) -> None:
         self._config = config
+        self._pipeline = pipeline
         self._storage = secrets(config.storage_options)
 
     def check(self) -> None:
         """A folder is made with its table."""
 
     def table(self, collection: str) -> Table:
-        """As `Lake.table`."""
-        return self._at(self._config.table_path(collection))
+        """As `Lake.table`. Raises PipelineChangedError for one with rows of anything else."""
+        path, config = self._config.table_path(collection), self._config
+        field = config.exploded_field(collection) if isinstance(config, TablePipelineConfig) else ""
+        table = (
+            ElementTable(path, field, storage_options=self._storage) if field else self._at(path)
+        )
+        layout = table.layout
+        if layout is not None and (there := exploded_in(layout[0])) != field:
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table {path} has {_rows_of(there)}, and its steps make "
+                f"{_rows_of(field)}",
+                remedy="or change explode back",
+            )
+        return table
 
     def rejects(self) -> Table:
         """As `Lake.rejects`."""
@@ -144,10 +169,14 @@ class Folders:
         return Table(path, storage_options=self._storage)
 
 
+def _rows_of(field: str) -> str:
+    return f"rows of the elements of {field}" if field else "rows of documents"
+
+
 def lake_of(config: LakePipelineConfig, pipeline: str, spark: "SparkSession | None" = None) -> Lake:
     """Where the pipeline's tables are. Raises ConfigError for a catalog without a session."""
     if not isinstance(config, TablePipelineConfig) or config.catalog is None:
-        return Folders(config)
+        return Folders(config, pipeline)
     if spark is None:
         raise ConfigError(
             f"the tables of pipeline {pipeline} are in the catalog, in {config.catalog}, and only "

@@ -251,7 +251,7 @@ class StandingTable:
         """`lake` is where the tables are; without it, in folders."""
         self._config = config
         self._pipeline = pipeline
-        self._lake = lake or Folders(config)
+        self._lake = lake or Folders(config, pipeline)
         self._table = self._lake.standing()
         self._saved: Standing | None = None
         self._unsaved: Standing | None = None

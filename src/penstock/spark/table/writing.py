@@ -88,7 +88,7 @@ class Writer(ABC, Generic[_Own]):
         self._log_id = log_id
         self._batch_id = batch_id
         self._entries_at = entries_at
-        self._lake = lake or Folders(config)
+        self._lake = lake or Folders(config, pipeline)
         self._least = tables or {}
         self._loading = loading
         self._touched: dict[str, _Own] = {}

@@ -22,6 +22,9 @@ STEPS: Final = (
 )
 """What a transform can be; each is exactly one of them."""
 
+ELEMENT: Final = "element"
+"""The column that says which place in the array, from 0 on, a row of `explode` has."""
+
 HIDING: Final = frozenset({"select", "drop", "mask", "hash", "sql", "function"})
 """Steps behind which less of a document may be seen than before."""
 
@@ -76,8 +79,8 @@ class TransformConfig(Config):
     )
     explode: str = Field(
         "",
-        description="An array field: a row more for each of its elements. The last step, and of a "
-        "changelog only.",
+        description="An array field: a row for each of its elements. The last step, and of tables "
+        "and changelogs only.",
     )
     document_schema: str = Field(
         "",
@@ -92,6 +95,10 @@ class TransformConfig(Config):
     @property
     def hides(self) -> bool:
         return self.kind in HIDING
+
+    def concerns(self, collection: str) -> bool:
+        """Whether it is done to the changes of a collection."""
+        return not self.collections or collection in self.collections
 
     @model_validator(mode="after")
     def _is_one_step(self) -> "TransformConfig":

@@ -14,22 +14,23 @@ A pipeline may run meanwhile: Delta refuses whichever of the two commits to a ta
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
 from penstock.client.flight import LogClient, ReadRequest
-from penstock.event import Kind
 from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.apply import prepare, relative_keys
-from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
 from penstock.spark.table.delta import Stamp, Table, secrets, text
+from penstock.spark.table.elements import Elements, elements_of, prepare_elements
+from penstock.spark.table.lake import Folders
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED
+from penstock.spark.transform.found import Found, Identity
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ LEFT: Final = "left"
 """It stays in the rejects, for the reason that is given."""
 
 _NAMED_MAX: Final = 500
-
-Identity = tuple[str, str, str]
-"""(key, database, source) of a row."""
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
@@ -169,13 +167,18 @@ class Replay:
         return sorted(outcomes, key=lambda one: one.sequence)
 
     def _collection(self, collection: str, pending: list[dict[str, Any]]) -> list[Replayed]:
-        table = Table(self._config.table_path(collection), storage_options=self._storage)
+        table = Folders(self._config, self._name).table(collection)
+        elements = elements_of(self._name, self._config, collection)
         applied = table.applied(self._name, log_id=self._bounds.log_id)
         rows = _rows_of(table, [one["key"] for one in pending])
-        found = self._read(collection, pending, rows, applied)
         groups: dict[Identity, list[dict[str, Any]]] = {}
         for one in pending:
             groups.setdefault((one["key"], one["database"], one["source"]), []).append(one)
+        least = min([pending[0]["sequence"] - 1, *(row.sequence for row in rows.values())])
+        if elements is not None and not rows.keys() >= groups.keys():
+            # A document without elements has no row that says what it was.
+            least = 0
+        found = self._read(collection, pending, least, applied)
         fates = {
             own: decide(
                 [one["sequence"] for one in group],
@@ -192,11 +195,13 @@ class Replay:
             own: (*(at for at in found.others(own) if rows[own].sequence < at < last[-1]), *last)
             if own in rows
             else last
+            if elements is None
+            else (*found.whole(own), *last)
             for own, last in tried.items()
         }
         known_from = self._bounds.trimmed + 1
         unsure = {own for own in tried if own in rows and rows[own].sequence + 1 < known_from}
-        left = self._apply(table, whole, found, applied, unsure=unsure)
+        left = self._apply(table, whole, found, applied, unsure=unsure, elements=elements)
         outcomes: list[Replayed] = []
         for own, group in groups.items():
             fate = fates[own]
@@ -215,14 +220,13 @@ class Replay:
         self,
         collection: str,
         pending: list[dict[str, Any]],
-        rows: dict[Identity, "Row"],
+        least: int,
         applied: int,
-    ) -> "_Found":
-        """What the log has of the rejected changes, and of what their rows were since."""
+    ) -> Found:
+        """What the log has behind `least` of the rejected changes, and of what their rows were."""
         wanted = arrow.array([one["sequence"] for one in pending], pa.int64())
-        least = min([pending[0]["sequence"] - 1, *(row.sequence for row in rows.values())])
         first = max(least, self._bounds.trimmed)
-        found = _Found(collection, {one["key"] for one in pending})
+        found = Found(collection, {one["key"] for one in pending})
         if first >= applied:
             return found
         request = ReadRequest(
@@ -241,10 +245,11 @@ class Replay:
         self,
         table: Table,
         tried: dict[Identity, tuple[int, ...]],
-        found: "_Found",
+        found: Found,
         applied: int,
         *,
         unsure: Set[Identity],
+        elements: Elements | None,
     ) -> dict[Identity, str]:
         """Write what fits now; of the other rows, why it does not.
 
@@ -265,7 +270,10 @@ class Replay:
         marks = arrow.nulls(base.num_rows, pa.int64())
         column = base.schema.get_field_index(REJECTED)
         base = base.set_column(column, base.schema.field(column), marks)
-        write = prepare(chunk, schema=table.schema, base=base)
+        if elements is not None:
+            write = prepare_elements(chunk, schema=table.schema, base=base, elements=elements)
+        else:
+            write = prepare(chunk, schema=table.schema, base=base)
         reasons = {one.sequence: one.reason for one in write.rejects} | reasons
         kept: list[bool] = []
         for change in write.changes.select(
@@ -302,61 +310,6 @@ class Replay:
         return Stamp(
             pipeline=self._name, log_id=self._bounds.log_id, after=until, until=until, batch=-1
         )
-
-
-class _Found:
-    """Entries of the log: those of rows of which some were rejected, whole; of the others, what
-    they concern."""
-
-    def __init__(self, collection: str, keys: Set[str]) -> None:
-        self._collection = collection
-        self._keys = arrow.array(sorted(keys), pa.string())
-        self._entries: list[pa.RecordBatch] = []
-        self._others: dict[Identity, list[int]] = {}
-        self._ends: list[tuple[int, str]] = []
-
-    def add(self, batch: pa.RecordBatch, wanted: pa.Int64Array) -> None:
-        """Take in a part of the log."""
-        data = compute.equal(batch["kind"], int(Kind.DATA))
-        chosen = compute.and_(compute.is_in(batch["sequence"], wanted), data)
-        own = compute.and_(compute.equal(batch["collection"], self._collection), data)
-        concerned = compute.and_(compute.is_in(batch["key"], self._keys), own)
-        self._entries.append(batch.filter(compute.or_(chosen, concerned)))
-        for row in batch.filter(compute.invert(chosen)).to_pylist():
-            self._ends += [(row["sequence"], database) for database in ended(row, self._collection)]
-            if row["kind"] == Kind.DATA and row["collection"] == self._collection:
-                own = (row["key"], row["database"], row["source"])
-                self._others.setdefault(own, []).append(row["sequence"])
-
-    def others(self, own: Identity) -> list[int]:
-        """Changes of a row that are not wanted, and events that end it."""
-        _, database, _ = own
-        return [*self._others.get(own, ()), *(at for at, of in self._ends if of == database)]
-
-    def entries(self, sequences: Sequence[int]) -> pa.Table:
-        """The entries of these sequences."""
-        if not self._entries:
-            return arrow.table({"sequence": arrow.array([], pa.int64())})
-        whole = arrow.Table.from_batches(self._entries)
-        return whole.filter(compute.is_in(whole["sequence"], arrow.array(sequences, pa.int64())))
-
-    def has(self, sequences: Iterable[int]) -> bool:
-        """Whether each of these is the change of a row."""
-        known = {at for batch in self._entries for at in batch["sequence"].to_pylist()}
-        return known.issuperset(sequences)
-
-
-def ended(event: dict[str, Any], collection: str) -> Iterator[str]:
-    """The databases in which no row of the collection is the one that it was before `event`."""
-    operation = event["operation_type"]
-    if event["kind"] != Kind.SCHEMA or operation not in {"drop", "dropDatabase", "rename"}:
-        return
-    if operation == "dropDatabase" or event["collection"] == collection:
-        yield event["database"]
-    if operation == "rename" and event["full_document"]:
-        to = msgspec.json.decode(event["full_document"]).get("to") or {}
-        if to.get("coll") == collection:
-            yield to.get("db", "")
 
 
 def _rows_of(table: Table, keys: Sequence[str]) -> dict[Identity, Row]:
