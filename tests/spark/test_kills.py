@@ -59,6 +59,7 @@ def cluster(
         pytest.skip(str(error))
 
 
+_LONG = (pytest.mark.soak, pytest.mark.timeout(0))
 _FEW = ("table", "postgres")
 """A lake and a database: what runs each time, beside the audit's own (tests/e2e)."""
 
@@ -69,10 +70,10 @@ _FEW = ("table", "postgres")
     ("cluster", "names", "kills"),
     [
         pytest.param(0, _FEW, 3, id="few"),
-        pytest.param(0, NAMES, 3, id="here", marks=pytest.mark.soak),
-        pytest.param(2, NAMES, 3, id="cluster", marks=pytest.mark.soak),
-        pytest.param(0, NAMES, 20, id="here-20", marks=pytest.mark.soak),
-        pytest.param(2, NAMES, 20, id="cluster-20", marks=pytest.mark.soak),
+        pytest.param(0, NAMES, 3, id="here", marks=_LONG),
+        pytest.param(2, NAMES, 3, id="cluster", marks=_LONG),
+        pytest.param(0, NAMES, 20, id="here-20", marks=_LONG),
+        pytest.param(2, NAMES, 20, id="cluster-20", marks=_LONG),
     ],
     indirect=["cluster"],
 )
