@@ -15,6 +15,7 @@ from penstock.spark.config import TablePipelineConfig, table_name_of
 from penstock.spark.table.lake import Folders, Lake, lake_of
 from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT
+from tests.spark.lake_commands import LakeCommands, LongLakeCommands
 from tests.spark.lake_contract import LakeContract, LongLakeContract, Place
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 class FolderPlace:
     """A folder."""
+
+    spark = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +45,7 @@ class FolderPlace:
         return folders.table(table).path
 
 
-class TestFolders(LakeContract, LongLakeContract):
+class TestFolders(LakeContract, LongLakeContract, LakeCommands, LongLakeCommands):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return FolderPlace(tmp_path)
@@ -54,10 +57,10 @@ def catalog_cases(folder: Path, *arguments: str) -> None:
         DELTA.paths()
     except ServerUnavailableError as error:
         pytest.skip(str(error))
-    cases = "tests/spark/catalog_cases.py"
+    cases = [f"tests/spark/{name}.py" for name in ("catalog_cases", "catalog_commands")]
     options = ("-n0", "--timeout=0", "-p", "no:cacheprovider", "--basetemp", str(folder / "cases"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *arguments, cases],
+        [sys.executable, "-m", "pytest", *options, *arguments, *cases],
         cwd=ROOT,
         # A test runner's own settings are not the other's.
         env={
@@ -103,7 +106,10 @@ def written(**more: Any) -> TablePipelineConfig:
         ({"catalog": "main.sales", "rejects": "x"}, "leave rejects out"),
         ({"catalog": "main.sales", "storage_options": {"a": "b"}}, "leave storage_options out"),
         ({"catalog": "main.sales", "first_load": "source"}, "penstock snapshot"),
-        ({"catalog": "main.sales", "verify_every": "6h"}, "with catalog leave it out"),
+        (
+            {"catalog": "main.sales", "verify_every": "6h", "verify_against": "source"},
+            "have them compared with the log",
+        ),
         ({"catalog": "s", "collections": ["Orders", "orders"]}, "Orders and orders would be one"),
     ],
 )
