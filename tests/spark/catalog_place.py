@@ -20,7 +20,12 @@ _SCHEMAS = itertools.count()
 
 
 def session_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """One for all cases of the process."""
+    """One for all cases of the process, whichever module asks first."""
+    from pyspark.sql import SparkSession
+
+    if (running := SparkSession.getActiveSession()) is not None:
+        yield running
+        return
     session = delta_session(tmp_path_factory.mktemp("lake"))
     yield session
     session.stop()

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from penstock.cli.places import beside, clash
 from penstock.errors import ConfigError
 from penstock.spark.config import TablePipelineConfig, table_name_of
+from penstock.spark.table.catalog import Catalog
 from penstock.spark.table.lake import Folders, Lake, lake_of
 from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT
@@ -141,8 +142,9 @@ def test_pipelines_may_share_a_schema_and_it_is_no_folder() -> None:
 def test_a_spark_without_deltas_jars_is_refused_before_anything_is_read(
     spark: "SparkSession",
 ) -> None:
-    with pytest.raises(ConfigError, match=r"in spark_catalog\.default \([\w ()]+\)\. Nothing"):
-        lake_of(written(catalog="default"), "p", spark).check()
+    for ask in (Catalog.see, Catalog.check):
+        with pytest.raises(ConfigError, match=r"in spark_catalog\.default \([\w ()]+\)\. Nothing"):
+            ask(Catalog(spark, "default", "p"))
     assert not spark.catalog.tableExists("penstock_standing_p")
 
 

@@ -56,7 +56,7 @@ class Catalog:
             raise
         except Exception as error:
             raise ConfigError(
-                f"pipeline {self._pipeline}: Spark has no place for Delta tables: {where} "
+                f"pipeline {self._pipeline}: Spark has no place for Delta tables in {where} "
                 f"({said_of(error)}). Nothing was read or written. Create the schema, and set the "
                 f"session up with its catalog and Delta's jars, in [spark] or "
                 f"spark-defaults.conf, as docs/how-to/tables.md shows."

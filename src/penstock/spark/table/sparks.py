@@ -129,14 +129,13 @@ class Seen(Struct, frozen=True, kw_only=True):
         spaces = gateway.new_array(jvm.java.lang.String, 1)
         spaces[0] = schema
         identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(spaces, table)
-        jsession: Any = session._jsparkSession
-        plugin = jsession.sessionState().catalogManager().catalog(catalog)
-        if not plugin.tableExists(identifier):
-            return None
-        found = plugin.loadTable(identifier)
-        if not str(found.getClass().getSimpleName()).startswith("DeltaTable"):
-            raise NotDeltaError
-        snapshot = found.update()
+        with _plugin(session, catalog) as plugin:
+            if not plugin.tableExists(identifier):
+                return None
+            found = plugin.loadTable(identifier)
+            if not str(found.getClass().getSimpleName()).startswith("DeltaTable"):
+                raise NotDeltaError
+            snapshot = found.update()
         metadata = snapshot.metadata()
         return cls(
             version=int(snapshot.version()),
@@ -158,16 +157,32 @@ class NotDeltaError(Exception):
 
 
 def require_delta(session: "SparkSession", catalog: str) -> None:
-    """Raise, as Spark does where it lacks Delta's jars; NotDeltaError for Spark's own catalog
-    without Delta's in it, where no Delta table is seen as one."""
-    gateway: Any = session._sc._gateway
+    """Raise NotDeltaError for Spark's own catalog without Delta's in it, where no Delta table is
+    seen as one; and as Spark does where it cannot load the catalog, as without its jars."""
+    with _plugin(session, catalog) as plugin:
+        if plugin.getClass().getSimpleName() == "V2SessionCatalog":
+            raise NotDeltaError
+
+
+@contextmanager
+def _plugin(session: "SparkSession", catalog: str) -> Generator[Any]:
+    """What Spark has for a catalog, while the block runs.
+
+    Which that is the thread's active session says, in place of the one that is asked; and a thread
+    that has none, as one of Python's, is told of Spark's own catalog without Delta's in it.
+    """
+    jvm: Any = session._jvm
     jsession: Any = session._jsparkSession
-    state = jsession.sessionState()
-    gateway.jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
-        "delta", state.conf()
-    )
-    if state.catalogManager().catalog(catalog).getClass().getSimpleName() == "V2SessionCatalog":
-        raise NotDeltaError
+    known: Any = type(session)._get_j_spark_session_class(jvm)
+    before = known.getActiveSession()
+    known.setActiveSession(jsession)
+    try:
+        yield jsession.sessionState().catalogManager().catalog(catalog)
+    finally:
+        if before.isDefined():
+            known.setActiveSession(before.get())
+        else:
+            known.clearActiveSession()
 
 
 def columns_of(schema: str) -> pa.Schema:
