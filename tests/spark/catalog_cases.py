@@ -205,6 +205,7 @@ def test_a_driver_that_was_overtaken_deletes_nothing_of_who_is_further(place: Pl
     assert world.rows("archive") == rows
 
 
+@pytest.mark.soak
 def test_who_writes_while_rows_are_mended_is_found_afterwards(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
