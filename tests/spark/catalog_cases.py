@@ -4,7 +4,6 @@ of its own, for one process has one Spark."""
 # Spark's stubs leave types open.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-import itertools
 import json
 import os
 import random
@@ -12,7 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,20 +30,20 @@ from penstock.errors import (
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.run import run_pipeline
-from penstock.spark.table import catalog_table
+from penstock.spark.table import catalog_table, sparks
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.catalog import Catalog
 from penstock.spark.table.catalog_table import CatalogTable
 from penstock.spark.table.delta import Stamp
-from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import REJECTS_SCHEMA
 from penstock.spark.table.sparks import frame_of
 from tests.flight.blocks import BlockLog
-from tests.spark.catalogs import delta_session, in_catalog
+from tests.spark.catalog_place import CatalogPlace, session_of
 from tests.spark.cluster import ROOT
+from tests.spark.lake_commands import LakeCommands, LongLakeCommands
 from tests.spark.lake_contract import LakeContract, LongLakeContract, Place, World
 from tests.spark.tables import LOG_ID, apply, change, fold, put, schema_event
 from tests.spark.test_tables_kill import history
@@ -51,36 +51,10 @@ from tests.spark.test_tables_kill import history
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SCHEMAS = itertools.count()
 
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    session = delta_session(tmp_path_factory.mktemp("lake"))
-    yield session
-    session.stop()
-
-
-class CatalogPlace:
-    """A schema."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        self.spark = spark
-        self.schema = f"sales_{next(_SCHEMAS)}"
-        spark.sql(f"CREATE SCHEMA {self.schema}")
-
-    def config(self, *collections: str, **more: Any) -> TablePipelineConfig:
-        return in_catalog(self.schema, *collections, **more)
-
-    def lake(self, config: TablePipelineConfig, name: str = "p") -> Lake:
-        lake = lake_of(config, name, self.spark)
-        lake.check()
-        return lake
-
-    def path(self, config: TablePipelineConfig, table: str) -> str:
-        name = f"penstock_{table}_p" if table in {"rejects", "standing"} else table
-        (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.schema}.{name}").collect()
-        return str(row["location"])
+    yield from session_of(tmp_path_factory)
 
 
 @pytest.fixture
@@ -88,14 +62,14 @@ def place(spark: "SparkSession") -> Place:
     return CatalogPlace(spark)
 
 
-class TestCatalog(LakeContract):
+class TestCatalog(LakeContract, LakeCommands):
     @pytest.fixture
     def place(self, spark: "SparkSession") -> Place:
         return CatalogPlace(spark)
 
 
 @pytest.mark.soak
-class TestCatalogAtLength(LongLakeContract):
+class TestCatalogAtLength(LongLakeContract, LongLakeCommands):
     @pytest.fixture
     def place(self, spark: "SparkSession") -> Place:
         return CatalogPlace(spark)
@@ -231,6 +205,36 @@ def test_a_driver_that_was_overtaken_deletes_nothing_of_who_is_further(place: Pl
     assert world.rows("archive") == rows
 
 
+@pytest.mark.soak
+def test_who_writes_while_rows_are_mended_is_found_afterwards(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is mended has no app transaction for which Delta would refuse one of the two."""
+    world = World(place)
+    world.table().merge(changes(("a", 1, PUT, 1), ("b", 1, PUT, 1)), stamp(1))
+    meanwhile, real = [changes(("c", 2, PUT, 2))], sparks.given
+
+    @contextmanager
+    def given(session: "SparkSession", rows: pa.Table) -> Generator[None]:
+        while meanwhile:
+            place.lake(world.config).table("orders").merge(meanwhile.pop(), stamp(2))
+        with real(session, rows):
+            yield
+
+    monkeypatch.setattr(catalog_table, "given", given)
+    still = Stamp(pipeline="p", log_id=LOG_ID, after=1, until=1, batch=-1)
+    with pytest.raises(PipelineError, match=r"another process wrote .* while rows were mended"):
+        world.table().merge(changes(("a", 1, PUT, 5)), still)
+    rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
+    assert rows == {"a": 5, "b": 1, "c": 2}
+    # And whoever is alone mends a row whatever its sequence is.
+    still = Stamp(pipeline="p", log_id=LOG_ID, after=2, until=2, batch=-1)
+    world.table().merge(changes(("a", 1, PUT, 6), ("b", 1, DELETE, 0)), still)
+    rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
+    assert rows == {"a": 6, "c": 2}
+    assert world.table().applied("p", log_id=LOG_ID) == 2
+
+
 def test_columns_that_another_driver_made_are_not_undone(place: Place) -> None:
     world = World(place)
     world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
@@ -316,7 +320,7 @@ def test_a_table_that_is_not_the_pipelines_own_is_left_alone(place: Place) -> No
     with pytest.raises(ConfigError, match="is no Delta table"):
         other.table("customers")
     for schema in ("nowhere", "nocatalog.sales"):
-        with pytest.raises(ConfigError, match="cannot make a Delta table"):
+        with pytest.raises(ConfigError, match="no place for Delta tables"):
             Catalog(place.spark, schema, "p").check()
 
 

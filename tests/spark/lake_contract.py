@@ -6,7 +6,7 @@ Whoever reads here reads with delta-rs, which knows neither.
 import json
 import random
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pytest
@@ -28,12 +28,20 @@ from penstock.spark.table.upkeep import tidy
 from penstock.spark.table.writing import BatchResult
 from tests.spark.tables import LOG_ID, Document, Entries, apply, change, fold, put, schema_event
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 HARD = "a'b\"c\\d\n${env:HOME} %_`é"
 """Text that SQL, Spark and JSON would each like to read in their own way."""
 
 
 class Place(Protocol):
     """Somewhere tables can be, empty."""
+
+    @property
+    def spark(self) -> "SparkSession | None":
+        """Who sees them, where others do not."""
+        ...
 
     def config(self, *collections: str, **more: Any) -> TablePipelineConfig:
         """A pipeline into it."""

@@ -26,8 +26,9 @@ from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.table.apply import prepare
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import Chunk, Control, reduce_entries
-from penstock.spark.table.comparing import UNFIT, Side
+from penstock.spark.table.comparing import UNFIT
 from penstock.spark.table.delta import as_wide
+from penstock.spark.table.lake import Folders, Lake
 from penstock.spark.table.plan import KEY, OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import PUT
 from penstock.spark.table.standing import Standing, StandingTable
@@ -300,14 +301,14 @@ def test_tables_are_looked_at_after_their_place(
     entries.commit(put(1, n=1))
     read = standing_of
 
-    def moved(name: str, config: TablePipelineConfig) -> Standing:
-        found = read(name, config)
+    def moved(name: str, config: TablePipelineConfig, lake: Lake) -> Standing:
+        found = read(name, config, lake)
         apply(entries.table(), config)
         return structs.replace(found, tables={"orders": 0})
 
     monkeypatch.setattr("penstock.spark.against.source.standing_of", moved)
     pinned = pin("p", config)
-    assert (pinned.until.sequence, pinned.sides["orders"].version >= 0) == (0, True)
+    assert (pinned.until.sequence, pinned.table("orders").version >= 0) == (0, True)
 
 
 @pytest.mark.parametrize("opens", [None, lambda: _MISSING])
@@ -317,6 +318,9 @@ def test_a_source_that_cannot_be_read_and_steps_are_refused_by_name(
     config = pipeline(tmp_path / "t")
     with pytest.raises(ConfigError, match=r"as MongoDB, MySQL and MariaDB can; shop is none"):
         verify_with_source("p", config, "h:1", spark=_MISSING, open_source=opens)
+    named = TablePipelineConfig.model_validate({"source": "shop", "catalog": "main.sales"})
+    with pytest.raises(ConfigError, match="Compare with the log"):
+        verify_with_source("p", named, "h:1", spark=_MISSING, open_source=opens)
     masked = pipeline(tmp_path / "t", transform=[{"mask": ["name"]}])
     with pytest.raises(ConfigError, match="steps or expectations"):
         verify_with_source("p", masked, "h:1", spark=_MISSING, open_source=opens)
@@ -330,7 +334,7 @@ def test_a_table_whose_version_is_gone_is_an_error_and_not_a_table_without_rows(
     entries = Entries()
     entries.commit(put(1, n=1))
     apply(entries.table(), config)
-    side = Side.at(config.path, {})
+    side = Folders(config, "p").table("orders").side()
     shutil.rmtree(config.path)
     with pytest.raises(PipelineError, match=r"cannot be read any more.*`history`"):
         side.opened()

@@ -12,9 +12,11 @@ from pydantic import ValidationError
 from penstock.cli.places import beside, clash
 from penstock.errors import ConfigError
 from penstock.spark.config import TablePipelineConfig, table_name_of
+from penstock.spark.table.catalog import Catalog
 from penstock.spark.table.lake import Folders, Lake, lake_of
 from penstock.testing.servers import DELTA, ServerUnavailableError
 from tests.spark.cluster import ROOT
+from tests.spark.lake_commands import LakeCommands, LongLakeCommands
 from tests.spark.lake_contract import LakeContract, LongLakeContract, Place
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 class FolderPlace:
     """A folder."""
+
+    spark = None
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -42,7 +46,7 @@ class FolderPlace:
         return folders.table(table).path
 
 
-class TestFolders(LakeContract, LongLakeContract):
+class TestFolders(LakeContract, LongLakeContract, LakeCommands, LongLakeCommands):
     @pytest.fixture
     def place(self, tmp_path: Path) -> Place:
         return FolderPlace(tmp_path)
@@ -54,10 +58,10 @@ def catalog_cases(folder: Path, *arguments: str) -> None:
         DELTA.paths()
     except ServerUnavailableError as error:
         pytest.skip(str(error))
-    cases = "tests/spark/catalog_cases.py"
+    cases = [f"tests/spark/{name}.py" for name in ("catalog_cases", "catalog_commands")]
     options = ("-n0", "--timeout=0", "-p", "no:cacheprovider", "--basetemp", str(folder / "cases"))
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *arguments, cases],
+        [sys.executable, "-m", "pytest", *options, *arguments, *cases],
         cwd=ROOT,
         # A test runner's own settings are not the other's.
         env={
@@ -103,7 +107,10 @@ def written(**more: Any) -> TablePipelineConfig:
         ({"catalog": "main.sales", "rejects": "x"}, "leave rejects out"),
         ({"catalog": "main.sales", "storage_options": {"a": "b"}}, "leave storage_options out"),
         ({"catalog": "main.sales", "first_load": "source"}, "penstock snapshot"),
-        ({"catalog": "main.sales", "verify_every": "6h"}, "with catalog leave it out"),
+        (
+            {"catalog": "main.sales", "verify_every": "6h", "verify_against": "source"},
+            "have them compared with the log",
+        ),
         ({"catalog": "s", "collections": ["Orders", "orders"]}, "Orders and orders would be one"),
     ],
 )
@@ -135,8 +142,9 @@ def test_pipelines_may_share_a_schema_and_it_is_no_folder() -> None:
 def test_a_spark_without_deltas_jars_is_refused_before_anything_is_read(
     spark: "SparkSession",
 ) -> None:
-    with pytest.raises(ConfigError, match=r"in spark_catalog\.default \([\w ()]+\)\. Nothing"):
-        lake_of(written(catalog="default"), "p", spark).check()
+    for ask in (Catalog.see, Catalog.check):
+        with pytest.raises(ConfigError, match=r"in spark_catalog\.default \([\w ()]+\)\. Nothing"):
+            ask(Catalog(spark, "default", "p"))
     assert not spark.catalog.tableExists("penstock_standing_p")
 
 

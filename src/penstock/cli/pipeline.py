@@ -16,6 +16,7 @@ from penstock.cli import (
     pipeline_ask,
     pipeline_export,
     pipeline_plan,
+    pipeline_spark,
     pipeline_tidy,
     pipeline_verify,
 )
@@ -52,14 +53,8 @@ def run(
         bool, typer.Option("--once", help="Apply what the log holds now, and end.")
     ] = False,
     endpoint: pipeline_ask.EndpointOption = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master; without it this machine, or what spark-submit says."),
-    ] = None,
-    conf: Annotated[
-        list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's; beats [spark]."),
-    ] = None,
+    master: pipeline_spark.MasterOption = None,
+    conf: pipeline_spark.ConfOption = None,
 ) -> None:
     """Apply the log's changes to the pipelines' destinations until stopped with Ctrl-C.
 
@@ -146,12 +141,17 @@ def _report(name: str, error: PenstockError, *, as_json: bool) -> None:
 
 @app.command("rejects")
 def rejects(
-    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    name: pipeline_ask.NameArgument,
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
+    master: pipeline_spark.MasterOption = None,
+    conf: pipeline_spark.ConfOption = None,
 ) -> None:
-    """List the changes that were rejected, and neither replayed nor followed by a later one."""
-    _, pipeline = _pipeline(name, config)
+    """List the changes that were rejected, and neither replayed nor followed by a later one.
+
+    Spark is started only for tables in a catalog.
+    """
+    settings, pipeline = _pipeline(name, config)
     from penstock.cli.config import missing_extra
 
     try:
@@ -160,7 +160,9 @@ def rejects(
         raise missing_extra("a pipeline", "spark,java", error) from error
 
     shown = ("sequence", "collection", "key", "reason", "step", "expectation", "field")
-    for one in pending_rejects(name, pipeline):
+    with pipeline_spark.catalog_session("rejects", name, pipeline, settings, master, conf) as spark:
+        pending = pending_rejects(name, pipeline, spark=spark)
+    for one in pending:
         if as_json:
             output.emit({column: one.get(column) for column in shown})
         else:
@@ -170,17 +172,17 @@ def rejects(
 
 @app.command("replay")
 def replay(
-    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    name: pipeline_ask.NameArgument,
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The service's Flight address, instead of the configured one."),
-    ] = None,
+    endpoint: pipeline_ask.EndpointOption = None,
+    master: pipeline_spark.MasterOption = None,
+    conf: pipeline_spark.ConfOption = None,
 ) -> None:
     """Try rejected changes again, as the pipeline is configured now.
 
-    A change is applied once, and only while no later one of its row is in the table.
+    A change is applied once, and only while no later one of its row is in the table. A pipeline
+    whose tables are in a catalog must not run meanwhile.
     """
     settings, pipeline = _pipeline(name, config)
     from penstock.cli.config import missing_extra
@@ -193,13 +195,17 @@ def replay(
         raise missing_extra("a pipeline", "spark,java", error) from error
     service = endpoint or settings.serve.flight
     try:
-        outcomes = replay_rejects(
-            name,
-            pipeline,
-            service,
-            credentials=Credentials.from_environment(),
-            archive=settings.archive.path or "",
-        )
+        with pipeline_spark.catalog_session(
+            "replay", name, pipeline, settings, master, conf
+        ) as spark:
+            outcomes = replay_rejects(
+                name,
+                pipeline,
+                service,
+                spark=spark,
+                credentials=Credentials.from_environment(),
+                archive=settings.archive.path or "",
+            )
     except Exception as error:
         raise own_error(error, pipeline=name) from error
     for one in outcomes:

@@ -49,9 +49,9 @@ def command(
     schemas = dict(_named(one) for one in schema or ())
     if isinstance(pipeline, DeltaPipelineConfig):
         storage = secrets(pipeline.storage_options)
-        for one in pipeline.collections:
+        for one in set(pipeline.collections).difference(schemas):
             table = Table(pipeline.table_path(one), storage_options=storage)
-            schemas.setdefault(one, columns_of(table.schema))
+            schemas[one] = columns_of(table.schema)
     files = project(
         name,
         pipeline,

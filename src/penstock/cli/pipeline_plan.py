@@ -8,6 +8,7 @@ from msgspec import to_builtins
 
 from penstock.cli import output
 from penstock.cli.pipeline_ask import EndpointOption, NameArgument, chosen, connected
+from penstock.cli.pipeline_spark import ConfOption, MasterOption, catalog_session
 from penstock.errors import BackfillRefusedError, ConfigError, ResetRefusedError
 
 if TYPE_CHECKING:
@@ -19,9 +20,12 @@ def plan(
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
     endpoint: EndpointOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """What a run of a pipeline would do: where it would begin and why, how much it would read, and
-    which tables it would write. Nothing is written, and no Spark is started.
+    which tables it would write. Nothing is written, and Spark is started only for tables in a
+    catalog.
 
     Reads what a run would read. What a run would stop with is this command's error, with its exit
     code.
@@ -36,7 +40,8 @@ def plan(
         raise missing_extra("a pipeline", "spark,java", error) from error
     with connected(settings, endpoint) as client:
         known = {one.pipeline: one for one in client.pipelines()}.get(name)
-        found = plan_of(name, pipeline, client, known)
+        with catalog_session("plan", name, pipeline, settings, master, conf) as spark:
+            found = plan_of(name, pipeline, client, known, spark=spark)
     if as_json:
         output.emit(to_builtins(found))
         return
@@ -73,6 +78,8 @@ def reset(
     as_json: output.JsonOption = False,
     endpoint: EndpointOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Have a pipeline that does not run begin again at an earlier place of the log.
 
@@ -95,6 +102,7 @@ def reset(
         )
     try:
         from penstock.spark.plan import reset_place
+        from penstock.spark.table.lake import seen_lake
         from penstock.spark.table.standing import StandingTable
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
@@ -110,7 +118,9 @@ def reset(
         if as_json:
             raise ConfigError("reset asks before it changes anything; with --json give --yes.")
         typer.confirm(f"Have {name} begin again after entry {place.sequence:,}?", abort=True)
-    before = StandingTable(pipeline, name).reset(place, bounds)
+    with catalog_session("reset", name, pipeline, settings, master, conf) as spark:
+        lake = seen_lake(pipeline, name, spark)
+        before = StandingTable(pipeline, name, lake).reset(place, bounds)
     if as_json:
         output.emit({"pipeline": name, "before": before.sequence, "after": place.sequence})
     else:

@@ -4,6 +4,7 @@ from typing import Final
 
 from penstock.cli import output
 from penstock.cli.pipeline_ask import NameArgument, chosen
+from penstock.cli.pipeline_spark import ConfOption, MasterOption, catalog_session
 from penstock.errors import ConfigError, PipelineError
 
 _NUMBERS: Final = ("joined", "into", "deleted", "took")
@@ -13,17 +14,21 @@ def command(
     name: NameArgument,
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Join the small files of a pipeline's tables, and delete replaced ones older than `history`.
 
-    A running pipeline does this by itself (`compact_every`, `vacuum_every`). No row changes, and no
-    Spark is started. With --json, one object a table. Exit code 7 if a table could not be tidied.
+    A running pipeline does this by itself (`compact_every`, `vacuum_every`). No row changes, and
+    Spark is started only for tables in a catalog. With --json, one object a table. Exit code 7 if a
+    table could not be tidied.
     """
     from rich.table import Table
 
     from penstock.cli.config import load, missing_extra
 
-    pipeline = chosen(load(config), [name])[name]
+    settings = load(config)
+    pipeline = chosen(settings, [name])[name]
     try:
         from penstock.spark.config import LakePipelineConfig
         from penstock.spark.tidying import tidy_pipeline
@@ -34,7 +39,8 @@ def command(
             f"{config}: pipeline {name} goes to {pipeline.to!r}, which has no files to tidy. "
             f"Nothing was changed."
         )
-    done = list(tidy_pipeline(name, pipeline))
+    with catalog_session("tidy", name, pipeline, settings, master, conf) as spark:
+        done = list(tidy_pipeline(name, pipeline, spark=spark))
     if as_json:
         for one in done:
             output.emit(one)

@@ -10,6 +10,8 @@ from msgspec import to_builtins
 from rich.table import Table as Grid
 
 from penstock.cli import output
+from penstock.cli.pipeline_ask import EndpointOption, NameArgument
+from penstock.cli.pipeline_spark import ConfOption, MasterOption, session_for
 from penstock.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ class Against(StrEnum):
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="The pipeline: NAME of [pipelines.NAME].")],
+    name: NameArgument,
     config: output.ConfigOption = output.DEFAULT_CONFIG,
     as_json: output.JsonOption = False,
     against: Annotated[
@@ -49,14 +51,9 @@ def command(
         str | None,
         typer.Option(help="A path that Spark's workers can read and write, on a cluster."),
     ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The service's Flight address, instead of the configured one."),
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master; without it this machine, or what spark-submit says."),
-    ] = None,
+    endpoint: EndpointOption = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Compare a pipeline's tables with the log, or with the source; the pipeline may run meanwhile.
 
@@ -79,7 +76,6 @@ def command(
     try:
         from penstock.spark.against.source import verify_with_source
         from penstock.spark.config import TablePipelineConfig
-        from penstock.spark.session import local_session
         from penstock.spark.verifying import verify_tables
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
@@ -93,8 +89,7 @@ def command(
     if against is Against.SOURCE:
         opening = None if source is None else source.opening()
         verify = partial(verify_with_source, open_source=opening)
-    spark = local_session(app_name=f"penstock verify {name}", master=master)
-    try:
+    with session_for("verify", name, settings, master, conf) as spark:
         found = verify(
             name,
             pipeline,
@@ -107,8 +102,6 @@ def command(
             credentials=Credentials.from_environment(),
             archive=settings.archive.path or "",
         )
-    finally:
-        spark.stop()
     if as_json:
         output.emit({**to_builtins(found), "sound": found.sound})
     else:

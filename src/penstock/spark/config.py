@@ -242,7 +242,7 @@ class TablePipelineConfig(DeltaPipelineConfig):
     verify_against: Literal["log", "source"] = Field(
         "log",
         description="What `verify_every` compares with. `source`: every row is read there again, "
-        "as for a first load, and tables that had one are compared too.",
+        "as for a first load, and tables that had one are compared too. Not with `catalog`.",
     )
 
     def _check_explode(self) -> None:
@@ -286,8 +286,11 @@ class TablePipelineConfig(DeltaPipelineConfig):
                 "first_load = 'source' writes to folders, not by a catalog: leave it out, and have "
                 "the service copy the rows through the log (penstock snapshot)"
             )
-        if self.verify_every:
-            raise ValueError("verify_every compares tables in folders; with catalog leave it out")
+        if self.verify_every and self.verify_against == "source":
+            raise ValueError(
+                "verify_against = 'source' compares tables in folders; with catalog leave it out, "
+                "and have them compared with the log"
+            )
         names: dict[str, str] = {}
         for one in self.collections:
             other = names.setdefault(table_name_of(one).lower(), one)
@@ -319,9 +322,7 @@ class TablePipelineConfig(DeltaPipelineConfig):
         if self.catalog is not None:
             raise ConfigError(
                 f"the tables of this pipeline are in the catalog, in {self.catalog}, and this is "
-                f"done for tables in folders only. Nothing was changed. Use Spark SQL there: "
-                f"SELECT from its tables penstock_rejects_... and penstock_standing_..., OPTIMIZE, "
-                f"VACUUM."
+                f"done for tables in folders only. Nothing was changed. Use Spark SQL there."
             )
 
     @property

@@ -5,7 +5,7 @@ cannot be asked without being opened to write, so where they stand is what their
 the service.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -17,7 +17,11 @@ from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
 from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
 from penstock.spark.table.arrow import compute
+from penstock.spark.table.lake import Lake, seen_lake
 from penstock.spark.table.standing import StandingTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _COLUMNS: Final = (
     "collection",
@@ -62,12 +66,17 @@ class RunPlan(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def begins(
-    name: str, config: PipelineConfig, bounds: Bounds, known: PipelineStatus | None
+    name: str,
+    config: PipelineConfig,
+    bounds: Bounds,
+    known: PipelineStatus | None,
+    lake: Lake | None = None,
 ) -> tuple[Progress, str]:
-    """Where a run would begin, and why. Raises what a run would stop with before it reads."""
+    """Where a run would begin, and why; `lake` is where its tables are, if it has some. Raises what
+    a run would stop with before it reads."""
     oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
-        standing = StandingTable(config, name)
+        standing = StandingTable(config, name, lake)
         start = standing.start(bounds)
         stood = standing.stood
         if stood is None:
@@ -88,14 +97,22 @@ def begins(
 
 
 def plan_of(
-    name: str, config: PipelineConfig, client: LogClient, known: PipelineStatus | None
+    name: str,
+    config: PipelineConfig,
+    client: LogClient,
+    known: PipelineStatus | None,
+    *,
+    spark: "SparkSession | None" = None,
 ) -> RunPlan:
-    """What a run would do now. Reads what it would read, once.
+    """What a run would do now. Reads what it would read, once; with `spark`, where tables are.
 
     Raises what a run would stop with: HistoryTrimmedError, PipelineChangedError,
-    StreamChangedError, TrimmedError.
+    StreamChangedError, TrimmedError, ConfigError.
     """
-    after, why = begins(name, config, client.bounds(), known)
+    lake = None
+    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
+        lake = seen_lake(config, name, spark)
+    after, why = begins(name, config, client.bounds(), known, lake)
     planned = client.plan(after=after)
     entries = bytes_ = control = 0
     counts: dict[str, int] = {}
@@ -130,9 +147,7 @@ def plan_of(
             CollectionPlan(
                 collection=one,
                 entries=counts[one],
-                table=config.table_path(one)
-                if isinstance(config, TablePipelineConfig | HistoryPipelineConfig)
-                else None,
+                table=None if lake is None else lake.table(one).path,
             )
             for one in sorted(counts)
         ],

@@ -14,11 +14,13 @@ from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import ConfigError
 from penstock.spark.config import (
+    LakePipelineConfig,
     ReplicatePipelineConfig,
-    SteppedPipelineConfig,
     TablePipelineConfig,
     ViewPipelineConfig,
 )
+from penstock.spark.mending import refuse_running
+from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.rejects import REPLAYED
 from penstock.spark.transform.replay import Replay, Replayed, pending_in
 
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
     from penstock.spark.config import PipelineConfig
 
 
-def pending_rejects(name: str, config: "PipelineConfig") -> list[dict[str, Any]]:
-    """The pipeline's rejected changes that are not settled, by sequence.
+def pending_rejects(
+    name: str, config: "PipelineConfig", *, spark: "SparkSession | None" = None
+) -> list[dict[str, Any]]:
+    """The pipeline's rejected changes that are not settled, by sequence; `spark` sees tables that
+    are in a catalog.
 
     Raises ConfigError for a pipeline that rejects nothing, DestinationError.
     """
@@ -37,12 +42,12 @@ def pending_rejects(name: str, config: "PipelineConfig") -> list[dict[str, Any]]
         from penstock.spark.replica.replaying import pending_at
 
         return pending_at(name, config)
-    if not isinstance(config, SteppedPipelineConfig):
+    if not isinstance(config, LakePipelineConfig):
         raise ConfigError(
             f"pipeline {name} goes to {config.to!r}, which keeps every change as it was captured, "
             f"and rejects none. Nothing was changed."
         )
-    return pending_in(name, config)
+    return pending_in(name, seen_lake(config, name, spark).rejects())
 
 
 def replay_rejects(
@@ -56,8 +61,9 @@ def replay_rejects(
 ) -> list[Replayed]:
     """Try the pipeline's rejected changes again; what became of each, by sequence.
 
-    `archive` is where the service's [archive] is. Raises StreamChangedError for tables of another
-    log, ConfigError, ServiceUnavailableError, DestinationError.
+    `archive` is where the service's [archive] is; `spark` sees tables that are in a catalog. Raises
+    StreamChangedError for tables of another log, PipelineError for those of a pipeline that runs,
+    in a catalog, ConfigError, ServiceUnavailableError, DestinationError.
     """
     if not isinstance(config, TablePipelineConfig | ViewPipelineConfig | ReplicatePipelineConfig):
         raise ConfigError(
@@ -70,6 +76,7 @@ def replay_rejects(
             from penstock.spark.replica.replaying import ReplicaReplay
 
             return ReplicaReplay(name, config, client, spark).run()
+        refuse_running(name, config, client)
         if isinstance(config, TablePipelineConfig):
             return Replay(name, config, client, spark).run()
         from penstock.spark.session import local_session

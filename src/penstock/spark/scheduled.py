@@ -19,7 +19,8 @@ from penstock.progress import parse_progress
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.raised import own_error
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.lake import lake_of
 from penstock.spark.verifying import Verified
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class VerifySchedule:
         self._spark = spark
         self._verify = verify
         self._tell = tell
-        self._table = Table(config.verified_path, storage_options=secrets(config.storage_options))
+        self._table = lake_of(config, pipeline, spark).verified()
         now_ms, stored = _now_ms(), self._read()
         self._known = structs.replace(stored, at_ms=min(stored.at_ms, now_ms))
         # Within a run no clock counts that somebody may set.

@@ -26,11 +26,11 @@ from penstock.errors import ConfigError, PartialViewError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.mending import refuse_running
 from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
-from penstock.spark.table.comparing import Compared, Side, compare, repaired
-from penstock.spark.table.delta import Table, secrets
-from penstock.spark.table.lake import Folders
+from penstock.spark.table.comparing import Compared, compare, repaired
+from penstock.spark.table.lake import KeptTable, Lake, lake_of, seen_lake
 from penstock.spark.table.standing import (
     Standing,
     StandingTable,
@@ -80,9 +80,9 @@ def verify_tables(
     """Compare the tables of a pipeline with its log; with `repair`, make them equal.
 
     `scratch` is a path that workers can read, for the tables beside; without it a folder on this
-    machine, for a session on it. `archive` is where the service's [archive] is. `between` is held
-    while it is looked where the tables stand: whoever writes them waits. Repairing needs a pipeline
-    that does not run.
+    machine, for a session on it. The session sees tables that are in a catalog. `archive` is where
+    the service's [archive] is. `between` is held while it is looked where the tables stand: whoever
+    writes them waits. Repairing needs a pipeline that does not run.
 
     Raises ConfigError for a pipeline with steps, expectations or a first load, now or before, whose
     tables the log alone does not tell; PipelineError where the pipeline never ran, moves on too
@@ -99,14 +99,19 @@ def verify_tables(
             f"Compare with the source itself: penstock pipeline verify {name} --against source."
         )
     register(spark)
+    lake = seen_lake(config, name, spark)
+    if repair:
+        with log_client(endpoint, archive=archive, credentials=credentials) as client:
+            refuse_running(name, config, client)
     with between or nullcontext():
-        until, sides = _pinned(name, config)
+        until, tables = _pinned(name, config, lake)
     with scratch_folder() as folder:
         # From the log's first entry, whatever the pipeline began with: a row of which the log no
         # longer tells would be taken for one that should not be there, and be deleted.
         anew = config.model_copy(
             update={
                 "path": scratch or folder,
+                "catalog": None,
                 "rejects": None,
                 "standing": None,
                 "start": "beginning",
@@ -116,8 +121,8 @@ def verify_tables(
             anew = anew.model_copy(update={"path": f"{scratch.rstrip('/')}/{time.time_ns()}"})
         _apply_anew(name, anew, endpoint, until, spark, credentials, archive)
         found = tuple(
-            _compared(spark, name, one, side, anew, ranges, listed_max, repair=repair)
-            for one, side in sides.items()
+            _compared(spark, name, one, table, anew, ranges, listed_max, repair=repair)
+            for one, table in tables.items()
         )
     return Verified(pipeline=name, progress=str(until), tables=found)
 
@@ -132,18 +137,18 @@ def refuse_steps(name: str, config: TablePipelineConfig) -> None:
         )
 
 
-def standing_of(name: str, config: TablePipelineConfig) -> Standing:
+def standing_of(name: str, config: TablePipelineConfig, lake: Lake) -> Standing:
     """Where the tables stand. Raises PipelineError where they never were written, and as
-    `refuse_others` and `Folders.table`."""
-    standing = StandingTable(config, name).read()
+    `refuse_others` and of opening them."""
+    standing = StandingTable(config, name, lake).read()
     if standing is None:
         raise PipelineError(
-            f"pipeline {name} has never run: there is nothing at {config.standing_path}. "
+            f"pipeline {name} has never run: there is nothing at {lake.standing().path}. "
             f"Nothing was compared. Run it first: penstock pipeline run {name}."
         )
     refuse_others(config, name, standing)
     for one in followed_tables(config, standing):
-        Folders(config, name).table(one)
+        lake.table(one)
     return standing
 
 
@@ -151,38 +156,35 @@ def _compared(
     spark: "SparkSession",
     name: str,
     collection: str,
-    side: Side,
+    table: KeptTable,
     anew: TablePipelineConfig,
     ranges: int,
     listed_max: int,
     *,
     repair: bool,
 ) -> Compared:
-    expected = Side.at(anew.table_path(collection), secrets(anew.storage_options))
+    expected, side = lake_of(anew, name).table(collection).side(), table.side()
     comparison = compare(spark, collection, expected, side, ranges=ranges, listed_max=listed_max)
     if not repair or not comparison.differences:
         return comparison
-    return repaired(spark, name, comparison, expected, side, ranges=ranges)
+    return repaired(spark, name, comparison, expected, side, table, ranges=ranges)
 
 
-def _pinned(name: str, config: TablePipelineConfig) -> tuple[Progress, dict[str, Side]]:
-    """Up to where the tables have come, and their versions there."""
-    storage = secrets(config.storage_options)
+def _pinned(
+    name: str, config: TablePipelineConfig, lake: Lake
+) -> tuple[Progress, dict[str, KeptTable]]:
+    """Up to where the tables have come, and each as it was there."""
     for _ in range(_TRIES):
-        standing = standing_of(name, config)
-        sides = {
-            one: Side.at(config.table_path(one), storage)
-            for one in followed_tables(config, standing)
-        }
-        tables = {one: Table(side.path, storage_options=storage) for one, side in sides.items()}
+        standing = standing_of(name, config, lake)
+        tables = {one: lake.table(one) for one in followed_tables(config, standing)}
         log_id = standing.progress.log_id
         ahead = any(
             table.applied(name, log_id=log_id) > standing.progress.sequence
             for table in tables.values()
         )
-        again = StandingTable(config, name).read()
+        again = StandingTable(config, name, lake).read()
         if again == standing and not ahead:
-            return standing.progress, sides
+            return standing.progress, tables
         time.sleep(_PAUSE_SECONDS)
     raise PipelineError(
         f"the tables of pipeline {name} move on faster than they can be looked at. Nothing was "

@@ -19,10 +19,10 @@ from penstock.spark.table.comparing import (
     IDENTITY,
     UNFIT,
     Compared,
-    Side,
     compare_rows,
     repair_rows,
 )
+from penstock.spark.table.lake import Folders, KeptTable
 from penstock.spark.table.plan import DATABASE, KEY, OWN_COLUMNS, REJECTED
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def judged(
     config: TablePipelineConfig,
     collection: str,
     read: SourceRows,
-    side: Side,
+    kept: KeptTable,
     changed: Changed,
     *,
     until: int,
@@ -47,13 +47,14 @@ def judged(
     listed_max: int,
     repair_in: Set[str] | None,
 ) -> Compared:
-    """What of the table `side` is not as the rows that were `read`, but for what `changed`.
+    """What of the table `kept` is not as the rows that were `read`, but for what `changed`.
 
     `until` is the place of the log up to which rejects count. With `repair_in`, what differs is
     made right; extra rows only in these databases. Raises as `repair_rows`.
     """
     from pyspark.sql import functions as sql
 
+    side = kept.side()
     table = side.schema()
     schema = compared_schema(table)
     there = side.rows(spark, arrow.schema([*schema, OWN_COLUMNS.field(REJECTED)]))
@@ -88,6 +89,7 @@ def judged(
             wanted,
             there,
             side,
+            kept,
             types={field.name: field.type for field in table},
             ranges=ranges,
             databases=repair_in,
@@ -110,8 +112,7 @@ def _rejects(
     """The rows of a collection that have a change in the rejects up to `until`, not replayed."""
     from pyspark.sql import functions as sql
 
-    storage = {name: value.get_secret_value() for name, value in config.storage_options.items()}
-    side = Side.at(config.rejects_path, storage)
+    side = Folders(config, pipeline).rejects().side()
     if side.version < 0:
         return None
     names = ("key", "source", "database", "collection", "pipeline", "sequence", "operation_type")

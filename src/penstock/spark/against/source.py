@@ -40,8 +40,7 @@ from penstock.spark.options import credential_options
 from penstock.spark.raised import known_error
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.session import on_this_machine
-from penstock.spark.table.comparing import Side
-from penstock.spark.table.delta import secrets
+from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.standing import Standing, followed_tables, loads
 from penstock.spark.verifying import Verified, refuse_steps, standing_of
 
@@ -62,13 +61,12 @@ class Pinned(Struct, frozen=True, kw_only=True):
 
     until: Progress
     """All of them have everything up to here, at the least."""
-    sides: dict[str, Side]
-    storage: dict[str, str]
+    tables: dict[str, KeptTable]
+    lake: Lake
 
-    def side(self, config: TablePipelineConfig, collection: str) -> Side:
+    def table(self, collection: str) -> KeptTable:
         """The table of a collection; one without rows where there was none."""
-        nothing = Side(path=config.table_path(collection), version=-1, storage=self.storage)
-        return self.sides.get(collection, nothing)
+        return self.tables.get(collection) or self.lake.table(collection)
 
 
 def verify_with_source(
@@ -92,13 +90,19 @@ def verify_with_source(
     fits the columns that there are, and never deletes rows of a collection that the source does not
     have at all.
 
-    Raises ConfigError for steps and expectations, and for a source that cannot be read by ranges of
-    keys; PipelineError where the pipeline never ran, where its first load is not complete, and
-    where the log does not say which rows changed meanwhile; SourceUnavailableError where capture
-    does not come on; StreamChangedError and TrimmedError where the log does not go on from the
-    tables; and what the source raises.
+    Raises ConfigError for tables in a catalog, steps and expectations, and for a source that cannot
+    be read by ranges of keys; PipelineError where the pipeline never ran, where its first load is
+    not complete, and where the log does not say which rows changed meanwhile;
+    SourceUnavailableError where capture does not come on; StreamChangedError and TrimmedError where
+    the log does not go on from the tables; and what the source raises.
     """
     refuse_steps(name, config)
+    if config.catalog is not None:
+        raise ConfigError(
+            f"the tables of pipeline {name} are in the catalog, in {config.catalog}, and only "
+            f"tables in folders are compared with the source. Nothing was compared. Compare with "
+            f"the log: penstock pipeline verify {name}."
+        )
     source = None if open_source is None else open_source()
     if open_source is None or not isinstance(source, ReadsRanges):
         raise ConfigError(
@@ -142,7 +146,7 @@ def verify_with_source(
                 [part for part in parts if part.collection == collection],
                 open_source,
                 position=position,
-                table=pinned.side(config, collection).schema(),
+                table=pinned.table(collection).side().schema(),
                 path=f"{folder}/rows-{number}",
             )
             for number, collection in enumerate(_collections(parts, pinned))
@@ -162,7 +166,7 @@ def verify_with_source(
                 config,
                 collection,
                 read,
-                pinned.side(config, collection),
+                pinned.table(collection),
                 changed,
                 until=until.sequence,
                 ranges=ranges,
@@ -179,11 +183,11 @@ def pin(name: str, config: TablePipelineConfig) -> Pinned:
 
     Raises PipelineError where rows are still to be loaded, or a collection to be begun.
     """
-    storage = secrets(config.storage_options)
+    lake = Folders(config, name)
     kept = StoredPlan(name, config)
     while True:
         plan = kept.read()
-        standing = standing_of(name, config)
+        standing = standing_of(name, config, lake)
         if (plan.parts or loads(config)) and not plan.complete:
             raise PipelineError(
                 f"the first load of pipeline {name} is not complete: rows are missing in its "
@@ -191,12 +195,11 @@ def pin(name: str, config: TablePipelineConfig) -> Pinned:
                 f"it says that its first load is complete, and compare then."
             )
         _refuse_added(name, config, standing)
-        sides = {
-            one: Side.at(config.table_path(one), storage)
-            for one in followed_tables(config, standing)
+        tables: dict[str, KeptTable] = {
+            one: lake.table(one) for one in followed_tables(config, standing)
         }
         if kept.read() == plan:
-            return Pinned(until=standing.progress, sides=sides, storage=storage)
+            return Pinned(until=standing.progress, tables=tables, lake=lake)
 
 
 def _refuse_added(name: str, config: TablePipelineConfig, standing: Standing) -> None:
@@ -241,7 +244,7 @@ async def _listings(
 
 
 def _collections(ranges: Iterable[KeyRange], pinned: Pinned) -> list[str]:
-    return sorted({one.collection for one in ranges} | set(pinned.sides))
+    return sorted({one.collection for one in ranges} | set(pinned.tables))
 
 
 def _databases(ranges: Iterable[KeyRange], collection: str) -> set[str]:

@@ -3,6 +3,8 @@
 # The stubs of pyarrow and Spark leave types open.
 # pyright: reportUnknownMemberType=false
 
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from penstock.spark.raised import kind_of
 from penstock.spark.table.catalog_table import CatalogTable
 from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.rejects import REJECTS_SCHEMA
-from penstock.spark.table.sparks import own_session
+from penstock.spark.table.sparks import own_session, require_delta
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,24 +29,37 @@ class Catalog:
         # What a write is told it is told by its session: this one is no other pipeline's.
         self._session = own_session(spark)
         self._pipeline = pipeline
-        catalog, dot, name = schema.rpartition(".")
-        self._catalog = catalog if dot else str(self._session.catalog.currentCatalog())
-        self._schema = name
+        self._catalog, dot, self._schema = schema.rpartition(".")
+        if not dot:
+            with self._set_up():
+                self._catalog = str(self._session.catalog.currentCatalog())
+
+    def see(self) -> None:
+        """As `Lake.see`: the schema is there, and its catalog knows Delta."""
+        with self._set_up():
+            self._session.sql(f"DESCRIBE NAMESPACE `{self._catalog}`.`{self._schema}`")
+            require_delta(self._session, self._catalog)
 
     def check(self) -> None:
         """As `Lake.check`: the schema is there, and Delta makes tables in it."""
-        try:
-            self._session.sql(f"DESCRIBE NAMESPACE `{self._catalog}`.`{self._schema}`")
+        self.see()
+        with self._set_up():
             self.standing().make()
+
+    @contextmanager
+    def _set_up(self) -> Generator[None]:
+        """What Spark refuses in the block is said as what to set up."""
+        where = f"{self._catalog}.{self._schema}" if self._catalog else self._schema
+        try:
+            yield
         except PenstockError:
             raise
         except Exception as error:
             raise ConfigError(
-                f"pipeline {self._pipeline}: Spark cannot make a Delta table in "
-                f"{self._catalog}.{self._schema} ({said_of(error)}). "
-                f"Nothing was read or written. Create the schema, and set the session up with its "
-                f"catalog and Delta's jars, in [spark] or spark-defaults.conf, as "
-                f"docs/how-to/tables.md shows."
+                f"pipeline {self._pipeline}: Spark has no place for Delta tables in {where} "
+                f"({said_of(error)}). Nothing was read or written. Create the schema, and set the "
+                f"session up with its catalog and Delta's jars, in [spark] or "
+                f"spark-defaults.conf, as docs/how-to/tables.md shows."
             ) from error
 
     def table(self, collection: str) -> CatalogTable:
@@ -62,6 +77,20 @@ class Catalog:
 
         name = f"penstock_standing_{table_name_of(self._pipeline)}"
         return self._at(name, "standing", STANDING_SCHEMA)
+
+    def verified(self) -> CatalogTable:
+        """As `Lake.verified`."""
+        from penstock.spark.scheduled import VERIFIED_SCHEMA
+
+        name = f"penstock_verified_{table_name_of(self._pipeline)}"
+        return self._at(name, "verified", VERIFIED_SCHEMA)
+
+    def all(self, collections: Iterable[str]) -> Iterator[CatalogTable]:
+        """As `Lake.all`."""
+        yield from map(self.table, dict.fromkeys(collections))
+        yield self.rejects()
+        yield self.verified()
+        yield self.standing()
 
     def _at(self, table: str, keeps: str, own: pa.Schema) -> CatalogTable:
         name = (self._catalog, self._schema, table)

@@ -6,6 +6,10 @@ already, so only what is behind it is ever written under one. It carries no seco
 a table is of is a property of it, as is the pipeline and what the table keeps: they come with the
 commit that makes it, before any row. A table without them is somebody else's, and left alone.
 
+What mends rows as of where the table is cannot be under that app transaction: Delta would pass over
+it. It is written by whoever knows that no pipeline runs; the table's history tells afterwards
+whether that was so.
+
 Columns are added, and made wider, in commits of their own before the rows: they alter no value, and
 when the batch comes again there is nothing left to do.
 """
@@ -20,27 +24,21 @@ when the batch comes again there is nothing left to do.
 
 import math
 import secrets
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import (
-    ConfigError,
-    PipelineChangedError,
-    PipelineError,
-    StreamChangedError,
-)
-from penstock.spark.raised import is_overtaken
+from penstock.errors import PipelineError
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp, app_id, of_stream, text
+from penstock.spark.table.catalog_seen import KEEPS, LOG, PIPELINE, SeenTable
+from penstock.spark.table.delta import Stamp, app_id, text
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
     OPERATION,
-    OWN_COLUMNS,
     REJECTED,
     SEQUENCE,
     SOURCE,
@@ -49,170 +47,89 @@ from penstock.spark.table.plan import (
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.sparks import (
     APP,
+    CHANGES,
     SAID,
     VERSION,
-    NotDeltaError,
-    Seen,
-    frame_of,
+    given,
+    history,
+    run_again,
     schema_of,
     spark_sql,
+    told,
 )
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-_CHANGES: Final = "penstock_changes"
-_LITERALS_MAX: Final = 500
-"""Beyond so many keys they are joined, not named."""
-_PIPELINE: Final = "penstock.pipeline"
-_LOG: Final = "penstock.log"
-_KEEPS: Final = "penstock.keeps"
 _TRIES: Final = 5
+_HARMLESS: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+"""Commits that change no row."""
 _EXISTS: Final = "TABLE_OR_VIEW_ALREADY_EXISTS"
 _LEFT: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 
 
-class CatalogTable:
+class CatalogTable(SeenTable):
     """One Delta table of a pipeline in a catalog, as it is now; a `KeptTable`."""
-
-    def __init__(
-        self,
-        session: "SparkSession",
-        name: tuple[str, str, str],
-        *,
-        pipeline: str,
-        keeps: str,
-        own: pa.Schema,
-    ) -> None:
-        """`keeps` is what for: a table that is there and does not say so is refused. `own` are the
-        columns that it is made with.
-
-        Raises PipelineChangedError for such a table, ConfigError for one that is none of Delta's.
-        """
-        self.path = ".".join(name)
-        self._name = name
-        self._sql = ".".join(f"`{part}`" for part in name)
-        self._session = session
-        self._pipeline = pipeline
-        self._keeps = keeps
-        self._own = own
-        self._seen: Seen | None = None
-        self.reload()
-        self._opened = self.version
-
-    def reload(self) -> None:
-        """As `KeptTable.reload`."""
-        try:
-            self._seen = Seen.of(self._session, *self._name)
-        except NotDeltaError:
-            raise ConfigError(
-                f"pipeline {self._pipeline}: {self.path} is there, and is no Delta table as Spark "
-                f"sees it. Nothing was written. Move it away, or give the pipeline another "
-                f"catalog; if it is one, set the session up as docs/how-to/tables.md shows."
-            ) from None
-        if self._seen is None:
-            return
-        says = [self._seen.properties.get(name) for name in (_PIPELINE, _KEEPS)]
-        if says != [self._pipeline, self._keeps]:
-            whose = f"of pipeline {says[0]}, {says[1]}" if says[0] else "no table of Penstock's"
-            raise PipelineChangedError(
-                pipeline=self._pipeline,
-                change=f"{self.path} is there and is {whose}, not its {self._keeps}",
-                remedy="or move the table away",
-                new="catalog",
-            )
-
-    def applied(self, pipeline: str, *, log_id: int | None) -> int:
-        """As `KeptTable.applied`."""
-        if self._seen is None:
-            return 0
-        known = self._seen.properties.get(_LOG)
-        if log_id is not None and known != f"{log_id:016x}":
-            made = f"log {known}" if known else "no log that it names"
-            raise StreamChangedError(
-                f"the table {self.path} was made from {made}, and this is log "
-                f"{log_id:016x}; move the table away or give the pipeline another catalog"
-            )
-        return self._seen.transaction(app_id(pipeline)) or 0
-
-    @property
-    def version(self) -> int:
-        """As `KeptTable.version`."""
-        return -1 if self._seen is None else self._seen.version
-
-    @property
-    def commits(self) -> range:
-        """As `KeptTable.commits`."""
-        return range(self._opened + 1, self.version + 1)
-
-    @property
-    def schema(self) -> pa.Schema:
-        """As `KeptTable.schema`."""
-        columns = [] if self._seen is None else list(self._seen.schema)
-        return arrow.schema([one for one in columns if one.name not in OWN_COLUMNS.names])
-
-    # --- reading --------------------------------------------------------------------------------
-
-    def rows(self, keys: Sequence[str]) -> pa.Table:
-        """As `KeptTable.rows`."""
-        if self._seen is None or not keys:
-            return self._own.empty_table()
-        from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
-
-        frame = self._session.sql(self._select())
-        if len(keys) <= _LITERALS_MAX:
-            frame = frame.where(F.col(KEY).isin(list(keys)))
-        else:
-            wanted = arrow.table({KEY: arrow.array(keys, pa.string())})
-            frame = frame.join(F.broadcast(frame_of(self._session, wanted)), KEY, "left_semi")
-        return self._shaped(frame.toArrow())
-
-    def stream(self, source: str, database: str) -> pa.Table:
-        """As `KeptTable.stream`."""
-        return self._found(of_stream(source, database))
-
-    def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
-        """As `KeptTable.scan`; all at once in memory."""
-        yield from self._found(predicate).to_batches()
-
-    def _found(self, predicate: str | None) -> pa.Table:
-        if self._seen is None:
-            return self._own.empty_table()
-        return self._shaped(self._session.sql(self._select(predicate)).toArrow())
-
-    def _select(self, predicate: str | None = None) -> str:
-        """At the version that was seen: what is read and how far that is are of one commit."""
-        where = "" if predicate is None else f" WHERE {spark_sql(predicate)}"
-        return f"SELECT * FROM {self._sql} VERSION AS OF {self.version}{where}"
-
-    def _shaped(self, rows: pa.Table) -> pa.Table:
-        assert self._seen is not None
-        schema = self._seen.schema
-        return arrow.Table.from_arrays(
-            [rows[field.name].cast(field.type) for field in schema], schema=schema
-        )
-
-    # --- writing --------------------------------------------------------------------------------
 
     def merge(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `KeptTable.merge`. A row that has a newer change already stays as it is."""
+        if stamp.moves:
+            self._merge(changes, stamp)
+            return
+        with self._alone(stamp):
+            self._merge(changes, None)
+
+    def _merge(self, changes: pa.Table, stamp: Stamp | None) -> None:
+        """Without a stamp, as the rows are given, whatever is there."""
         columns = [name for name in changes.column_names if name != OPERATION]
-        self._fit(changes.schema, log_id=stamp.log_id)
+        self._fit(changes.schema, log_id=None if stamp is None else stamp.log_id)
+        newer = "" if stamp is None else f"AND s.`{SEQUENCE}` > t.`{SEQUENCE}` "
         same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in (KEY, DATABASE, SOURCE))
         values = ", ".join(f"`{name}` = s.`{name}`" for name in columns)
         names = ", ".join(f"`{name}`" for name in columns)
-        newer = f"s.`{SEQUENCE}` > t.`{SEQUENCE}`"
-        with self._given(changes):
+        with given(self._session, changes):
             self._commit(
-                f"MERGE INTO {self._sql} AS t USING {_CHANGES} AS s ON {same} "
-                f"WHEN MATCHED AND s.`{OPERATION}` = {DELETE} AND {newer} THEN DELETE "
+                f"MERGE INTO {self._sql} AS t USING {CHANGES} AS s ON {same} "
+                f"WHEN MATCHED AND s.`{OPERATION}` = {DELETE} {newer}THEN DELETE "
                 f"WHEN MATCHED AND s.`{OPERATION}` = {STALE} "
                 f"THEN UPDATE SET `{REJECTED}` = s.`{REJECTED}` "
-                f"WHEN MATCHED AND s.`{OPERATION}` = {PUT} AND {newer} THEN UPDATE SET {values} "
+                f"WHEN MATCHED AND s.`{OPERATION}` = {PUT} {newer}THEN UPDATE SET {values} "
                 f"WHEN NOT MATCHED AND s.`{OPERATION}` = {PUT} "
                 f"THEN INSERT ({names}) VALUES ({', '.join(f's.`{name}`' for name in columns)})",
                 stamp,
-                place=stamp.until,
+                place=None if stamp is None else stamp.until,
+            )
+
+    @contextmanager
+    def _alone(self, stamp: Stamp) -> Generator[None]:
+        """In the block rows are written as of where the table was seen to be.
+
+        Raises PipelineError if another process has written since: then nothing is; or does so in
+        the block, which is known when it ends.
+        """
+        seen, mark = self.version, secrets.token_hex(8)
+        self.reload()
+        if self._seen is None:
+            raise PipelineError(
+                f"pipeline {self._pipeline}: the table {self.path} is not there. Nothing was "
+                f"written. Have it made from the log again: penstock pipeline reset "
+                f"{self._pipeline} --to oldest."
+            )
+        if self.version != seen:
+            raise PipelineError(
+                f"the table {self.path} has moved on while it was looked at. Nothing of it was "
+                f"changed. Stop pipeline {self._pipeline}, and do it again then."
+            )
+        with told(self._session, {SAID: _said(stamp, mark)}):
+            yield
+        self.reload()
+        since = history(self._session, self._sql, commits=self.version - seen)
+        if any(
+            mark not in str(one["userMetadata"]) and one["operation"] not in _HARMLESS
+            for one in since
+        ):
+            raise PipelineError(
+                f"pipeline {self._pipeline}: another process wrote {self.path} while rows were "
+                f"mended there. No change is missing, but a row that it deleted meanwhile may be "
+                f"there again. Run one driver per pipeline, and none while rows are mended; then "
+                f"compare the table: penstock pipeline verify {self._pipeline}."
             )
 
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
@@ -237,16 +154,15 @@ class CatalogTable:
         is passed over, and raises."""
         names = ", ".join(f"`{name}`" for name in rows.column_names)
         before, mark = self.version, secrets.token_hex(8)
-        with self._given(rows):
+        with given(self._session, rows):
             self._commit(
-                f"INSERT {how} {self._sql} ({names}) SELECT {names} FROM {_CHANGES}",
+                f"INSERT {how} {self._sql} ({names}) SELECT {names} FROM {CHANGES}",
                 stamp,
                 place=place,
                 mark=mark,
             )
-        since = self._session.sql(f"DESCRIBE HISTORY {self._sql} LIMIT {self.version - before}")
-        said = [str(row["userMetadata"]) for row in since.select("userMetadata").collect()]
-        if not any(mark in one for one in said):
+        since = history(self._session, self._sql, commits=self.version - before)
+        if not any(mark in str(one["userMetadata"]) for one in since):
             raise _overtaken(self._pipeline)
 
     def empty(self, predicate: str, stamp: Stamp | None) -> None:
@@ -262,15 +178,15 @@ class CatalogTable:
         if self._seen is not None:
             said = ", ".join(f"`{name}` = {spark_sql(value)}" for name, value in values.items())
             statement = f"UPDATE {self._sql} SET {said} WHERE {spark_sql(predicate)}"
-            self._commit(statement, stamp, place=stamp.until)
+            self._commit(statement, stamp, place=stamp.until if stamp.moves else None)
 
     def make(self, *, log_id: int | None = None) -> None:
         """Have the table, with its own columns and no row; bound to a log, if one is given."""
         if self._seen is not None:
             return
-        says = {_PIPELINE: self._pipeline, _KEEPS: self._keeps}
+        says = {PIPELINE: self._pipeline, KEEPS: self._keeps}
         if log_id is not None:
-            says[_LOG] = f"{log_id:016x}"
+            says[LOG] = f"{log_id:016x}"
         columns = ", ".join(
             f"`{one.name}` {one.dataType.simpleString()}{'' if one.nullable else ' NOT NULL'}"
             for one in schema_of(self._own).fields
@@ -304,13 +220,16 @@ class CatalogTable:
         return int(done["numFilesRemoved"]), int(done["numFilesAdded"])
 
     def vacuum(self, *, history_seconds: float) -> int:
-        """As `KeptTable.vacuum`; how many Spark does not tell."""
-        if self._seen is not None:
-            hours = max(1, math.ceil(history_seconds / 3600))
-            # Only what commits have replaced: what another writer has not committed yet stays.
-            self._session.sql(f"VACUUM {self._sql} LITE RETAIN {hours} HOURS")
-            self.reload()
-        return 0
+        """As `KeptTable.vacuum`; 0 too where Delta does not write down how many."""
+        if self._seen is None:
+            return 0
+        hours, before = max(1, math.ceil(history_seconds / 3600)), self.version
+        # Only what commits have replaced: what another writer has not committed yet stays.
+        self._session.sql(f"VACUUM {self._sql} LITE RETAIN {hours} HOURS")
+        self.reload()
+        since = history(self._session, self._sql, commits=self.version - before)
+        metrics = [one["operationMetrics"] or {} for one in since]
+        return sum(int(one.get("numDeletedFiles", 0)) for one in metrics)
 
     # --- helpers --------------------------------------------------------------------------------
 
@@ -361,15 +280,6 @@ class CatalogTable:
         frame.writeTo(self._sql).option("overwriteSchema", "true").overwrite(F.lit(True))
         self.reload()
 
-    @contextmanager
-    def _given(self, rows: pa.Table) -> Generator[None]:
-        """The rows have a name in SQL, while the block runs."""
-        frame_of(self._session, rows).createOrReplaceTempView(_CHANGES)
-        try:
-            yield
-        finally:
-            self._session.catalog.dropTempView(_CHANGES)
-
     def _commit(
         self,
         statement: str,
@@ -386,20 +296,12 @@ class CatalogTable:
         over what is there already. Raises PipelineError if the table is not there afterwards, but
         where there was nothing to commit and that need not `always` be done.
         """
-        conf, before = self._session.conf, self.version
-        told = {} if stamp is None else stamp.said()
-        if mark:
-            told["penstock.write"] = mark
-        says = {SAID: msgspec.json.encode(told).decode()} if told else {}
+        before = self.version
+        says = {} if stamp is None else {SAID: _said(stamp, mark)}
         if place is not None:
             says |= {APP: app_id(self._pipeline), VERSION: str(place)}
-        try:
-            for name, value in says.items():
-                conf.set(name, value)
-            self._run(statement, tries=1 if place is None else _TRIES)
-        finally:
-            for name in says:
-                conf.unset(name)
+        with told(self._session, says):
+            run_again(self._session, statement, tries=1 if place is None else _TRIES)
         self.reload()
         nothing = not always and self.version == before
         if place is None or nothing:
@@ -411,15 +313,11 @@ class CatalogTable:
                 f"pipeline is started. Use Delta's own jars of 4.4.0 or later."
             )
 
-    def _run(self, statement: str, *, tries: int) -> None:
-        for left in reversed(range(tries)):
-            try:
-                self._session.sql(statement)
-            except Exception as error:
-                if not left or not is_overtaken(error):
-                    raise
-            else:
-                return
+
+def _said(stamp: Stamp, mark: str) -> str:
+    """What a commit says of itself in the table's history."""
+    said = {**stamp.said(), **({"penstock.write": mark} if mark else {})}
+    return msgspec.json.encode(said).decode()
 
 
 def _overtaken(pipeline: str) -> PipelineError:

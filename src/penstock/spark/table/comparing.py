@@ -5,21 +5,20 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial, reduce
-from operator import attrgetter
+from collections.abc import Collection, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 from msgspec import Struct, structs
 
 from penstock.errors import PipelineError
 from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.delta import Stamp, Table
+from penstock.spark.table.delta import Stamp
+from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SEQUENCE, SOURCE
 from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.table.side import Side
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 IDENTITY: Final = (KEY, SOURCE, DATABASE)
 UNFIT: Final = "_penstock_unfit"
 """Of rows that are expected: the names of those of their values that no column holds."""
-_PARTS_PER_CORE: Final = 4
 
 
 class Difference(Struct, frozen=True, kw_only=True):
@@ -63,71 +61,6 @@ class Compared(Struct, frozen=True, kw_only=True):
     """Of the source alone: rows that are not judged, for they changed meanwhile,"""
     rejected: int = 0
     """and rows whose last change is in the rejects. Neither are in `rows` and `found`."""
-
-
-class Side(Struct, frozen=True, kw_only=True):
-    """A table as of one version; one that is not there has no rows."""
-
-    path: str
-    version: int
-    storage: dict[str, str]
-
-    @classmethod
-    def at(cls, path: str, storage: dict[str, str]) -> "Side":
-        """The table as it is now."""
-        table = Table(path, storage_options=storage)
-        return cls(path=path, version=table.version, storage=storage)
-
-    def opened(self) -> DeltaTable | None:
-        """The table; None where there is none. Raises PipelineError where that version is gone."""
-        if self.version < 0:
-            return None
-        try:
-            return DeltaTable(self.path, version=self.version, storage_options=self.storage or None)
-        except DeltaError as error:
-            raise self.gone() from error
-
-    def gone(self) -> PipelineError:
-        """What to say of files that are not there any more."""
-        return PipelineError(
-            f"version {self.version} of the table {self.path} cannot be read any more, while it is "
-            f"compared. Nothing was changed. Compare again; if its files are deleted too soon for "
-            f"that, raise the pipeline's setting `history`."
-        )
-
-    def schema(self) -> pa.Schema:
-        """All of its columns."""
-        table = self.opened()
-        return OWN_COLUMNS if table is None else arrow.schema(table.schema().to_arrow())
-
-    def rows(self, spark: "SparkSession", schema: pa.Schema | None = None) -> "DataFrame":
-        """Its rows, read by tasks; of the columns of `schema` where one is given, as its types."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        schema = schema or self.schema()
-        parts = spark.sparkContext.defaultParallelism * _PARTS_PER_CORE
-        work = partial(_read, side=self, parts=parts, schema=schema)
-        return spark.range(0, parts, 1, parts).mapInArrow(work, from_arrow_schema(schema))
-
-
-def _read(
-    batches: Iterable[pa.RecordBatch], *, side: Side, parts: int, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """The rows of every `parts`th file, for each number that is given."""
-    table = side.opened()
-    if table is None:
-        return
-    dataset: Any = table.to_pyarrow_dataset()
-    files: list[Any] = sorted(dataset.get_fragments(), key=attrgetter("path"))
-    try:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for file in files[number::parts]:
-                    for rows in file.to_batches(schema=dataset.schema, columns=schema.names):
-                        columns = [rows[field.name].cast(field.type) for field in schema]
-                        yield arrow.RecordBatch.from_arrays(columns, schema=schema)
-    except FileNotFoundError as error:
-        raise side.gone() from error
 
 
 def compare(
@@ -182,13 +115,16 @@ def repaired(
     compared: Compared,
     expected: Side,
     actual: Side,
+    table: KeptTable,
     *,
     ranges: int,
 ) -> Compared:
-    """As `repair_rows`: make `actual` as `expected`."""
+    """As `repair_rows`: make `actual`, which is `table` as it was, as `expected`."""
     wanted, there = _alike(expected, actual, spark)
     types = {field.name: field.type for field in (*expected.schema(), *actual.schema())}
-    return repair_rows(pipeline, compared, wanted, there, actual, types=types, ranges=ranges)
+    return repair_rows(
+        *(pipeline, compared, wanted, there, actual, table), types=types, ranges=ranges
+    )
 
 
 def repair_rows(
@@ -197,12 +133,14 @@ def repair_rows(
     wanted: "DataFrame",
     there: "DataFrame",
     actual: Side,
+    table: KeptTable,
     *,
     types: Mapping[str, pa.DataType],
     ranges: int,
     databases: Collection[str] | None = None,
 ) -> Compared:
-    """Make the rows of `actual` that differ as they should be, in one commit.
+    """Make the rows of `actual`, which is `table` as it was, that differ as they should be, in one
+    commit.
 
     What is there more than once is left, and what no column holds; with `databases`, an extra row
     of any other. Rows without a sequence of their own are as of where the table is. Raises
@@ -223,7 +161,7 @@ def repair_rows(
         .unionByName(extra.withColumn(OPERATION, sql.lit(DELETE).cast("tinyint")), True)
         .toArrow()
     )
-    table = Table(actual.path, storage_options=actual.storage)
+    table.reload()
     if table.version != actual.version:
         raise PipelineError(
             f"the table of {compared.collection} has moved on while it was looked at. Nothing of "

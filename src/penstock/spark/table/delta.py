@@ -35,6 +35,7 @@ from penstock.spark.table.plan import (
     STALE,
 )
 from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.table.side import FolderSide
 from penstock.spark.transform.config import ELEMENT
 
 WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
@@ -57,6 +58,12 @@ class Stamp(Struct, frozen=True, kw_only=True):
     until: int
     """Sequence of the last one."""
     batch: int
+
+    @property
+    def moves(self) -> bool:
+        """Whether the table is further with the commit. It is not where rows are mended, as of the
+        place where it is."""
+        return self.until > self.after
 
     def properties(self) -> CommitProperties:
         """The commit's app transactions, and the same for people in its history."""
@@ -193,6 +200,10 @@ class Table:
     def _arrow_schema(self) -> pa.Schema:
         assert self._delta is not None
         return arrow.schema(self._delta.schema().to_arrow())
+
+    def side(self) -> FolderSide:
+        """It as of this version, for Spark's tasks."""
+        return FolderSide(path=self.path, version=self.version, storage=self._storage)
 
     def merge(self, changes: pa.Table, stamp: Stamp) -> None:
         """Apply `changes` in one commit: OWN_COLUMNS, the documents' columns, and OPERATION.

@@ -8,7 +8,7 @@ batch sees neither.
 # The stubs of pyarrow leave element types open.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from penstock.errors import ConfigError, PipelineChangedError
 from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
 from penstock.spark.table.delta import Stamp, Table, secrets
 from penstock.spark.table.elements import element_columns, exploded_in
+from penstock.spark.table.side import Side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 class KeptTable(Protocol):
     """One table of a pipeline, as it is now. Not shared between threads.
 
-    What a commit holds and how far the table has come are in it together: both, or neither.
-    Predicates and values are SQL of the standard, in which a backslash is one.
+    What a commit holds and how far the table has come are in it together: both, or neither. Under a
+    stamp that does not move, rows are merged as of where the table was seen to be: if another has
+    committed meanwhile, that is an error. Predicates and values are SQL of the standard, in which a
+    backslash is one.
     """
 
     path: str
@@ -69,6 +72,10 @@ class KeptTable(Protocol):
         """The table's rows, all columns, in no order."""
         ...
 
+    def side(self) -> Side:
+        """It as of this version, for Spark's tasks to read."""
+        ...
+
     def merge(self, changes: pa.Table, stamp: Stamp) -> None:
         """Apply `changes`: the table's own columns, the documents', and OPERATION.
 
@@ -103,6 +110,9 @@ class KeptTable(Protocol):
 class Lake(Protocol):
     """Where the tables of one pipeline are."""
 
+    def see(self) -> None:
+        """Raise ConfigError where tables cannot be seen. Writes nothing."""
+
     def check(self) -> None:
         """Raise ConfigError where no table can be, before a change is read."""
 
@@ -116,6 +126,14 @@ class Lake(Protocol):
 
     def standing(self) -> KeptTable:
         """The table of one row that says how far the pipeline has come."""
+        ...
+
+    def verified(self) -> KeptTable:
+        """The table of one row that says when `verify_every` was last done; of tables of rows."""
+        ...
+
+    def all(self, collections: Iterable[str]) -> Iterator[KeptTable]:
+        """The tables of these collections, each once, and then what is kept beside them."""
         ...
 
 
@@ -136,6 +154,9 @@ class Folders:
         self._config = config
         self._pipeline = pipeline
         self._storage = secrets(config.storage_options)
+
+    def see(self) -> None:
+        """A folder that is not there has no tables."""
 
     def check(self) -> None:
         """A folder is made with its table."""
@@ -165,6 +186,20 @@ class Folders:
         """As `Lake.standing`."""
         return self._at(self._config.standing_path)
 
+    def verified(self) -> Table:
+        """As `Lake.verified`."""
+        assert isinstance(self._config, TablePipelineConfig)
+        return self._at(self._config.verified_path)
+
+    def all(self, collections: Iterable[str]) -> Iterator[Table]:
+        """As `Lake.all`."""
+        paths = [self._config.table_path(one) for one in collections]
+        paths.append(self._config.rejects_path)
+        if isinstance(self._config, TablePipelineConfig):
+            paths.append(self._config.load_path)
+        for path in dict.fromkeys([*paths, self._config.standing_path]):
+            yield self._at(path)
+
     def _at(self, path: str) -> Table:
         return Table(path, storage_options=self._storage)
 
@@ -185,3 +220,12 @@ def lake_of(config: LakePipelineConfig, pipeline: str, spark: "SparkSession | No
     from penstock.spark.table.catalog import Catalog
 
     return Catalog(spark, config.catalog, pipeline)
+
+
+def seen_lake(
+    config: LakePipelineConfig, pipeline: str, spark: "SparkSession | None" = None
+) -> Lake:
+    """As `lake_of`, for whoever runs no pipeline. Raises as `Lake.see`, too."""
+    lake = lake_of(config, pipeline, spark)
+    lake.see()
+    return lake

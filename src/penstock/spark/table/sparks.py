@@ -6,17 +6,19 @@
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
 import json
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.spark.raised import is_overtaken
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.kinds import FIELD, METADATA
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
 APP: Final = "spark.databricks.delta.write.txnAppId"
@@ -39,6 +41,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     # How long replaced files are kept is the pipeline's setting `history`.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }
+CHANGES: Final = "penstock_changes"
+"""What rows are called in SQL that are `given`."""
 _ROWS_MAX: Final = 10_000
 _TASK_BYTES: Final = 16 << 20
 _NAMED: Final = (METADATA.decode(), FIELD.decode())
@@ -64,6 +68,47 @@ def spark_sql(expression: str) -> str:
     return expression.replace("\\", "\\\\")
 
 
+@contextmanager
+def told(session: "SparkSession", says: Mapping[str, str]) -> Generator[None]:
+    """The session has these settings, while the block runs."""
+    try:
+        for name, value in says.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name in says:
+            session.conf.unset(name)
+
+
+@contextmanager
+def given(session: "SparkSession", rows: pa.Table) -> Generator[None]:
+    """The rows are CHANGES in SQL, while the block runs."""
+    frame_of(session, rows).createOrReplaceTempView(CHANGES)
+    try:
+        yield
+    finally:
+        session.catalog.dropTempView(CHANGES)
+
+
+def run_again(session: "SparkSession", statement: str, *, tries: int) -> None:
+    """Run a statement, and again where another commit has made it impossible."""
+    for left in reversed(range(tries)):
+        try:
+            session.sql(statement)
+        except Exception as error:
+            if not left or not is_overtaken(error):
+                raise
+        else:
+            return
+
+
+def history(session: "SparkSession", table: str, *, commits: int) -> list["Row"]:
+    """What the last commits of a table say of themselves; newest first."""
+    if not commits:
+        return []
+    return session.sql(f"DESCRIBE HISTORY {table} LIMIT {commits}").collect()
+
+
 class Seen(Struct, frozen=True, kw_only=True):
     """A Delta table at one version."""
 
@@ -84,14 +129,13 @@ class Seen(Struct, frozen=True, kw_only=True):
         spaces = gateway.new_array(jvm.java.lang.String, 1)
         spaces[0] = schema
         identifier = jvm.org.apache.spark.sql.connector.catalog.Identifier.of(spaces, table)
-        jsession: Any = session._jsparkSession
-        plugin = jsession.sessionState().catalogManager().catalog(catalog)
-        if not plugin.tableExists(identifier):
-            return None
-        found = plugin.loadTable(identifier)
-        if not str(found.getClass().getSimpleName()).startswith("DeltaTable"):
-            raise NotDeltaError
-        snapshot = found.update()
+        with _plugin(session, catalog) as plugin:
+            if not plugin.tableExists(identifier):
+                return None
+            found = plugin.loadTable(identifier)
+            if not str(found.getClass().getSimpleName()).startswith("DeltaTable"):
+                raise NotDeltaError
+            snapshot = found.update()
         metadata = snapshot.metadata()
         return cls(
             version=int(snapshot.version()),
@@ -110,6 +154,35 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 class NotDeltaError(Exception):
     """The table is not one of Delta Lake's."""
+
+
+def require_delta(session: "SparkSession", catalog: str) -> None:
+    """Raise NotDeltaError for Spark's own catalog without Delta's in it, where no Delta table is
+    seen as one; and as Spark does where it cannot load the catalog, as without its jars."""
+    with _plugin(session, catalog) as plugin:
+        if plugin.getClass().getSimpleName() == "V2SessionCatalog":
+            raise NotDeltaError
+
+
+@contextmanager
+def _plugin(session: "SparkSession", catalog: str) -> Generator[Any]:
+    """What Spark has for a catalog, while the block runs.
+
+    Which that is the thread's active session says, in place of the one that is asked; and a thread
+    that has none, as one of Python's, is told of Spark's own catalog without Delta's in it.
+    """
+    jvm: Any = session._jvm
+    jsession: Any = session._jsparkSession
+    known: Any = type(session)._get_j_spark_session_class(jvm)
+    before = known.getActiveSession()
+    known.setActiveSession(jsession)
+    try:
+        yield jsession.sessionState().catalogManager().catalog(catalog)
+    finally:
+        if before.isDefined():
+            known.setActiveSession(before.get())
+        else:
+            known.clearActiveSession()
 
 
 def columns_of(schema: str) -> pa.Schema:

@@ -15,6 +15,7 @@ from deltalake.exceptions import CommitFailedError
 from msgspec import Struct
 
 from penstock.spark.config import LakePipelineConfig
+from penstock.spark.raised import is_overtaken, kind_of
 from penstock.spark.table.lake import KeptTable
 
 log = structlog.get_logger()
@@ -117,6 +118,6 @@ def tidy(
 
 
 def _kind(error: Exception) -> str:
-    if isinstance(error, CommitFailedError):
+    if isinstance(error, CommitFailedError) or is_overtaken(error):
         return "another process committed to it at the same time"
-    return type(error).__name__
+    return kind_of(error)

@@ -6,7 +6,8 @@ order, onto the row. What they come to is written if the row then is as its last
 that is not in the table may have been deleted since: the log says so, and without it nothing is
 done. The table is written first, then the rejects say so; a crash in between is seen in the row.
 
-A pipeline may run meanwhile: Delta refuses whichever of the two commits to a table last.
+A pipeline may run meanwhile where tables are in folders: Delta refuses whichever of the two commits
+to a table last.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -21,13 +22,13 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.client.flight import LogClient, ReadRequest
-from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
+from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.apply import prepare, relative_keys
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
-from penstock.spark.table.delta import Stamp, Table, secrets, text
+from penstock.spark.table.delta import Stamp, text
 from penstock.spark.table.elements import Elements, elements_of, prepare_elements
-from penstock.spark.table.lake import Folders
+from penstock.spark.table.lake import KeptTable, seen_lake
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED
 from penstock.spark.transform.found import Found, Identity
@@ -105,11 +106,10 @@ def decide(
     return Fate(tried=tuple(at for at in here if at > last), states=states)
 
 
-def pending_in(pipeline: str, config: LakePipelineConfig) -> list[dict[str, Any]]:
+def pending_in(pipeline: str, rejects: KeptTable) -> list[dict[str, Any]]:
     """The rows of the rejects table that are not settled, by sequence."""
-    table = Table(config.rejects_path, storage_options=secrets(config.storage_options))
     rows: list[dict[str, Any]] = [
-        row for batch in table.scan(f"pipeline = {text(pipeline)}") for row in batch.to_pylist()
+        row for batch in rejects.scan(f"pipeline = {text(pipeline)}") for row in batch.to_pylist()
     ]
     return sorted(
         (row for row in rows if row.get("state") is None), key=lambda row: int(row["sequence"])
@@ -140,20 +140,20 @@ class Replay:
         client: LogClient,
         spark: "SparkSession | None",
     ) -> None:
+        self._lake = seen_lake(config, name, spark)
         self._name = name
         self._config = config
         self._client = client
         self._spark = spark
         self._bounds = client.bounds()
-        self._storage = secrets(config.storage_options)
         self._stage = Stage(name, config, INPUT_COLUMNS)
 
     def run(self) -> list[Replayed]:
-        rejects = Table(self._config.rejects_path, storage_options=self._storage)
+        rejects = self._lake.rejects()
         rejects.applied(self._name, log_id=self._bounds.log_id)
         outcomes: list[Replayed] = []
         by_collection: dict[str, list[dict[str, Any]]] = {}
-        for one in pending_in(self._name, self._config):
+        for one in pending_in(self._name, rejects):
             if one["operation_type"] == LOADED:
                 outcomes.append(_outcome(one, LEFT, "it came with the first load: no log has it"))
             elif one["collection"] and one["key"] is not None:
@@ -167,7 +167,7 @@ class Replay:
         return sorted(outcomes, key=lambda one: one.sequence)
 
     def _collection(self, collection: str, pending: list[dict[str, Any]]) -> list[Replayed]:
-        table = Folders(self._config, self._name).table(collection)
+        table = self._lake.table(collection)
         elements = elements_of(self._name, self._config, collection)
         applied = table.applied(self._name, log_id=self._bounds.log_id)
         rows = _rows_of(table, [one["key"] for one in pending])
@@ -243,7 +243,7 @@ class Replay:
 
     def _apply(
         self,
-        table: Table,
+        table: KeptTable,
         tried: dict[Identity, tuple[int, ...]],
         found: Found,
         applied: int,
@@ -294,7 +294,7 @@ class Replay:
                 table.merge(changes, stamp)
         return left
 
-    def _mark(self, rejects: Table, settled: Sequence[Replayed]) -> None:
+    def _mark(self, rejects: KeptTable, settled: Sequence[Replayed]) -> None:
         for state in (REPLAYED, SUPERSEDED):
             of_state = [one for one in settled if one.state == state]
             for start in range(0, len(of_state), _NAMED_MAX):
@@ -312,7 +312,7 @@ class Replay:
         )
 
 
-def _rows_of(table: Table, keys: Sequence[str]) -> dict[Identity, Row]:
+def _rows_of(table: KeptTable, keys: Sequence[str]) -> dict[Identity, Row]:
     found = table.rows(keys).select([KEY, DATABASE, SOURCE, SEQUENCE, REJECTED]).to_pylist()
     return {
         (row[KEY], row[DATABASE], row[SOURCE]): Row(sequence=row[SEQUENCE], rejected=row[REJECTED])
