@@ -78,8 +78,9 @@ class Model:
         if entry["full_document"] is None or entry["unchanged"]:
             sure = sure and self._sure.get(own, True)
         self._sure[own] = sure
-        if known is not None and self._seen(known["document"]) == self._seen(document):
-            if _text(known["document"]) != _text(document) or known["sure"] != sure:
+        same = known is not None and self._seen(known["document"]) == self._seen(document)
+        if known is not None and same and known["sure"] == sure:
+            if _text(known["document"]) != _text(document):
                 known |= {"document": document, "sequence": entry["sequence"], "sure": sure}
             return
         self._end(own, entry)

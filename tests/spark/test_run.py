@@ -289,8 +289,13 @@ def test_what_a_place_raises_before_the_first_batch_is_named_too(
     assert "secret" not in str(raised.value)
 
 
+@pytest.mark.parametrize("against", ["log", "source"])
 def test_a_comparison_that_has_nowhere_to_write_is_refused_before_anything_is_read(
-    spark: "SparkSession", endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: "SparkSession",
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    against: str,
 ) -> None:
     """On a cluster: it would fail each time, and nobody would know why."""
 
@@ -298,8 +303,8 @@ def test_a_comparison_that_has_nowhere_to_write_is_refused_before_anything_is_re
         return False
 
     monkeypatch.setattr("penstock.spark.run.on_this_machine", on_a_cluster)
-    config = pipeline(tmp_path / "t", verify_every="6h", verify_against="source")
-    with pytest.raises(ConfigError, match="--scratch"):
+    config = pipeline(tmp_path / "t", verify_every="6h", verify_against=against)
+    with pytest.raises(ConfigError, match=f"--against {against} --scratch"):
         run_pipeline("p", config, endpoint, spark=spark, once=True)
 
 

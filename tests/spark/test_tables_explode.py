@@ -376,6 +376,48 @@ def test_elements_that_come_to_more_than_memory_stop_the_pipeline_by_name(
     assert len(rows_in(path)) == 1_000
 
 
+@pytest.mark.parametrize("mixed", [[1, 2, 3, "n/a"], ["n/a", 1], [True, 1], ["s", 1, {"a": 1}]])
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_array_of_many_kinds_that_comes_first_makes_a_column_of_json(
+    tmp_path: Path, mixed: list[Any], apart: bool
+) -> None:
+    """And no column that only it, which is rejected, could have had a value in."""
+    path, entries = tmp_path / "t", Entries()
+    entries.commit(put(1, items=mixed), put(2, items=[5, 6]))
+    entries.commit(put(3, items=[7]))
+    for after, until in ((0, 2), (2, 3)) if apart else ((0, 3),):
+        apply(entries.table(after, until), exploding(path))
+    found = rows_in(path)
+    assert {own[2]: json.loads(row["items"]) for own, row in found.items() if "1" in own[1]} == (
+        dict(enumerate(mixed))
+    )
+    assert [json.loads(found["db", key_of(key), 0]["items"]) for key in (2, 3)] == [5, 7]
+    assert not DeltaTable.is_deltatable(f"{path}_rejects")
+
+
+def test_an_array_of_many_kinds_that_comes_later_is_rejected(tmp_path: Path) -> None:
+    path, entries = tmp_path / "t", Entries()
+    entries.commit(put(1, items=[1, 2.5]), put(2, items=[3, "n/a"]), put(3, items=[7]))
+    apply(entries.table(), exploding(path))
+    assert [row["items"] for _, row in sorted(rows_in(path).items())] == [1.0, 2.5, 7.0]
+    assert [row["reason"] for row in rejects_of(path)] == [
+        "the field items holds a value of kind string, and its column is double (element 1)"
+    ]
+
+
+def test_a_rename_hands_over_more_than_a_batch_may_hold(tmp_path: Path) -> None:
+    """Nothing could make it less: it is one event."""
+    path, entries = tmp_path / "lake", Entries()
+    config = exploding(path, "orders", "archive", max_bytes_per_batch=30_000)
+    for key in range(4):
+        entries.commit(put(key, text="x" * 1_000, items=[1] * 20))
+        apply(entries.table(key, key + 1), config)
+    to = {"db": "db", "coll": "archive"}
+    entries.commit(schema_event("rename", to=to))
+    apply(entries.table(4, 5), config)
+    assert len(rows_in(path / "archive")) == 80
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

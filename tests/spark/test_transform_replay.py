@@ -50,6 +50,8 @@ def test_what_the_table_has_not_come_to_is_left() -> None:
     assert decide([5], row=None, applied=4, known_from=1, others=[]) == Fate(
         reason="its batch is not in the table yet"
     )
+    moved = decide([5], row=None, applied=9, known_from=1, others=[5])
+    assert moved.reason == "an event about its whole collection moved it"
     unknown = decide([5], row=Row(sequence=3, rejected=None), applied=9, known_from=1, others=[])
     assert unknown.tried == ()
     assert "neither applied nor rejected" in unknown.reason

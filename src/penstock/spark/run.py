@@ -222,17 +222,17 @@ class _Runner:
         config = self._config
         if not isinstance(config, TablePipelineConfig) or not config.verify_every:
             return None
+        if not on_this_machine(str(self._spark.sparkContext.master)):
+            raise ConfigError(
+                f"pipeline {self._name}: verify_every writes down what it compares with, and "
+                f"Spark's workers are on other machines. Nothing was started. Leave it out, and "
+                f"compare on a schedule of your own: penstock pipeline verify {self._name} "
+                f"--against {config.verify_against} --scratch PATH."
+            )
         verify: Callable[..., Verified] = verify_tables
         if config.verify_against == "source":
             from penstock.spark.against.source import verify_with_source
 
-            if not on_this_machine(str(self._spark.sparkContext.master)):
-                raise ConfigError(
-                    f"pipeline {self._name}: verify_against = 'source' writes down what it reads, "
-                    f"and Spark's workers are on other machines. Nothing was started. Leave "
-                    f"verify_every out, and compare on a schedule of your own: penstock pipeline "
-                    f"verify {self._name} --against source --scratch PATH."
-                )
             verify = partial(verify_with_source, open_source=self._open_source)
         elif has_loaded(config):
             log.warning(

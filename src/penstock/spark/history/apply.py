@@ -197,8 +197,10 @@ class _Values:
 
     def differ(self, before: Places, after: Places) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """As `versions.Differ`."""
-        tracked, anything = np.zeros(len(after), bool), self.sure[before] != self.sure[after]
-        left = np.arange(len(after))
+        # Whether the values surely were so is of a version as a whole, from its first change on.
+        tracked = self.sure[before] != self.sure[after]
+        anything = tracked.copy()
+        left = np.flatnonzero(~tracked)
         for number in self._order:
             if not len(left):
                 break

@@ -43,10 +43,10 @@ the source's clock: several versions can share an instant, and only sequences or
 
 `_operation` is what opened it: insert, update, replace, `snapshot` (a copy that told the row, which
 was there before) or `rename` (of its collection). `_sequence` is that of the last change of its
-values, later than `_from_sequence` only where columns are not tracked, or of the last that told the
-same values with another `_as_of_event`: whether they are surely as of that change. A document that
-the source looked up after its change may have what later ones wrote (P25), and so may a row that
-was made from such a one; states in between are missing then. `_rejected_sequence` is null
+values, later than `_from_sequence` only where columns are not tracked. `_as_of_event` says whether
+they surely were so. A document that the source looked up after its change may have what later ones
+wrote (P25), and so may a row that was made from such a one: then states in between may be missing.
+What tells the same values for sure begins a version of its own. `_rejected_sequence` is null
 but where a later change of the row is in the rejects: from the first such on, the row was another
 at the source, until this version ends.
 """

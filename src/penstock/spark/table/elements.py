@@ -35,7 +35,7 @@ from penstock.spark.table.apply import (
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.chunk import Chunk
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
-from penstock.spark.table.kinds import Kind
+from penstock.spark.table.kinds import Kind, document_field
 from penstock.spark.table.patch import State
 from penstock.spark.table.plan import (
     DATABASE,
@@ -49,7 +49,9 @@ from penstock.spark.table.plan import (
     Misfit,
     Naming,
     Placement,
+    fit,
     place,
+    present,
 )
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import Reject
@@ -103,7 +105,7 @@ def prepare_elements(
     building = arrow.array(relative_keys(chunk), pa.string())
     base = base.filter(compute.is_in(base[KEY], building))
     outcomes = outcomes_of(chunk, element_states(base, elements.field))
-    write, misfits = _written(outcomes, schema, elements)
+    write, misfits = _written(outcomes, schema, elements, sized=True)
     rejects = [
         Reject(sequence=int(outcomes.sequences[at]), reason=why.reason, field=why.field)
         for at, why in sorted(misfits.items())
@@ -114,7 +116,7 @@ def prepare_elements(
 def prepare_elements_move(
     rows: pa.Table, *, schema: pa.Schema, database: str, sequence: int, elements: Elements
 ) -> TableWrite:
-    """As `prepare_move`: whole documents are handed over."""
+    """As `prepare_move`: whole documents are handed over, however many."""
     states = element_states(rows, elements.field)
     documents = [state.document or {} for state in states.values()]
     keys = [key for key, _, _ in states]
@@ -129,7 +131,7 @@ def prepare_elements_move(
         cells=decode_documents(documents),
         rejects=[],
     )
-    write, misfits = _written(outcomes, schema, elements)
+    write, misfits = _written(outcomes, schema, elements, sized=False)
     rejects = [
         Reject(
             sequence=sequence,
@@ -164,17 +166,21 @@ def element_states(rows: pa.Table, field: str) -> dict[Identity, State]:
 
 
 def _written(
-    outcomes: Outcomes, schema: pa.Schema, elements: Elements
+    outcomes: Outcomes, schema: pa.Schema, elements: Elements, *, sized: bool
 ) -> tuple[TableWrite, dict[int, Misfit]]:
     """What is written of documents, and by place of the document why one is not."""
     count = len(outcomes.operations)
     arrays, misfits = _arrays(outcomes, elements.field)
     counts = np.array([len(arrays.get(at, ())) for at in range(count)], np.int64)
-    _check_size(outcomes.cells, counts, elements)
+    if sized:
+        _check_size(outcomes.cells, counts, elements)
     parents = np.repeat(np.arange(count), counts)
     places = np.concatenate([np.arange(one) for one in counts]) if count else parents
+    order = np.argsort(np.lexsort((places, outcomes.sequences[parents])))
     cells = _cells(outcomes.cells, arrays, parents, elements.field)
-    placement = place(schema, cells, outcomes.sequences[parents], naming=_NAMING)
+    if not any(document_field(column) == elements.field for column in schema):
+        cells = _of_one_kind(cells, elements.field, parents, order)
+    placement = place(schema, cells, order, naming=_NAMING)
     for row, why in sorted(placement.misfits.items()):
         reason = why.reason
         if why.field == elements.field:
@@ -233,6 +239,51 @@ def _cells(
         if left:
             result[name] = left
     return result
+
+
+def _of_one_kind(
+    cells: Cells, field: str, parents: NDArray[np.intp], order: NDArray[np.intp]
+) -> Cells:
+    """Cells by which the first array decides what kind its new column is.
+
+    One whose elements are of kinds that no column holds makes a column of JSON, which holds all:
+    else it would be rejected, and leave a column that others do not fit.
+    """
+    kinds: dict[Kind, Column] = {
+        kind: column
+        for kind, column in cells.get(field, {}).items()
+        if kind is not Kind.UNFIT and column.null_count < len(column)
+    }
+    if len(kinds) < 2:
+        return cells
+    first = min(int(order[present(column)].min()) for column in kinds.values())
+    of = np.flatnonzero(parents == parents[np.flatnonzero(order == first)[0]])
+    start, stop = int(of[0]), int(of[-1]) + 1
+    own: dict[Kind, Column] = {
+        kind: column.slice(start, stop - start) for kind, column in kinds.items()
+    }
+    if not place(arrow.schema([]), {field: own}, order[start:stop], naming=_NAMING).misfits:
+        return cells
+    nothing = arrow.nulls(stop - start, pa.string())
+    texts = compute.coalesce(*(fit(Kind.JSON, kind, column)[0] for kind, column in own.items()))
+    columns: dict[Kind, Column] = {
+        Kind.JSON: arrow.nulls(len(parents), pa.string()),
+        **cells[field],
+    }
+    told: dict[Kind, Column] = {
+        kind: arrow.concat_arrays(
+            [
+                column.slice(0, start),
+                texts if kind is Kind.JSON else nothing.cast(column.type),
+                column.slice(stop),
+            ]
+        )
+        for kind, column in columns.items()
+        if kind is not Kind.UNFIT
+    }
+    if Kind.UNFIT in columns:
+        told[Kind.UNFIT] = columns[Kind.UNFIT]
+    return {**cells, field: told}
 
 
 def _check_size(cells: Cells, counts: NDArray[np.int64], elements: Elements) -> None:

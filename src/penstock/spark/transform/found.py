@@ -36,9 +36,10 @@ class Found:
         own = compute.and_(compute.equal(batch["collection"], self._collection), data)
         concerned = compute.and_(compute.is_in(batch["key"], self._keys), own)
         self._entries.append(batch.filter(compute.or_(chosen, concerned)))
-        for row in batch.filter(compute.invert(chosen)).to_pylist():
+        told = compute.or_kleene(concerned, compute.invert(data))
+        for row in batch.filter(compute.and_(told, compute.invert(chosen))).to_pylist():
             self._ends += [(row["sequence"], database) for database in ended(row, self._collection)]
-            if row["kind"] == Kind.DATA and row["collection"] == self._collection:
+            if row["kind"] == Kind.DATA:
                 own = (row["key"], row["database"], row["source"])
                 self._others.setdefault(own, []).append(row["sequence"])
 

@@ -103,7 +103,9 @@ def decide(
         return Fate(reason="the log no longer has it")
     last = max((at for at in others if at <= applied), default=0)
     states = {at: SUPERSEDED for at in here if at < last}
-    return Fate(tried=tuple(at for at in here if at > last), states=states)
+    tried = tuple(at for at in here if at > last)
+    why = "" if tried or states else "an event about its whole collection moved it"
+    return Fate(tried=tried, states=states, reason=why)
 
 
 def pending_in(pipeline: str, rejects: KeptTable) -> list[dict[str, Any]]:
