@@ -259,7 +259,7 @@ async def test_an_idle_watermark_moves_no_place_to_come_back_to() -> None:
     async with endpoint().running() as upstream:
         await upstream.say(said.Status(watermark=lexi_version(9)))
         mine = source(upstream.url, start="now")
-        items = await told(mine, None, lambda items: lexi_version(9) in last(items).position)
+        items = await told(mine, None, lambda items: f'"{lexi_version(9)}"' in last(items).position)
         back = source(upstream.url)
         await told(back, last(items).position, lambda _: len(upstream.requests) == 3)
         assert dict(upstream.requests[-1])["lastWatermark"] == lexi_version(1)
