@@ -264,7 +264,6 @@ def _of_one_kind(
     }
     if not place(arrow.schema([]), {field: own}, order[start:stop], naming=_NAMING).misfits:
         return cells
-    nothing = arrow.nulls(stop - start, pa.string())
     texts = compute.coalesce(*(fit(Kind.JSON, kind, column)[0] for kind, column in own.items()))
     columns: dict[Kind, Column] = {
         Kind.JSON: arrow.nulls(len(parents), pa.string()),
@@ -274,7 +273,7 @@ def _of_one_kind(
         kind: arrow.concat_arrays(
             [
                 column.slice(0, start),
-                texts if kind is Kind.JSON else nothing.cast(column.type),
+                texts if kind is Kind.JSON else arrow.nulls(stop - start, column.type),
                 column.slice(stop),
             ]
         )
