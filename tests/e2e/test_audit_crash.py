@@ -100,8 +100,7 @@ class Deployment:
             case "capture":
                 self.service.kill_role(victim)
             case "server":
-                self.server.kill()
-                self.server.restart()
+                programs.kill(self.server)
             case "mongo":
                 self.mongo.kill(0)
                 self.mongo.restart(0)

@@ -58,8 +58,7 @@ async def test_a_copy_goes_on_after_each_kill_and_adds_up_to_the_tables(
                 captures[-1].says(rng.randrange(2, 30))
                 writers[-1].says(rng.randrange(2, 20))
                 if life % 3 == 2:
-                    server.kill()
-                    server.restart()
+                    programs.kill(server)
                 else:
                     captures[-1].kill()
                     captures.append(Child(PROGRAMS, *copying))

@@ -52,8 +52,7 @@ async def test_killed_at_random_all_leave_a_log_that_adds_up_to_the_tables(
                     captures[-1].kill()
                     captures.append(Child(PROGRAMS, *capturing))
                 case _:
-                    server.kill()
-                    server.restart()
+                    programs.kill(server)
         captures[-1].says(3)
     with server.connect() as db:
         for xid in programs.prepared(db):

@@ -1,6 +1,7 @@
 """Tables compared with a real MongoDB, capture and all (decision 0036)."""
 
 import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from penstock.client.flight import LogClient
+from penstock.client.flight import LogClient, ReadRequest
 from penstock.spark.against.judging import _each_once  # pyright: ignore[reportPrivateUsage]
 from penstock.spark.against.source import verify_with_source
 from penstock.spark.config import TablePipelineConfig
@@ -55,11 +56,17 @@ def verified(
 
 def told(shop: Captured, client: Client, database: str) -> None:
     """All that was written until now is in the log."""
-    marker = client[database]["told"]
+    name = uuid.uuid4().hex
     with LogClient(shop.endpoint) as log:
-        before = log.head().sequence
-        marker.insert_one({})
-        wait_until(lambda: log.head().sequence > before, "the log")
+        after = log.head().sequence
+        client[database]["told"].insert_one({"_id": name})
+
+        def is_in_the_log() -> bool:
+            bounds = log.bounds()
+            request = ReadRequest(log_id=bounds.log_id, after=after, until=bounds.head)
+            return any(name in batch["document_id"].to_pylist() for batch in log.read(request))
+
+        wait_until(is_in_the_log, "the log")
 
 
 def differences(found: Verified) -> list[tuple[str, str, tuple[str, ...]]]:
