@@ -23,6 +23,7 @@ from penstock.testing.servers import (
     PostgresServer,
     ServerUnavailableError,
 )
+from penstock.testing.servers.classes import short_lived
 
 SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
@@ -32,9 +33,8 @@ SERVER_FIXTURES = frozenset(
 )
 Server = TypeVar("Server", bound=AbstractContextManager[Any])
 
-# Drivers of tests live for a minute: what their JVMs would compile to run fast for hours takes half
-# of all that they do. Who sets other options keeps them.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Who sets other options keeps them.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", short_lived())
 
 # A slow machine is no bug. CI tries the same cases each time, so that a change is refused for what
 # it does and not for its luck; whoever works here, and the long runs, try others each time.

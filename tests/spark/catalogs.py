@@ -35,7 +35,6 @@ def delta_session(folder: Path, **settings: str) -> "SparkSession":
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             # Few rows: what makes many fast takes longer than they do.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.codegen.wholeStage": "false",

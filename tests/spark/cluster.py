@@ -15,6 +15,7 @@ from penstock.serve.access import Access, AccessConfig
 from penstock.serve.access.config import TlsConfig
 from penstock.serve.flight import FlightServer
 from penstock.spark.java import java_environment
+from penstock.testing.servers.classes import short_lived
 from tests.access.certificates import Authority
 from tests.access.support import ALL, issue
 from tests.flight.blocks import BlockLog
@@ -26,7 +27,7 @@ SMALL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": short_lived(),
     "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",

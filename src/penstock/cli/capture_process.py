@@ -21,9 +21,9 @@ from penstock.cli.control import Control
 from penstock.cli.letters import LetterRequests
 from penstock.cli.live import Reloads
 from penstock.cli.logs import set_level
+from penstock.cli.metrics import metrics
 from penstock.cli.observer import Observer
 from penstock.cli.operations import Operations
-from penstock.cli.page import metrics
 from penstock.cli.paused import PausedSources
 from penstock.cli.quotas import share_of
 from penstock.cli.reload import Plan, Reloader

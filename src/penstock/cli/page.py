@@ -1,15 +1,14 @@
 """What the HTTP endpoints of the serve process tell: of both processes, and of the log."""
 
 import asyncio
-import base64
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from penstock import __version__
 from penstock.cli.config import Settings
 from penstock.cli.control import request
+from penstock.cli.metrics import told
 from penstock.client.pipelines import PipelineStatus
 from penstock.errors import PenstockError
 from penstock.ports import LogReader
@@ -34,7 +33,6 @@ from penstock.telemetry import (
     QUERY_ROWS,
     QUERY_RUNNING,
     QUERY_VERIFIED,
-    REGISTRY,
     SERVE_REGISTRY,
     STATE_FAILED,
     STATE_LAG_EVENTS,
@@ -57,11 +55,6 @@ _QUERY_METRICS = (
     QUERY_ROWS,
     QUERY_RUNNING,
 )
-
-
-async def metrics(_: dict[str, Any]) -> dict[str, Any]:
-    """The answer of capture to the request `metrics`: compressed, for an answer has a limit."""
-    return {"exposition": base64.b64encode(zlib.compress(exposition(REGISTRY))).decode()}
 
 
 def count_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
@@ -187,7 +180,7 @@ class Page:
             STATE_FAILED.set(bool(current.code))
         captured, up = b"", "0"
         if answer is not None:
-            captured, up = zlib.decompress(base64.b64decode(answer["exposition"])), "1"
+            captured, up = told(answer), "1"
         return (
             captured
             + exposition(SERVE_REGISTRY)

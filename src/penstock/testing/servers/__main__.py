@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from penstock.testing.servers.classes import archive_classes
 from penstock.testing.servers.debian import MARIADB, MYSQL, DebianPackage, install_debian
 from penstock.testing.servers.maven import DELTA, install_jars
 from penstock.testing.servers.npm import ZERO, install_npm
@@ -45,6 +46,10 @@ def main(arguments: list[str]) -> int:
     for beside in (MYSQL, MARIADB):
         install_beside(beside)
     install_delta()
+    try:
+        print(f"Spark's classes: {archive_classes()}")
+    except ServerUnavailableError as error:
+        print(f"Spark's classes are read by each JVM of a test anew: {error}", file=sys.stderr)
     return 0
 
 

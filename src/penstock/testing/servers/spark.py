@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final, Self
 
 from penstock.errors import ConfigError
 from penstock.spark.java import java_environment
+from penstock.testing.servers.classes import short_lived
 from penstock.testing.servers.packages import ServerUnavailableError
 from penstock.testing.servers.process import Server
 
@@ -36,8 +37,7 @@ exec "$@"
 # Executors get their code from the driver, and not from what the tests were started with.
 _BARE: Final = {
     "SPARK_DAEMON_MEMORY": "192m",
-    # It lives for a minute: what would run fast for hours need not be compiled.
-    "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_DAEMON_JAVA_OPTS": short_lived(),
     "PYTHONPATH": "",
 }
 _START_SECONDS: Final = 200.0

@@ -1,0 +1,106 @@
+"""JVMs of tests: what makes those that live for a minute start fast.
+
+Half of what a driver's first minute takes is compiling for hours that it does not live, and half of
+the rest is reading some twelve thousand classes. So they compile little, and map the classes from
+an archive that one run of Spark has left (class data sharing; JDK 13 and later, JEP 350).
+
+`make servers` makes it. Run by spark-submit, this module is the program that uses what tests use.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import ConfigError
+from penstock.spark.java import java_environment
+from penstock.testing.servers.packages import ServerUnavailableError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_FEW: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ARCHIVE: Final = Path(sys.prefix, "spark-classes.jsa")
+"""Beside the jars whose paths it names."""
+
+
+def short_lived() -> str:
+    """The options of a JVM that lives for a minute; without an archive, or with one that is of
+    another Java or of other jars, it reads its classes itself and says nothing."""
+    return f"{_FEW} -XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:disable"
+
+
+def archive_classes() -> Path:
+    """Make the archive if there is none; where it is.
+
+    Raises ServerUnavailableError where Spark does not run, or leaves none.
+    """
+    if ARCHIVE.exists():
+        return ARCHIVE
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise ServerUnavailableError("Spark is not installed. Run pip install 'penstock[spark]'.")
+    part = ARCHIVE.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    try:
+        environment = {
+            **os.environ,
+            **java_environment(),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_SUBMIT_OPTS": f"{_FEW} -XX:ArchiveClassesAtExit={part}",
+        }
+        subprocess.run(
+            [Path(found.origin).parent / "bin" / "spark-submit", __file__],
+            env=environment,
+            check=True,
+            capture_output=True,
+        )
+    except (ConfigError, OSError, subprocess.CalledProcessError) as error:
+        raise ServerUnavailableError(f"Spark did not leave its classes: {error}") from error
+    if not part.exists():
+        raise ServerUnavailableError(f"Spark did not leave its classes: no {part}.")
+    part.replace(ARCHIVE)
+    return ARCHIVE
+
+
+def _same(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    return batches
+
+
+def _read(batch: "DataFrame", _: int) -> None:
+    batch.collect()
+
+
+def main() -> None:
+    """Rows through SQL, a Python worker, files and a stream."""
+    from penstock.spark.session import local_session
+
+    with tempfile.TemporaryDirectory() as folder:
+        spark = local_session(app_name="classes")
+        few = [(1, '{"a": 1}', "x"), (2, '{"a": 2}', "y")]
+        rows = spark.createDataFrame(few, "n int, j string, s string")
+        rows.createOrReplaceTempView("rows")
+        grouped = spark.sql(
+            "SELECT s, sum(n) AS n, max(get_json_object(one.j, '$.a')) AS a, max_by(one.j, n) AS j "
+            "FROM rows AS one LEFT JOIN rows AS other USING (n, s) GROUP BY s ORDER BY s"
+        )
+        grouped.collect()
+        rows.mapInArrow(_same, rows.schema).write.parquet(f"{folder}/rows")
+        stream = spark.readStream.schema(rows.schema).parquet(f"{folder}/rows")
+        query = (
+            stream.writeStream.foreachBatch(_read)
+            .option("checkpointLocation", f"{folder}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
