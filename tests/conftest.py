@@ -3,9 +3,11 @@
 import os
 import signal
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -45,7 +47,16 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whoever uses a server's fixture, so that the fast loop cannot start one by mistake."""
+    """Mark whoever uses a server's fixture, so that the fast loop cannot start one by mistake.
+
+    The files with the tests that are given the most time come first: last, one of them would run
+    while nothing is left for the other process.
+    """
+    given: dict[Path, float] = defaultdict(float)
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        given[item.path] = max(given[item.path], mark.args[0] if mark else 0.0)
+    items.sort(key=lambda item: -given[item.path])
     for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)

@@ -65,11 +65,10 @@ _FEW = ("table", "postgres")
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     ("cluster", "names", "kills"),
     [
-        pytest.param(0, _FEW, 3, id="few"),
+        pytest.param(0, _FEW, 3, id="few", marks=pytest.mark.timeout(1500)),
         pytest.param(0, NAMES, 3, id="here", marks=_LONG),
         pytest.param(2, NAMES, 3, id="cluster", marks=_LONG),
         pytest.param(0, NAMES, 20, id="here-20", marks=_LONG),

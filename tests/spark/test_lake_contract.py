@@ -79,12 +79,14 @@ def catalog_cases(folder: Path, *arguments: str) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_tables_in_a_catalog_promise_the_same(tmp_path: Path) -> None:
     catalog_cases(tmp_path, "-m", "not soak")
 
 
 @pytest.mark.spark
 @pytest.mark.soak
+@pytest.mark.timeout(900)
 def test_tables_in_a_catalog_promise_the_same_when_drivers_are_killed(tmp_path: Path) -> None:
     catalog_cases(tmp_path, "-m", "soak")
 

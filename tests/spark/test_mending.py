@@ -15,6 +15,8 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.mending import refuse_running
 from penstock.subscribe.scope import EVERYTHING
 from tests.flight.blocks import BlockLog, insert
+from tests.spark.catalogs import in_catalog
+from tests.spark.tables import pipeline
 
 START_MS = 1_700_000_000_000
 
@@ -60,8 +62,8 @@ def refused(book: PipelineBook, config: TablePipelineConfig) -> str:
 def test_a_pipeline_that_runs_or_may_run_is_not_mended_in_a_catalog(
     book: PipelineBook, log: BlockLog, wall: Wall, tmp_path: Path
 ) -> None:
-    config = TablePipelineConfig(source="shop", catalog="spark_catalog.sales")
-    folder = TablePipelineConfig(source="shop", path=str(tmp_path / "t"))
+    config = in_catalog("spark_catalog.sales")
+    folder = pipeline(tmp_path / "t")
     assert refused(book, config) == ""  # nobody has heard of it
     told = PipelineTold(
         pipeline="p", run="1", source="shop", to="table", place=log.marker(log.head)

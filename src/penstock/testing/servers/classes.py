@@ -7,6 +7,9 @@ an archive that one run of Spark has left (class data sharing; JDK 13 and later,
 `make servers` makes it. Run by spark-submit, this module is the program that uses what tests use.
 """
 
+# The stubs of pyspark leave arguments open.
+# pyright: reportUnknownMemberType=false
+
 import os
 import subprocess
 import sys
