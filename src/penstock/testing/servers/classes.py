@@ -1,7 +1,7 @@
 """JVMs of tests: what makes those that live for a minute start fast.
 
 Half of what a driver's first minute takes is compiling for hours that it does not live, and half of
-the rest is reading some twelve thousand classes. So they compile little, and map the classes from
+the rest is reading Spark's classes. So they compile little, and map the classes from
 an archive that one run of Spark has left (class data sharing; JDK 13 and later, JEP 350).
 
 `make servers` makes it. Run by spark-submit, this module is the program that uses what tests use.
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,14 +29,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _FEW: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ARCHIVE: Final = Path(sys.prefix, "spark-classes.jsa")
-"""Beside the jars whose paths it names."""
+
+
+def archive() -> Path:
+    """Where the archive is: beside the jars whose paths it names."""
+    try:
+        installed = version("pyspark")
+    except PackageNotFoundError:
+        installed = "none"
+    return Path(sys.prefix, f"spark-classes-{installed}.jsa")
 
 
 def short_lived() -> str:
     """The options of a JVM that lives for a minute; without an archive, or with one that is of
     another Java or of other jars, it reads its classes itself and says nothing."""
-    return f"{_FEW} -XX:SharedArchiveFile={ARCHIVE} -Xshare:auto -Xlog:disable"
+    return f'{_FEW} "-XX:SharedArchiveFile={archive()}" -Xshare:auto -Xlog:disable'
 
 
 def archive_classes() -> Path:
@@ -43,19 +51,20 @@ def archive_classes() -> Path:
 
     Raises ServerUnavailableError where Spark does not run, or leaves none.
     """
-    if ARCHIVE.exists():
-        return ARCHIVE
+    whole = archive()
+    if whole.exists():
+        return whole
     found = find_spec("pyspark")
     if found is None or found.origin is None:
         raise ServerUnavailableError("Spark is not installed. Run pip install 'penstock[spark]'.")
-    part = ARCHIVE.with_suffix(".part")
+    part = whole.with_suffix(".part")
     part.unlink(missing_ok=True)
     try:
         environment = {
             **os.environ,
             **java_environment(),
             "PYSPARK_PYTHON": sys.executable,
-            "SPARK_SUBMIT_OPTS": f"{_FEW} -XX:ArchiveClassesAtExit={part}",
+            "SPARK_SUBMIT_OPTS": f'{_FEW} "-XX:ArchiveClassesAtExit={part}"',
         }
         subprocess.run(
             [Path(found.origin).parent / "bin" / "spark-submit", __file__],
@@ -67,8 +76,8 @@ def archive_classes() -> Path:
         raise ServerUnavailableError(f"Spark did not leave its classes: {error}") from error
     if not part.exists():
         raise ServerUnavailableError(f"Spark did not leave its classes: no {part}.")
-    part.replace(ARCHIVE)
-    return ARCHIVE
+    part.replace(whole)
+    return whole
 
 
 def _same(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
