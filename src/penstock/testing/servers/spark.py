@@ -93,11 +93,7 @@ class SparkWorker(Server):
 
     def executors(self) -> list[int]:
         """The pids of the executors that run here now."""
-        return [
-            pid
-            for pid in _children(self.process.pid)
-            if _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        ]
+        return [pid for pid in _children(self.process.pid) if _is_executor(pid)]
 
     def _require(self) -> None:
         _home()
@@ -253,6 +249,14 @@ def _told(port: int) -> dict[str, Any]:
             return told
     except (OSError, urllib.error.URLError, ValueError):
         return {}
+
+
+def _is_executor(pid: int) -> bool:
+    """Whether it is one; it may end at any moment."""
+    try:
+        return _EXECUTOR in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _children(parent: int) -> list[int]:
