@@ -135,7 +135,11 @@ def test_what_our_endpoint_says_of_a_value_is_the_value(case: tuple[str, Any]) -
         return
     spec = column_spec(kind, pos=1, not_null=False)
     on_wire = converter(kind)(written)
-    assert decoder(spec, json_as_text=False)(on_wire) == written
+    read = decoder(spec, json_as_text=False)(on_wire)
+    if kind == "double":  # which may be written with an exponent, or without
+        assert repr(float(json.loads(read))) == repr(value)
+    else:
+        assert read == written
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False))
