@@ -1,6 +1,8 @@
 """The capture process ends when what it runs has died, and says what its log cannot do."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,18 @@ def settings_in(folder: Path) -> Settings:
         '[sources.shop]\ntype = "script"\ntransactions = 1\n'
     )
     return load(path, environment={})
+
+
+def test_it_imports_nothing_that_only_who_serves_needs() -> None:
+    """It starts anew after each crash: half of its imports were HTTP, for one small function."""
+    program = (
+        "import sys, penstock.cli.capture_process\n"
+        "print({'strawberry', 'graphql', 'starlette', 'uvicorn', 'grpc'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "set()"), done.stderr
 
 
 async def test_a_supervisor_that_crashed_ends_the_process(

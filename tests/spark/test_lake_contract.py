@@ -86,7 +86,6 @@ def test_tables_in_a_catalog_promise_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.soak
-@pytest.mark.timeout(900)
 def test_tables_in_a_catalog_promise_the_same_when_drivers_are_killed(tmp_path: Path) -> None:
     catalog_cases(tmp_path, "-m", "soak")
 

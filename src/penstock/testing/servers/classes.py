@@ -1,8 +1,8 @@
 """JVMs of tests: what makes those that live for a minute start fast.
 
 Half of what a driver's first minute takes is compiling for hours that it does not live, and half of
-the rest is reading Spark's classes. So they compile little, and map the classes from
-an archive that one run of Spark has left (class data sharing; JDK 13 and later, JEP 350).
+the rest is reading Spark's classes. So they compile little, and map the classes from an archive
+that one run of Spark has left (class data sharing; JDK 13 and later, JEP 350).
 
 `make servers` makes it. Run by spark-submit, this module is the program that uses what tests use.
 """
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _FEW: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_SECONDS_MAX: Final = 600.0
+"""Fifteen are enough on a machine that does nothing else."""
 
 
 def archive() -> Path:
@@ -70,9 +72,10 @@ def archive_classes() -> Path:
             [Path(found.origin).parent / "bin" / "spark-submit", __file__],
             env=environment,
             check=True,
-            capture_output=True,
+            stdout=subprocess.DEVNULL,
+            timeout=_SECONDS_MAX,
         )
-    except (ConfigError, OSError, subprocess.CalledProcessError) as error:
+    except (ConfigError, OSError, subprocess.SubprocessError) as error:
         raise ServerUnavailableError(f"Spark did not leave its classes: {error}") from error
     if not part.exists():
         raise ServerUnavailableError(f"Spark did not leave its classes: no {part}.")
