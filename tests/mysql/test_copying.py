@@ -14,6 +14,7 @@ from penstock.errors import RequestError, UndecodableError
 from penstock.event import ChangeEvent, Commit, Fragment, SystemEvent
 from penstock.ports import ChangeSource, Copies, Moves
 from penstock.sources.mysql import chunks
+from penstock.sources.mysql.selecting import Span
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Rows, Story, caught_up, completed, numbers, run, source_of
 from tests.seeds import seed_of
@@ -322,27 +323,38 @@ async def test_rows_of_a_table_without_snapshots_that_change_while_they_are_read
     """Invariant 9: the stream tells them, and what was read of them is older."""
     with server.connect(database=database) as db:
         run(db, "CREATE TABLE m (id INT PRIMARY KEY, n INT) ENGINE = MyISAM")
-        run(db, f"INSERT INTO m SELECT seq, 0 FROM {numbers(1, 6)}", "CREATE TABLE o (n INT)")
-        change = ("UPDATE m SET n = 1 WHERE id = 4", "DELETE FROM m WHERE id = 5")
-        original, story, changed = chunks.ChunkReader.chunk, Story(), False
+        run(db, f"INSERT INTO m SELECT seq, 0 FROM {numbers(1, 60)}", "CREATE TABLE o (n INT)")
+        original, story = chunks.ChunkReader.chunk, Story()
+        moved, first = False, 0
 
-        def read(self: chunks.ChunkReader, *arguments: Any) -> Any:
-            nonlocal changed
-            if not changed and any(event.collection == "o" for event in story.changes):
-                changed = True  # the stream stands at a known place, and the chunk is read now
-                meanwhile(monkeypatch, "_now", lambda: run(db, *change))
-            return original(self, *arguments)
+        def change() -> None:
+            """The first two rows of the chunk: one is updated, one deleted."""
+            run(db, f"UPDATE m SET n = 1 WHERE id = {first}")
+            run(db, f"DELETE FROM m WHERE id = {first + 1}")
+
+        def read(self: chunks.ChunkReader, opened: chunks.Opened, span: Span) -> Any:
+            nonlocal first
+            if not first and any(event.collection == "o" for event in story.changes):
+                # The stream stands at a known place, and the chunk is read now.
+                assert span.after is not None
+                first = int(span.after[0]) + 1
+                meanwhile(monkeypatch, "_now", change)
+            return original(self, opened, span)
 
         def move(item: Commit | Fragment) -> None:
-            if not changed and any(event.collection == "m" for event in item.events):
+            nonlocal moved
+            if not moved and any(event.collection == "m" for event in item.events):
+                moved = True
                 run(db, "INSERT INTO o VALUES (1)")
 
         monkeypatch.setattr(chunks.ChunkReader, "chunk", read)
         await follow(copying(server, database), story, completed, on_item=move)
         there = contents(db, database, "m")
-    assert changed
+    assert first
     told = [(e.operation.value, e.document_id) for e in story.changes if e.collection == "m"]
-    assert told[3:] == [("replace", "4"), ("delete", "5"), ("insert", "6")]
+    expected = [("insert", str(one)) for one in range(1, 61) if one not in {first, first + 1}]
+    expected[first - 1 : first - 1] = [("replace", str(first)), ("delete", str(first + 1))]
+    assert told == expected
     rows = story.rows(copies=True)
     assert rows[f"{database}.m"] == there[f"{database}.m"]
 
