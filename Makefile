@@ -16,6 +16,11 @@ PYTEST := $(BIN)/python -m pytest
 # The machine's own certificates, as pip uses: a company's package mirror is signed by its own.
 export UV_SYSTEM_CERTS ?= 1
 
+# Modules are compiled once, whatever the environment says of bytecode: tests start hundreds of
+# processes, which would spend half of their start on it. It is kept out of the tree.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+
 # The fast loop: no database, no Spark, nothing that takes seconds, no hour-long runs.
 FAST := not server and not spark and not soak and not slow
 
@@ -59,8 +64,8 @@ proto: setup ## Generate code from proto/ (committed, so that users need no comp
 # -------------------------------------------------------------------- checking
 
 .PHONY: check
-check: static ## The fast loop: lint, format, types, layers, unit and property tests
-	$(PYTEST) -n 2 -m "$(FAST)"
+check: static ## The fast loop: lint, format, types, layers, unit tests, properties with few cases
+	PENSTOCK_QUICK=true $(PYTEST) -n 2 -m "$(FAST)"
 
 .PHONY: static
 static: setup
@@ -113,3 +118,4 @@ fmt: setup ## Format the code and fix what can be fixed without thought
 clean: ## Remove caches and build output (keeps .venv and .servers)
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist htmlcov .coverage .coverage.*
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(PYTHONPYCACHEPREFIX)

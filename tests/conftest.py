@@ -39,10 +39,15 @@ Server = TypeVar("Server", bound=AbstractContextManager[Any])
 os.environ.setdefault("SPARK_SUBMIT_OPTS", short_lived())
 
 # A slow machine is no bug. CI tries the same cases each time, so that a change is refused for what
-# it does and not for its luck; whoever works here, and the long runs, try others each time.
+# it does and not for its luck; whoever works here, and the long runs, try others each time, of
+# which the fast loop tries few.
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+if os.environ.get("PENSTOCK_QUICK") == "true":
+    settings.load_profile("quick")
+else:
+    settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
 
 
 @pytest.hookimpl(tryfirst=True)

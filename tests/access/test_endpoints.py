@@ -35,6 +35,7 @@ from penstock.serve.access import Access, AccessConfig, Presented, Principal
 from penstock.subscribe.resume import oldest
 from penstock.subscribe.scope import EVERYTHING as EVERYTHING_SCOPE
 from tests.access.support import ALL, Clock, Service, bearer, issue, revoke, service
+from tests.seeds import cases
 from tests.serve.calls import failure, subscribe
 from tests.state.histories import copied_whole
 from tests.subscribe.events import change, commit, one_each
@@ -482,7 +483,9 @@ _HEADERS = st.one_of(
 
 @given(_HEADERS)
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=cases(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_no_header_but_a_token_opens_the_door(tmp_path: Path, header: str) -> None:
     tokens = tmp_path / "access.json"

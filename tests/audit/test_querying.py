@@ -17,6 +17,7 @@ from penstock.audit.records import without_content
 from penstock.audit.trail import Trail
 from penstock.errors import AuditError, ConfigError, TrailMissingError, TrailSlowError
 from tests.audit.support import commit_of, marker, row, steps, text, write, writer_of
+from tests.seeds import cases
 
 pytestmark = pytest.mark.server
 EVERYTHING = Filters()
@@ -173,7 +174,7 @@ def test_until_has_all_of_the_unit_that_is_said(trail: Trail) -> None:
 # --- order and pages --------------------------------------------------------------------------
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(
     head=st.integers(0, 40),
     times=st.none() | st.builds(Times, st.integers(-5, 50), st.integers(-5, 50)),

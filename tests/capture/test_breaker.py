@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.capture.breaker import Breaker, Circuit
+from tests.seeds import cases
 
 FAILURES_MAX, OPEN_SECONDS = 5, 30.0
 
@@ -130,5 +131,5 @@ class Calls(RuleBasedStateMachine):
         assert (self.breaker.circuit is Circuit.CLOSED) is not self.open
 
 
-Calls.TestCase.settings = settings(max_examples=100, deadline=None)
+Calls.TestCase.settings = settings(max_examples=cases(100), deadline=None)
 TestCalls = Calls.TestCase

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from penstock.serve.captures.config import CapturesConfig
 from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts.capturing import changed, committed, opened_log, singles, told
 from tests.captures.grpc_client import served
+from tests.seeds import seed_of
 
 SOON = Retry(initial_seconds=0.01, max_seconds=0.1)
 
@@ -396,8 +396,7 @@ async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(
     tmp_path: Path, total: int
 ) -> None:
     """Every request gets each of its changes once and in order, transactions whole."""
-    seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}: run again with PENSTOCK_SEED={seed}")
+    seed = seed_of("captures-client")
     chance = random.Random(seed)
     path = tmp_path / "log"
     log_config = LogConfig(path=path, free_bytes_min=0)

@@ -1,7 +1,6 @@
 """Consumers that crash anywhere, and servers too: nothing is lost, and repeats change nothing."""
 
 import asyncio
-import os
 import random
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,6 +18,7 @@ from penstock.log.memory import MemoryLog
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
 from tests.client.processes import first_line, running
+from tests.seeds import seed_of
 from tests.subscribe.events import change, commit
 
 State = dict[str, Any]
@@ -145,8 +145,7 @@ async def seen_beyond(effects: Path, sequence: int) -> None:
 async def test_kills_of_server_and_consumer_lose_nothing_and_skip_nothing_p4(
     tmp_path: Path,
 ) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}: run again with PENSTOCK_SEED={seed}")
+    seed = seed_of("client-crash")
     chance = random.Random(seed)
     path, effects = tmp_path / "log", tmp_path / "effects"
     last = 0

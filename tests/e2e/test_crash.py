@@ -5,7 +5,6 @@ and the Spark driver are killed at random. The seed is printed; PENSTOCK_SEED re
 choices (the moments remain the machine's).
 """
 
-import os
 import random
 import signal
 from collections.abc import Generator
@@ -33,6 +32,7 @@ from tests.e2e.comparison import (
 from tests.e2e.consumer import CHANGES
 from tests.e2e.processes import Process, Service, wait_until
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ITEMS, Writers, prepare
+from tests.seeds import seed_of
 
 VICTIMS = ("service", "capture", "serve", "consumer", "driver")
 
@@ -197,12 +197,6 @@ def compare(client: MongoClient[dict[str, Any]], deployed: Deployment) -> None:
     # Looked up too late, an update has no document, and its description may not fit a row that an
     # earlier look-up made newer. It is seen in the rejects, and the delete that follows heals it.
     assert {(one["operation_type"], one["full_document"]) for one in rejected} <= {("update", None)}
-
-
-def seed_of(name: str) -> int:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"{name}: PENSTOCK_SEED={seed}")
-    return seed
 
 
 @pytest.mark.server

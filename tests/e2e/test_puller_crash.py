@@ -55,9 +55,9 @@ from tests.e2e.puller import (
     plan_of,
     upstream,
 )
-from tests.e2e.test_crash import seed_of
 from tests.e2e.workload import ACCOUNTS, COLLECTIONS, ORDERS, prepare
 from tests.mongodb.test_lost import roll_over
+from tests.seeds import seed_of
 
 FORGETFUL = "small"
 """The source whose oplog rolls over."""

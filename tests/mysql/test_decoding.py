@@ -25,6 +25,7 @@ from penstock.sources.mysql.transactions import Transactions
 from penstock.testing.servers import MariaDbServer, MariaDbVersion
 from tests.mysql.anything import KINDS, POINT, AnyTable
 from tests.mysql.support import run
+from tests.seeds import cases
 
 CHARSETS = {**dict.fromkeys(range(1, 4096), "utf8mb4"), 8: "latin1", 33: "utf8mb3", 63: "binary"}
 
@@ -130,7 +131,7 @@ def test_a_byte_that_changed_on_its_way_is_noticed(written: list[bytes]) -> None
                 checksums.event(damaged)
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(data=st.data())
 def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
     written: list[bytes], data: st.DataObject
@@ -274,7 +275,7 @@ def packed(digits: str, precision: int, scale: int, *, negative: bool) -> bytes:
     return bytes(byte ^ 0xFF for byte in data) if negative else data
 
 
-@settings(max_examples=500)
+@settings(max_examples=cases(500))
 @given(data=st.data())
 def test_a_decimal_of_any_precision_and_scale_has_all_of_its_digits(data: st.DataObject) -> None:
     """A28."""

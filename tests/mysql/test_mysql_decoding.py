@@ -29,6 +29,7 @@ from tests.mysql.anything import AnyTable
 from tests.mysql.mysql_kinds import MYSQL_KINDS
 from tests.mysql.support import run
 from tests.mysql.test_decoding import CHARSETS, signed, split
+from tests.seeds import cases
 
 SOME_JSON = '{"a": [1, -2, 3.5, true, null, "text"], "b": {"c": {"d": []}}, "e": 99999999999}'
 
@@ -109,7 +110,7 @@ def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
     }
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(data=st.data())
 def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
     written: list[bytes], data: st.DataObject
@@ -136,7 +137,7 @@ def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
         read(mutated)
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_json_are_an_error_or_a_value(data: bytes) -> None:
     with contextlib.suppress(ValueError):

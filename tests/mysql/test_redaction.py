@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.sources.mysql.redaction import comments, redacted
+from tests.seeds import cases
 
 STATEMENTS = [
     ("INSERT INTO t (a, b) VALUES (1, 'x'), (-2.5e-3, NULL)", "INSERT INTO t (a, b) VALUES (?, ?), (-?, ?)"),
@@ -92,13 +93,13 @@ def written(draw: st.DrawFn) -> str:
     return "".join(parts)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=cases(2000))
 @given(written())
 def test_no_value_of_a_statement_survives_in_any_mode_of_its_session(statement: str) -> None:
     assert not SECRET.search(redacted(statement)), redacted(statement)
 
 
-@settings(max_examples=500)
+@settings(max_examples=cases(500))
 @given(st.lists(st.sampled_from([*"'\"`\\/*!-# \n$1a.@", "SECRET", "/*!", "*/"])).map("".join))
 @example("/*!`*/``")
 def test_no_text_keeps_what_stands_in_quotes(text: str) -> None:

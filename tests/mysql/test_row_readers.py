@@ -14,6 +14,7 @@ from penstock.sources.mysql import rows
 from penstock.sources.mysql.binlog import EventType, MalformedEventError
 from penstock.sources.mysql.rows import compile_table
 from penstock.sources.mysql.tables import BINARY_COLLATION, Column, ColumnType, Table
+from tests.seeds import cases
 
 UTF8, LATIN1 = 45, 8
 CHARSETS = {UTF8: "utf8mb4", LATIN1: "latin1", BINARY_COLLATION: "binary"}
@@ -153,7 +154,7 @@ def alone(column: Column, part: bytes | None) -> Any:
     return found[column.name]
 
 
-@settings(max_examples=400)
+@settings(max_examples=cases(400))
 @given(any_row(), st.binary(max_size=5))
 def test_a_column_is_read_alike_whatever_is_beside_it(row: Row, before: bytes) -> None:
     """A28: with NULLs and without, wherever the row begins."""
@@ -167,7 +168,7 @@ def test_a_column_is_read_alike_whatever_is_beside_it(row: Row, before: bytes) -
     assert end == len(before) + len(row.data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(any_row(), st.data())
 def test_columns_that_are_not_told_are_read_over(row: Row, data: st.DataObject) -> None:
     """A26."""
@@ -179,7 +180,7 @@ def test_columns_that_are_not_told_are_read_over(row: Row, data: st.DataObject) 
     assert repr(found) == repr({name: whole[name] for name in names if name not in hidden})
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(any_row(), st.data())
 def test_a_row_that_is_cut_is_an_error(row: Row, data: st.DataObject) -> None:
     """S1: never a row of what is there."""

@@ -23,6 +23,7 @@ from penstock.sources.mysql.positions import told
 from penstock.sources.mysql.replies import MAGIC, Replies, Reply
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, caught_up, config_of, end_of, run, source_of
+from tests.seeds import cases
 from tests.telling import follow
 
 COMPRESSED = pytest.mark.parametrize(
@@ -405,7 +406,7 @@ def an_event(end: int, kind: int = EventType.XID, body: bytes = b"") -> Event:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 def test_no_place_is_told_before_all_before_it_is_durable(data: st.DataObject) -> None:
     """Invariant 1: whatever is said, waits, and is acknowledged in whatever batches."""
     replies = Replies()

@@ -17,6 +17,7 @@ from penstock.sources.mysql.statements import (
     Unclear,
     effects,
 )
+from tests.seeds import cases
 
 A, B, C = ("d", "a"), ("d", "b"), ("e", "c")
 
@@ -118,7 +119,7 @@ def test_a_name_without_a_database_where_there_is_none_is_unclear() -> None:
     assert effects("DROP TABLE a", database="") == [Unclear()]
 
 
-@settings(max_examples=500)
+@settings(max_examples=cases(500))
 @given(st.text() | st.lists(st.sampled_from([*"`'\"/*!().,;-# \n", "DROP ", "TABLE ", "a ", "TO ", "ALTER ", "RENAME ", "SET STATEMENT "])).map("".join))  # noqa: E501  # fmt: skip
 def test_no_statement_stops_capture(statement: str) -> None:
     """S13: foreign and unparseable ones, too."""

@@ -26,7 +26,7 @@ from penstock.sources.mysql.frames import (
 from penstock.testing.faults import CutProxy
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, behind, caught_up, config_of, end_of, run, source_of
-from tests.seeds import seed_of
+from tests.seeds import cases, seed_of
 from tests.telling import follow
 
 KNOWN: list[tuple[str, Algorithm]] = [("mariadb", "zlib"), ("mysql", "zlib"), ("mysql", "zstd")]
@@ -204,7 +204,7 @@ ALGORITHMS = st.sampled_from(("zlib", "zstd"))
 
 
 @given(st.data(), ALGORITHMS, st.lists(st.binary(min_size=1, max_size=200), max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 def test_frames_come_to_the_same_wherever_they_are_cut(
     data: st.DataObject, algorithm: Algorithm, parts: list[bytes]
 ) -> None:
@@ -261,7 +261,7 @@ def test_a_frame_that_lies_is_an_error_that_says_so(algorithm: Algorithm, lie: s
 
 
 @given(ALGORITHMS, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=cases(200), deadline=None)
 def test_a_frame_with_a_byte_changed_is_an_error_or_what_it_was(
     algorithm: Algorithm, data: st.DataObject
 ) -> None:

@@ -30,6 +30,7 @@ from penstock.sources.mysql.stream import drawn_server_id
 from penstock.testing.servers import MariaDbServer, MySqlServer, SqlServer
 from tests.mysql.support import Story, caught_up, config_of, purge, run, source_of
 from tests.mysql.test_decoding import reading
+from tests.seeds import cases
 from tests.telling import follow
 
 Start = Callable[..., SqlServer]
@@ -342,7 +343,7 @@ SERVER = Server(1)
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 def test_from_where_one_is_prepared_everything_else_is_told_once(data: st.DataObject) -> None:
     """S6, over any interleaving of domains, on the server or on a replica that has another."""
     domains = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=30))

@@ -41,6 +41,7 @@ from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import REJECTS_SCHEMA
 from penstock.spark.table.sparks import frame_of
 from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
 from tests.spark.catalog_place import CatalogPlace, session_of
 from tests.spark.cluster import ROOT
 from tests.spark.lake_commands import LakeCommands, LongLakeCommands
@@ -327,8 +328,7 @@ def test_a_table_that_is_not_the_pipelines_own_is_left_alone(place: Place) -> No
 @pytest.mark.soak
 def test_drivers_killed_at_any_moment_neither_lose_nor_repeat(tmp_path: Path) -> None:
     """The first between the rows and the row that says how far they are, two at random."""
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("catalog-cases")
     dice = random.Random(seed)
     log = BlockLog(block_events=11)
     log.append(history(dice))

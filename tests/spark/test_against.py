@@ -33,6 +33,7 @@ from penstock.spark.table.plan import KEY, OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import PUT
 from penstock.spark.table.standing import Standing, StandingTable
 from penstock.spark.verifying import standing_of
+from tests.seeds import cases
 from tests.spark.tables import LOG_ID, Entries, apply, change, pipeline, put
 
 _MISSING: Any = None
@@ -150,7 +151,7 @@ def state(commits: Commits, until: int) -> dict[int, int]:
 STEPS = st.lists(st.sampled_from([0, 0, 1, 2]), min_size=5 + _KEYS, max_size=5 + _KEYS)
 
 
-@settings(max_examples=300)
+@settings(max_examples=cases(300))
 @example(
     commits=[(0, 0), (0, 1)], before=1, steps=[0, 0, 1, 0, 0, 0, 0, 0, 0], looks_up=True, lost=20
 )

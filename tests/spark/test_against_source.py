@@ -1,6 +1,5 @@
 """Tables compared with a real MongoDB, capture and all (decision 0036)."""
 
-import random
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from penstock.spark.table.plan import KEY
 from penstock.spark.verifying import Verified, verify_tables
 from penstock.testing.servers import MongoReplicaSet
 from tests.e2e.processes import wait_until
+from tests.seeds import seed_of
 from tests.spark.captured import Captured, captured
 from tests.spark.loads import Client, documents, writing
 from tests.spark.tables import pipeline, rejects_of, rows_of
@@ -84,8 +84,7 @@ def test_tables_are_equal_to_a_source_that_is_written_and_rows_that_change_are_n
     tmp_path: Path,
 ) -> None:
     """With rows that no log tells, and a pipeline that lags; nobody is stopped for it."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"{seed=}")
+    seed = seed_of("against-source")
     more: dict[str, Any] = {"verify_every": "1d", "verify_against": "source"}
     config = loading(tmp_path / "t", **more)
     with writing(mongo_client, mongo_database, keys=50, seed=seed, pause_seconds=0.02):

@@ -1,7 +1,6 @@
 """Rows that are read from the source again come back, and newer changes win (decision 0034)."""
 
 import json
-import random
 import shutil
 import threading
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from penstock.spark.table.standing import StandingTable
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service, penstock
 from tests.e2e.processes import wait_until
+from tests.seeds import seed_of
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import LOG_ID, change, pipeline, put, rows_of
 from tests.spark.test_first_load import Driver, table_of
@@ -310,8 +310,7 @@ def test_a_driver_killed_while_it_reads_again_goes_on_with_the_ranges_that_are_l
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"{seed=}")
+    seed = seed_of("backfill")
     rows = 4 * _ROWS
     orders = mongo_client[mongo_database]["orders"]
     orders.insert_many({"_id": key, "n": -1, "text": "before"} for key in range(rows))

@@ -13,6 +13,7 @@ import pytest
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
 from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
 from tests.spark.changelogs import changelog, counted, expected, files_of, rows_of
 from tests.spark.tables import change, gap, put, schema_event
 
@@ -41,8 +42,7 @@ def history(dice: random.Random, *, commits: int) -> list[list[AnyEvent]]:
 
 
 def seeded() -> random.Random:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("changelog-kill")
     return random.Random(seed)
 
 

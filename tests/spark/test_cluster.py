@@ -19,6 +19,7 @@ from penstock.spark.table.arrow import compute
 from penstock.testing.servers import ServerUnavailableError, SparkCluster
 from tests.cli.service import SHOP, Service, configure
 from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
 from tests.spark.cluster import (
     ROOT,
     SMALL,
@@ -126,8 +127,7 @@ def test_tables_are_right_though_an_executor_and_a_worker_are_killed(
 ) -> None:
     """Invariant 7, on other machines: executors have neither our files nor our code, which Spark
     hands them."""
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("cluster")
     dice = random.Random(seed)
     log = BlockLog(block_events=500)
     log.append(history(dice, commits=21_000))

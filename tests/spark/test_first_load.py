@@ -1,7 +1,6 @@
 """Rows that were there before the log come from the source, beside the stream (decision 0034)."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from penstock.spark.run import run_pipeline
 from penstock.testing.servers import MongoReplicaSet
 from tests.cli.service import Service
 from tests.e2e.processes import wait_until
+from tests.seeds import seed_of
 from tests.spark.loads import Client, configured, documents, opens, writing
 from tests.spark.tables import rows_of
 
@@ -45,8 +45,7 @@ def test_rows_from_before_the_log_and_changes_meanwhile_end_as_the_source(
     tmp_path: Path,
 ) -> None:
     """S10, invariants 2 and 9: newer changes win, and what was deleted meanwhile stays so."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"{seed=}")
+    seed = seed_of("first-load-1")
     orders = mongo_client[mongo_database]["orders"]
     orders.insert_many({"_id": key, "n": -1, "text": "before"} for key in range(_ROWS))
     path = configured(tmp_path, mongo.uri, mongo_database)
@@ -116,8 +115,7 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, tmp_path: Path
 ) -> None:
     """Resumable by range: what is in the table is not read again, and nothing is lost."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"{seed=}")
+    seed = seed_of("first-load-2")
     orders = mongo_client[mongo_database]["orders"]
     orders.insert_many({"_id": key, "n": -1, "text": "before"} for key in range(4 * _ROWS))
     path = configured(tmp_path, mongo.uri, mongo_database)

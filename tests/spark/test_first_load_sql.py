@@ -1,6 +1,5 @@
 """Rows that were there before the log come from MariaDB, beside its stream (decision 0034)."""
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from penstock.testing.servers import MariaDbServer
 from tests.cli.service import Service
 from tests.e2e.processes import wait_until
 from tests.mysql.support import numbers, run
+from tests.seeds import seed_of
 from tests.spark.loads import opens
 from tests.spark.sql_loads import ORDERS, configured, documents, writing
 from tests.spark.test_first_load import Driver, table_of
@@ -67,8 +67,7 @@ def test_rows_from_before_the_log_and_changes_meanwhile_end_as_the_source(
     """S4, invariants 2 and 9: newer changes win, what was deleted stays so, and a column that comes
     meanwhile is in every row, though no row is logged for it. Compared with the source, it is found
     that they are equal, and what the binlog did not tell."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"{seed=}")
+    seed = seed_of("first-load-sql-1")
     filled(mariadb, mariadb_database, "orders", _ROWS)
 
     def alter() -> None:
@@ -120,8 +119,7 @@ def test_tables_that_are_altered_swapped_emptied_or_dropped_while_they_are_loade
     round_: int,
 ) -> None:
     """S10, S13: another key, another table under the name, none, or none of its rows."""
-    seed = random.SystemRandom().randrange(1 << 32) + round_
-    print(f"{seed=}")
+    seed = seed_of("first-load-sql-2") + round_
     tables = ("altered", "swapped", "emptied", "dropped", "renamed", "made_anew")
     for name in tables:
         filled(mariadb, mariadb_database, name, 300)
@@ -191,8 +189,7 @@ def test_a_driver_killed_in_the_middle_goes_on_with_the_ranges_that_are_left(
     mariadb: MariaDbServer, mariadb_database: str, tmp_path: Path
 ) -> None:
     """Resumable by range: what is in the table is not read again, and nothing is lost."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"{seed=}")
+    seed = seed_of("first-load-sql-3")
     filled(mariadb, mariadb_database, "orders", 8 * _ROWS)
     path = configured(tmp_path, mariadb, mariadb_database, collections='collections = ["orders"]')
     config = load(path).pipelines["p"]

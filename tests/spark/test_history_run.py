@@ -17,6 +17,7 @@ from penstock.serve.flight import FlightServer
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
 from tests.spark.histories import Model, at, history, in_order, versions_of
 from tests.spark.tables import change, fold, pipeline, put, rejects_of, rows_of
 from tests.spark.test_tables_kill import history as commits_of
@@ -99,8 +100,7 @@ def test_spark_finds_what_a_row_was_at_a_time(
 @pytest.mark.soak
 @pytest.mark.spark
 def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats_a_version(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("history-run")
     dice = random.Random(seed)
     log = BlockLog(block_events=11)
     log.append(commits_of(dice))

@@ -29,6 +29,7 @@ from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.reduce import CONTROL, DELETE, PUT
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
+from tests.seeds import cases
 from tests.spark.tables import LOG_ID, Entries, change, pipeline, put, rejects_of, rows_of
 
 _KEYS = 4
@@ -154,7 +155,7 @@ def run(world: World, before: int, steps: Sequence[tuple[int, int, int, bool]]) 
             return
 
 
-@settings(max_examples=100)
+@settings(max_examples=cases(100))
 @given(histories(), st.integers(0, 5), STEPS)
 def test_reads_changes_and_writes_in_any_order_end_as_the_source(
     commits: list[tuple[int, int | None]], before: int, steps: list[tuple[int, int, int, bool]]
@@ -166,7 +167,7 @@ def test_reads_changes_and_writes_in_any_order_end_as_the_source(
     assert world.table == world.state(world.source)
 
 
-@settings(max_examples=100)
+@settings(max_examples=cases(100))
 @given(histories(), st.integers(0, 5), STEPS)
 def test_once_the_log_has_passed_all_reads_the_table_is_the_source_at_its_own_place(
     commits: list[tuple[int, int | None]], before: int, steps: list[tuple[int, int, int, bool]]

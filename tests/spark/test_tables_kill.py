@@ -16,6 +16,7 @@ from penstock.serve.flight import FlightServer
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE
 from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
 from tests.spark.tables import apply, change, fold, pipeline, put, rejects_of, rows_of
 
 _KILLS = 3
@@ -62,8 +63,7 @@ def until(entries: pa.Table, sequence: int) -> pa.Table:
 @pytest.mark.soak
 @pytest.mark.spark
 def test_a_driver_killed_at_any_moment_neither_loses_nor_repeats(tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("tables-kill")
     dice = random.Random(seed)
     log = BlockLog(block_events=11)
     log.append(history(dice))

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import random
 import re
 import tomllib
@@ -25,6 +24,7 @@ from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
 from penstock.spark.view.upkeep import Kept, Upkeep
 from penstock.spark.views import tables_of
+from tests.seeds import seed_of
 from tests.spark.tables import Entries, apply, change, put, rejects_of, schema_event
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def order(key: int, dice: random.Random) -> AnyEvent:
 
 
 def test_a_view_equals_its_query_after_every_batch(spark: "SparkSession", tmp_path: Path) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("views")
     dice, lake = random.Random(seed), Lake(spark, tmp_path, _REVENUE)
     lake.batch(
         *(customer(key, region=dice.choice(["n", "s", None])) for key in range(4)),

@@ -18,6 +18,7 @@ from penstock.serve.flight import FlightServer
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.arrow import compute
 from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
 from tests.spark.tables import change, fold
 from tests.spark.view_driver import config
 
@@ -79,8 +80,7 @@ def expected(entries: pa.Table) -> dict[Any, tuple[Any, ...]]:
 def test_a_driver_killed_at_any_moment_leaves_a_view_that_ends_right(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("views-kill")
     dice = random.Random(seed)
     log = BlockLog(block_events=11)
     log.append(history(dice))

@@ -18,6 +18,7 @@ from penstock.store import (
     Update,
     indexes,
 )
+from tests.seeds import cases
 from tests.store.index_model import check, check_disk
 from tests.store.support import NOW_MS, SetClock, opened
 
@@ -145,7 +146,7 @@ def test_after_any_operations_every_index_says_what_a_scan_does(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @any_operations
 def test_after_many_more_operations_too(
     before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int

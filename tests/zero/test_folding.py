@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection
 
 from penstock.event import ChangeEvent, Operation
 from penstock.zero.lexi import lexi_version
+from tests.seeds import cases
 from tests.state.histories import change
 from tests.zero.endpoint import DESIGN, SHIPPED, Endpoint, Replica, ack, connection, message, served
 
@@ -222,7 +223,7 @@ def test_the_fold_of_what_was_told_is_the_sources_rows_at_each_watermark(
 
 
 @pytest.mark.soak
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=cases(100), deadline=None)
 @given(*ends)
 def test_so_it_is_in_many_histories(
     history: list[list[Write]], first: int, plans: list[Visit], dialect: dict[str, str]

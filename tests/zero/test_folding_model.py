@@ -19,6 +19,7 @@ from penstock.zero.changes import LookUp, Teller, Told, creation
 from penstock.zero.config import ZeroTablesConfig
 from penstock.zero.mapping import Mapping
 from penstock.zero.tables import Table
+from tests.seeds import cases
 from tests.zero.folding import Replica
 
 Document = dict[str, Any]
@@ -346,7 +347,7 @@ class Shard:
             assert self.replica.rows("everything") == []
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=cases(250), deadline=None)
 @given(happenings, st.sampled_from([CONFIG, ALONE]), st.data())
 def test_what_is_told_folds_to_what_the_documents_are_z7(
     changes: list[Happened], config: ZeroTablesConfig, data: st.DataObject

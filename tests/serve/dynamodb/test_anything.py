@@ -16,6 +16,7 @@ from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.operations import OPERATIONS
 from penstock.serve.dynamodb.requests import answer
 from penstock.store import KeyType
+from tests.seeds import cases
 from tests.store.support import BOTH
 
 ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/table"
@@ -185,7 +186,7 @@ def test_a_member_that_is_null_is_as_good_as_absent_wherever_it_stands(endpoint:
     assert "UpdateViewType is required" in told["message"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=cases(150))
 @given(data=st.data())
 def test_no_request_makes_the_endpoint_fail(endpoint: Endpoint, data: st.DataObject) -> None:
     operation = data.draw(st.sampled_from(sorted(REQUESTS)))

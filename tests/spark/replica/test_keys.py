@@ -20,6 +20,7 @@ from penstock.spark.replica.postgres import PostgresDialect
 from penstock.spark.replica.rows import decode_keyed, prepared
 from penstock.spark.table.kinds import Kind
 from penstock.testing.servers import MariaDbServer, PostgresServer
+from tests.seeds import cases
 from tests.spark.replica.support import (
     Driver,
     MysqlReplica,
@@ -150,7 +151,7 @@ _acts = st.sampled_from(ALIKE).flatmap(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=cases(200))
 @given(
     acts=_acts,
     server=st.sampled_from([(PostgresDialect, "postgresql://h/d"), (MysqlDialect, "mysql://h/d")]),

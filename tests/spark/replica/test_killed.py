@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.seeds import seed_of
 from tests.spark.replica.contract import expected
 from tests.spark.replica.killed import entries_of
 from tests.spark.replica.support import (
@@ -28,8 +29,7 @@ _KILLS = 1
 
 def survive(replica: Replica, restart: Callable[[], None], folder: Path) -> None:
     """Kill and restart the destination under a driver, and kill the driver; then let one end."""
-    seed = int(os.environ.get("PENSTOCK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"PENSTOCK_SEED={seed}")
+    seed = seed_of("killed")
     dice, entries = random.Random(seed), entries_of(seed)
     written = replica.config(answer_seconds=20).model_dump(mode="json")
     path = folder / "config.json"
