@@ -96,22 +96,7 @@ def verify_with_source(
     SourceUnavailableError where capture does not come on; StreamChangedError and TrimmedError where
     the log does not go on from the tables; and what the source raises.
     """
-    refuse_steps(name, config)
-    if config.catalog is not None:
-        raise ConfigError(
-            f"the tables of pipeline {name} are in the catalog, in {config.catalog}, and only "
-            f"tables in folders are compared with the source. Nothing was compared. Compare with "
-            f"the log: penstock pipeline verify {name}."
-        )
-    source = None if open_source is None else open_source()
-    if open_source is None or not isinstance(source, ReadsRanges):
-        raise ConfigError(
-            f"pipeline {name}: to compare with the source needs one that can be read by ranges of "
-            f"keys, as MongoDB, MySQL and MariaDB can; {config.source} is none, or its settings "
-            f"are not known here. Nothing was compared. Compare with the log: penstock pipeline "
-            f"verify {name}."
-        )
-    source.require_readable()
+    open_source, source = _readable(name, config, open_source)
     register(spark)
     shown = {
         "endpoint": endpoint,
@@ -176,6 +161,29 @@ def verify_with_source(
             for collection, read in rows.items()
         )
     return Verified(pipeline=name, progress=str(until), tables=tables, against="source")
+
+
+def _readable(
+    name: str, config: TablePipelineConfig, open_source: OpenSource | None
+) -> tuple[OpenSource, ReadableSource]:
+    """How the source is made, and one of them, which the pipeline's tables can be compared with."""
+    refuse_steps(name, config)
+    if config.catalog is not None:
+        raise ConfigError(
+            f"the tables of pipeline {name} are in the catalog, in {config.catalog}, and only "
+            f"tables in folders are compared with the source. Nothing was compared. Compare with "
+            f"the log: penstock pipeline verify {name}."
+        )
+    source = None if open_source is None else open_source()
+    if open_source is None or not isinstance(source, ReadsRanges):
+        raise ConfigError(
+            f"pipeline {name}: to compare with the source needs one that can be read by ranges of "
+            f"keys, as MongoDB, MySQL and MariaDB can; {config.source} is none, or its settings "
+            f"are not known here. Nothing was compared. Compare with the log: penstock pipeline "
+            f"verify {name}."
+        )
+    source.require_readable()
+    return open_source, source
 
 
 def pin(name: str, config: TablePipelineConfig) -> Pinned:
