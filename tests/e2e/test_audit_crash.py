@@ -29,8 +29,8 @@ from tests.children import running
 from tests.e2e.processes import Process, Service, wait_until
 from tests.e2e.trail import check_transactions, folded, row_changes
 from tests.mysql import programs, test_crash, test_mysql_crash
+from tests.mysql.killing import compared, contents
 from tests.mysql.support import run
-from tests.mysql.test_crash import compared, contents
 from tests.seeds import seed_of
 
 VICTIMS = ("service", "capture", "driver", "server", "mongo")

@@ -12,8 +12,8 @@ from penstock.testing.servers import SqlServer
 from tests.children import Child, running
 from tests.mysql import programs
 from tests.mysql.conftest import on
+from tests.mysql.killing import compared, contents
 from tests.mysql.support import Story, caught_up, completed, numbers, run, source_of
-from tests.mysql.test_crash import compared, contents
 from tests.seeds import seed_of
 from tests.telling import follow, read_log
 
