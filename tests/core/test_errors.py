@@ -1,8 +1,10 @@
 """Each error has a name of its own, and says what happened, what is safe and what to do."""
 
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 
@@ -20,6 +22,16 @@ def tree(root: type[PenstockError] = PenstockError) -> Iterator[type[PenstockErr
 
 TREE = list(tree())
 SPEAKING = [error for error in TREE if "__init__" in vars(error)]
+
+
+def test_an_error_is_named_as_it_is_imported_wherever_it_is_written() -> None:
+    """In a traceback as text, which is all that Spark hands on, it is found by that name."""
+    written: set[type[PenstockError]] = set()
+    for room in pkgutil.iter_modules(errors.__path__, f"{errors.__name__}."):
+        found = vars(import_module(room.name)).values()
+        written.update(one for one in found if isinstance(one, type))
+    assert written == set(TREE)
+    assert {one.__name__ for one in written} == set(errors.__all__)
 
 
 @pytest.mark.parametrize("error", TREE)

@@ -192,8 +192,8 @@ class LogClient:
 
     Sync, for workers. One client belongs to one thread; connecting is lazy and cheap. Each call
     retries a service that does not answer for `patience_seconds`, then raises
-    ServiceUnavailableError. Errors of errors.py come as their own classes and are not retried
-    unless transient.
+    ServiceUnavailableError. Errors of penstock.errors come as their own classes and are
+    not retried unless transient.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ One Spark query per pipeline. Where it goes on the target keeps with what it wri
 run only: kept, it would be a second word on where the pipeline stands.
 
 A service that is away is waited for: the query is started again, with growing pauses. Whatever
-cannot heal by itself is raised as the error of errors.py that it is.
+cannot heal by itself is raised as the error of penstock.errors that it is.
 """
 
 import json

@@ -55,7 +55,7 @@ class Heard(Struct, frozen=True, kw_only=True):
     """Of a capture in an envelope that was asked for: all of it, as it came; then nothing else of
     it is told here but its kind."""
     code: str = ""
-    """Of the error, if it is one: as in errors.py."""
+    """Of the error, if it is one: as in penstock.errors."""
     message: str = ""
     oldest: str = ""
     """Of TRIMMED: the oldest marker; of GAP: the one behind it."""
