@@ -1,0 +1,85 @@
+"""What pipelines to files have in common: where they are, and how they are looked after."""
+
+from typing import Literal
+
+from pydantic import Field, SecretStr
+
+from penstock.config import Bytes, Seconds
+from penstock.spark.config.names import folder_of
+from penstock.spark.config.reading import SteppedPipelineConfig
+
+
+class LakePipelineConfig(SteppedPipelineConfig):
+    """What is kept as files at a path, and looked after."""
+
+    path: str = Field(
+        description="Where the Delta table is, a folder or a URL. With one collection the table "
+        "itself; otherwise each collection is a table in the folder of its name below.",
+        min_length=1,
+    )
+    standing: str | None = Field(
+        None,
+        description="The Delta table of one row that says how far the pipeline has come. Default: "
+        "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
+        "new, and starts where `start` says; its tables ignore what they have.",
+    )
+    rejects: str | None = Field(
+        None,
+        description="The Delta table of the changes that were rejected. Default: the path with "
+        "`_rejects` at its end.",
+    )
+    on_gap: Literal["halt", "record"] = Field(
+        "halt",
+        description="What to do where changes were lost upstream: stop, or write the gap to the "
+        "rejects and go on.",
+    )
+    history: Seconds = Field(
+        3600.0, gt=0, description="How long replaced files of a table are kept for its readers."
+    )
+    compact_every: int = Field(
+        100,
+        ge=0,
+        description="Commits of a table after which its small files are joined, between two "
+        "batches; 0: never. `penstock pipeline tidy` does it by hand.",
+    )
+    vacuum_every: int = Field(
+        100,
+        ge=0,
+        description="Commits of a table after which replaced files older than `history` are "
+        "deleted, between two batches; 0: never. `penstock pipeline tidy` does it by hand.",
+    )
+    storage_options: dict[str, SecretStr] = Field(
+        default_factory=dict, description="Credentials and settings of the object store."
+    )
+
+    @property
+    def standing_path(self) -> str:
+        """The Delta table that says how far the pipeline has come."""
+        return self.standing or f"{self.path.rstrip('/')}/_penstock_standing"
+
+    @property
+    def rejects_path(self) -> str:
+        """The Delta table of rejected changes."""
+        return self.rejects or f"{self.path.rstrip('/')}_rejects"
+
+    @property
+    def in_one_table(self) -> bool:
+        """Whether all collections are in one table, so that none can be begun anew in it."""
+        return False
+
+    def table_path(self, collection: str) -> str:
+        """Where the table of a collection is."""
+        if len(self.collections) == 1:
+            return self.path.rstrip("/")
+        return f"{self.path.rstrip('/')}/{folder_of(collection)}"
+
+
+class DeltaPipelineConfig(LakePipelineConfig):
+    """What is kept in Delta tables, whatever it is."""
+
+    max_bytes_per_batch: Bytes = Field(
+        2 << 30,
+        gt=0,
+        description="The driver holds a batch's last change of each row. One that comes to more "
+        "bytes than this stops the pipeline, by name, instead of exhausting memory.",
+    )

@@ -1,0 +1,118 @@
+"""What all pipelines have: what they read, how fast; and the steps that most of them may have."""
+
+from typing import Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from penstock.config import Config, Seconds
+from penstock.spark.transform.config import ExpectConfig, TransformConfig
+
+
+class ReadingConfig(Config):
+    """What a pipeline reads, and how fast."""
+
+    source: str = Field(description="The source whose changes are applied.", min_length=1)
+    collections: tuple[str, ...] = Field(
+        (),
+        description="Only these collections, as `name` or `source/name`; empty for all of the "
+        "source. A pipeline that runs cannot be given more: they need a new one.",
+    )
+    trigger: Literal["availableNow"] | Seconds = Field(
+        1.0, description="Seconds between batches, or `availableNow`: apply what there is, and end."
+    )
+    max_events_per_batch: int = Field(
+        250_000, gt=0, description="Events per batch; a larger commit comes whole all the same."
+    )
+    start: Literal["beginning", "oldest"] = Field(
+        "beginning",
+        description="Where a new pipeline starts: at the log's first entry, and not at all if that "
+        "is gone; or knowingly at the oldest that is left. Where a pipeline stands it goes on.",
+    )
+    metrics: str = Field(
+        "off",
+        description="Where the pipeline's process shows its metrics (`/metrics`), as "
+        "127.0.0.1:9464; on this machine only.",
+    )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The collections, each with its source: a "/" in a name is not what separates them."""
+        return tuple(f"{self.source}/{name}" for name in self.collections)
+
+    @field_validator("metrics")
+    @classmethod
+    def _on_this_machine(cls, metrics: str) -> str:
+        if metrics == "off":
+            return metrics
+        host, colon, port = metrics.rpartition(":")
+        if not colon or not port.isdecimal() or int(port) > 65535:
+            raise ValueError(f"{metrics!r} is not an address; write host:port, or off")
+        if host not in {"localhost", "127.0.0.1", "[::1]"}:
+            raise ValueError(f"{metrics!r} is not of this machine; write 127.0.0.1:{port}")
+        return metrics
+
+    @field_validator("collections")
+    @classmethod
+    def _collections_are_plain(
+        cls, collections: tuple[str, ...], info: ValidationInfo
+    ) -> tuple[str, ...]:
+        """Collections by their own names, which is what events call them."""
+        source = str(info.data.get("source", ""))
+        names = tuple(name.removeprefix(f"{source}/") for name in collections)
+        for given, name in zip(collections, names, strict=True):
+            if not name or name != name.strip() or "," in name:
+                raise ValueError(f"{given!r} cannot be the name of a collection here")
+            if "/" in name and name == given:
+                raise ValueError(
+                    f"{given!r} names a collection of another source; for one of that very name "
+                    f"write {f'{source}/{name}'!r}"
+                )
+        if len(set(names)) < len(names):
+            raise ValueError("a collection is named twice")
+        return names
+
+
+class SteppedPipelineConfig(ReadingConfig):
+    """What is made of documents that may pass through steps first."""
+
+    transform: tuple[TransformConfig, ...] = Field(
+        (), description="What is done to documents before they are written, step by step."
+    )
+    expect: tuple[ExpectConfig, ...] = Field(
+        (), description="What is expected of documents when all steps are done."
+    )
+
+    @model_validator(mode="after")
+    def _steps_are_of_collections(self) -> Self:
+        if len({one.name for one in self.expect}) < len(self.expect):
+            raise ValueError("two expectations have one name")
+        named = {name for step in self.transform for name in step.collections}
+        named |= {name for one in self.expect for name in one.collections}
+        if self.collections and (others := sorted(named.difference(self.collections))):
+            raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
+        self._check_explode()
+        return self
+
+    def _check_explode(self) -> None:
+        """Raise ValueError where a document cannot become several rows."""
+        if any(step.explode for step in self.transform):
+            raise ValueError(
+                "explode makes several rows of a document, and rows here are told apart by the "
+                "document's key alone: which of them go with a change that does not say the whole "
+                "array cannot be known. Pipelines to 'table' and 'changelog' have it"
+            )
+
+    def _check_last_explode(self) -> None:
+        """Raise ValueError where it is not the last step, or a document has two."""
+        steps = [bool(step.explode) for step in self.transform]
+        if steps != sorted(steps):
+            raise ValueError("explode is the last step")
+        exploded = [step.collections for step in self.explodes]
+        names = [name for collections in exploded for name in collections]
+        if len(exploded) > 1 and (not all(exploded) or len(set(names)) < len(names)):
+            raise ValueError("one field of a collection can be exploded")
+
+    @property
+    def explodes(self) -> tuple[TransformConfig, ...]:
+        """The steps that make rows of elements."""
+        return tuple(step for step in self.transform if step.explode)
