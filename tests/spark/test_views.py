@@ -135,6 +135,28 @@ def test_a_view_equals_its_query_after_every_batch(spark: "SparkSession", tmp_pa
         assert lake.rows() == lake.expected()
 
 
+def test_quotients_of_sums_are_those_of_spark(spark: "SparkSession", tmp_path: Path) -> None:
+    """A sum of integers is kept as a decimal, which would be divided to six digits."""
+    query = (
+        "SELECT k, sum(n) / sum(m) AS rate, sum(n) / count(*) AS mean, sum(total) / sum(n) AS each "
+        "FROM orders GROUP BY k"
+    )
+    lake = Lake(spark, tmp_path, query)
+    total = '"total": {"$numberDecimal": "0.1"}'
+    sizes = [(1, 3), (1, 10_000_000), (7, 1 << 40)]
+    lake.batch(
+        *(
+            change(key, "insert", text=f'{{"_id": {key}, "k": {key}, "n": {n}, "m": {m}, {total}}}')
+            for key, (n, m) in enumerate(sizes)
+        )
+    )
+    state = DeltaTable(tables_of(lake.config).table_path("orders")).to_pyarrow_table()
+    spark.createDataFrame(state).createOrReplaceTempView("orders")
+    found = lake.rows()
+    assert found == in_order([tuple(row) for row in spark.sql(query).collect()])
+    assert [row[1] for row in found] == [1 / 3, 1e-07, 7 / (1 << 40)]
+
+
 def test_events_about_whole_collections_and_wider_columns_reach_the_view(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

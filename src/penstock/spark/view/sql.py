@@ -23,6 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.spark.view.query import Aggregate, Joined, ViewQuery
+from penstock.spark.view.quotients import divided
 
 AGAIN: Final = "_again"
 GROUP: Final = "_group"
@@ -264,12 +265,23 @@ def finished(query: ViewQuery, types: Types, relation: str, *, whole: str | None
     aggregates = [f"{_value(one, types)} AS _a{at}" for at, one in enumerate(query.aggregates)]
     own = own_columns(query, types) + ([] if whole is None else [AGAIN])
     inner = f"SELECT {', '.join([*groups_of(types), *own, *aggregates])} FROM ({relation})"
+    integers = _integers(query, types)
     outputs = [
         f"{expression if whole is None else f'CASE WHEN {whole} THEN {expression} END'} AS "
         f"{quoted(name)}"
-        for name, expression in query.outputs
+        for name, expression in ((name, divided(one, integers)) for name, one in query.outputs)
     ]
     return f"SELECT {', '.join([*outputs, *own])} FROM ({inner})"
+
+
+def _integers(query: ViewQuery, types: Types) -> set[str]:
+    """The groups and aggregates that are integers in the query, however they are kept."""
+    found = {f"_g{at}" for at, type_ in enumerate(types.groups) if type_ in _INTEGERS}
+    for at, one in enumerate(query.aggregates):
+        of_integers = one.argument is not None and types.arguments[one.argument] in _INTEGERS
+        if one.function == "count" or (of_integers and one.function != "avg"):
+            found.add(f"_a{at}")
+    return found
 
 
 def _value(one: Aggregate, types: Types) -> str:
