@@ -7,7 +7,7 @@ own tool.
 
 import hashlib
 import random
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,6 @@ import pytest
 from pymongo import MongoClient
 
 from penstock.audit.fold import decoded
-from penstock.sources.mysql.connection import Connected
 from penstock.testing.servers import (
     MariaDbServer,
     MongoReplicaSet,
@@ -28,8 +27,8 @@ from penstock.testing.servers import (
 from tests.children import running
 from tests.e2e.processes import Process, Service, wait_until
 from tests.e2e.trail import check_transactions, folded, row_changes
-from tests.mysql import programs, test_crash, test_mysql_crash
-from tests.mysql.killing import compared, contents
+from tests.mysql import programs
+from tests.mysql.killing import compared, contents, logged
 from tests.mysql.support import run
 from tests.seeds import seed_of
 
@@ -183,14 +182,6 @@ def crash_run(
 
 def _further(deployed: Deployment, before: int) -> bool:
     return deployed.at() > before
-
-
-def logged(server: SqlServer, db: Connected) -> Iterator[tuple[str, str]]:
-    """The transaction and table of each row in the binlogs, by the server's own tool."""
-    if isinstance(server, MySqlServer):
-        return test_mysql_crash.logged(server, db)
-    assert isinstance(server, MariaDbServer)
-    return test_crash.logged(server, db)
 
 
 def compare(server: SqlServer, records: list[dict[str, Any]], *, staged: Any) -> None:

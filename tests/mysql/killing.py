@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.event import AnyEvent, ChangeEvent, Commit, Fragment, Operation
 from penstock.sources.mysql.connection import Connected
-from penstock.testing.servers import SqlServer
+from penstock.testing.servers import MySqlServer, SqlServer
 from tests.children import Child, running
 from tests.mysql import programs
 from tests.mysql.support import Story, binlogs, caught_up, run, source_of
@@ -20,12 +20,14 @@ from tests.telling import read_log
 
 _LIVES = 9
 _PROGRAMS = "tests.mysql.programs"
+_MARIADB_BEGINS = r"#\d{6}\s.*\sGTID (\d+-\d+-\d+)"
+_MYSQL_BEGINS = r"SET @@SESSION.GTID_NEXT= '([^']+:\d+)'"
+"""What the servers' own tools write of a transaction."""
 
 
-async def adds_up(server: SqlServer, folder: Path, *, seed: int, begins: str) -> set[str]:
+async def adds_up(server: SqlServer, folder: Path, *, seed: int) -> set[str]:
     """Kill all of them at random: the log then adds up to the tables, and is what the server's own
-    tool reads in its binlogs. `begins` matches what that writes of a transaction's GTID. Returns
-    the transactions' names."""
+    tool reads in its binlogs. Returns the transactions' names."""
     rng, log_path = random.Random(seed), folder / "log"
     with server.connect() as db:
         programs.prepare(db)
@@ -41,7 +43,7 @@ async def adds_up(server: SqlServer, folder: Path, *, seed: int, begins: str) ->
         for table in (*programs.TABLES, "xa"):
             assert compared(ours.get(f"d.{table}", [])) == compared(contents(db, table)), table
         told = [(event.transaction, event.collection) for event in once(story)]
-        assert told == list(logged(server, db, begins)), "as the server's own tool reads them"
+        assert told == list(logged(server, db)), "as the server's own tool reads them"
     ids = [event.event_id for event in story.events]
     assert len(ids) == len(set(ids)), "no event is in the log twice"
     assert captured > 100
@@ -138,7 +140,7 @@ def is_moved(last: ChangeEvent, event: ChangeEvent) -> bool:
     return event.collection == "moving" and '"a":"k' in bytes(event.key).decode()
 
 
-def logged(server: SqlServer, db: Connected, begins: str) -> Iterator[tuple[str, str]]:
+def logged(server: SqlServer, db: Connected) -> Iterator[tuple[str, str]]:
     """The transaction and table of each row in the binlogs, by the server's own tool: where it was
     committed."""
     files = [str(server.data / name) for name in binlogs(db)]
@@ -147,6 +149,7 @@ def logged(server: SqlServer, db: Connected, begins: str) -> Iterator[tuple[str,
         capture_output=True,
         check=True,
     ).stdout.decode(errors="replace")
+    begins = _MYSQL_BEGINS if isinstance(server, MySqlServer) else _MARIADB_BEGINS
     gtid, held, prepared = "", list[str](), dict[str, list[str]]()
     for line in text.splitlines():
         if found := re.match(begins, line):

@@ -153,7 +153,8 @@ def test_quotients_of_sums_are_those_of_spark(spark: "SparkSession", tmp_path: P
     state = DeltaTable(tables_of(lake.config).table_path("orders")).to_pyarrow_table()
     spark.createDataFrame(state).createOrReplaceTempView("orders")
     found = lake.rows()
-    assert found == in_order([tuple(row) for row in spark.sql(query).collect()])
+    of_spark: Any = spark.sql(query).collect()  # pyright: ignore[reportUnknownMemberType]
+    assert found == in_order([tuple(row) for row in of_spark])
     assert [row[1] for row in found] == [1 / 3, 1e-07, 7 / (1 << 40)]
 
 

@@ -6,7 +6,7 @@ Source: the Spark SQL reference, "Arithmetic operators", `/`; and its rules of d
 """
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 import sqlglot
 from sqlglot import exp
@@ -31,10 +31,10 @@ def divided(expression: str, integers: Collection[str]) -> str:
         if _is_integer(one.left, integers) and _is_integer(one.right, integers):
             for side in (one.left, one.right):
                 side.replace(exp.cast(side.copy(), exp.DataType.Type.DOUBLE))
-    return whole.this.sql(dialect=DIALECT, comments=False)
+    return str(whole.this.sql(dialect=DIALECT, comments=False))
 
 
-def _is_integer(node: exp.Expression, integers: Collection[str]) -> bool:
+def _is_integer(node: Any, integers: Collection[str]) -> bool:
     """Whether the query, without a view, has an integer there."""
     if isinstance(node, exp.Column):
         return node.name in integers
