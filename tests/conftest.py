@@ -31,8 +31,10 @@ SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
     | {"mariadb", "mariadb_database", "mariadbs", "start_mariadb"}
     | {"mysql", "mysql_database", "start_mysql"}
-    | {"postgres", "start_postgres", "zero_state"}
+    | {"postgres", "start_postgres", "real_binlog", "zero_state"}
 )
+QUICK = os.environ.get("PENSTOCK_QUICK") == "true"
+"""Whether this is the fast loop."""
 Server = TypeVar("Server", bound=AbstractContextManager[Any])
 
 # Who sets other options keeps them.
@@ -44,7 +46,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", short_lived())
 settings.register_profile("dev", deadline=None, print_blob=True)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
-if os.environ.get("PENSTOCK_QUICK") == "true":
+if QUICK:
     settings.load_profile("quick")
 else:
     settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
@@ -84,6 +86,7 @@ def _process() -> Iterator[None]:
 
 def started(stack: ExitStack, server: Server) -> Server:
     """Start a server that `stack` stops. Missing server: fail where required, else skip."""
+    assert not QUICK, "the fast loop starts no server: name the fixture in SERVER_FIXTURES"
     try:
         stack.enter_context(server)
     except ServerUnavailableError as error:

@@ -19,6 +19,8 @@ from tests.access.test_tls import tls_of, trusting
 from tests.captures.graphql import GRAPHQL
 from tests.captures.sockets import REST, closed, said, send
 
+pytestmark = pytest.mark.slow
+
 PATHS = {"graphql": "graphql", "websocket": "rest/system/change-captures"}
 TRANSPORTS = pytest.mark.parametrize("transport", PATHS)
 

@@ -40,6 +40,8 @@ from tests.serve.calls import failure, subscribe
 from tests.state.histories import copied_whole
 from tests.subscribe.events import change, commit, one_each
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = str(UnauthenticatedError())
 
 

@@ -105,6 +105,7 @@ async def test_dynamodb_streams_are_shown_by_scope_and_denied_is_absent(tmp_path
     ] * 3
 
 
+@pytest.mark.slow
 async def test_a_certificate_opens_dynamodb_streams_whatever_it_signs_with(tmp_path: Path) -> None:
     authority, tokens = Authority(), tmp_path / "access.json"
     issue(tokens, "app", subject="app.example", verbs=ALL)

@@ -40,6 +40,8 @@ from penstock.log.restoring import restore
 from penstock.testing.contracts.entries import changes, read_all
 from tests.archive.logs import archived_rows, archiver, fill, live_rows, log_config, opened
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncGenerator[LmdbLog]:

@@ -22,6 +22,8 @@ from tests.archive.logs import archiver, fill, log_config
 from tests.captures import graphql
 from tests.captures.sockets import captured_by, configured, get
 
+pytestmark = pytest.mark.slow
+
 Entry = tuple[int, int, int, bytes]
 
 

@@ -4,10 +4,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
+import pytest
+
 from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts import CaptureServerContract
 from penstock.testing.contracts.capturing import CaptureEndpoint
 from tests.captures.graphql import GraphqlEndpointClient, graphql_server
+
+pytestmark = pytest.mark.slow
 
 
 class TestGraphql(CaptureServerContract):

@@ -50,6 +50,8 @@ from tests.captures.grpc_client import (
     subscribe_call,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class GrpcContract(CaptureServerContract):
     async def test_what_cannot_be_meant_is_refused_by_name(self) -> None:

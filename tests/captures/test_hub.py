@@ -123,6 +123,7 @@ async def test_who_does_not_take_what_it_is_offered_holds_little_and_loses_nothi
         assert sequences(await until(session, 399)) == list(range(1, 400))
 
 
+@pytest.mark.slow
 async def test_a_commit_costs_nothing_for_who_cannot_match_it() -> None:
     """E5: of a hundred lanes on one collection only the two are touched that the key is for."""
     log = BlockLog()

@@ -34,6 +34,8 @@ from tests.captures.support import (
 from tests.flight.blocks import BlockLog, insert
 from tests.subscribe.events import change, commit, one_each, schema, system
 
+pytestmark = pytest.mark.slow
+
 ALL: dict[str, Any] = {"since": "beginning", "criteria": [{"area": "data"}]}
 
 

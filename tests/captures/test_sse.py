@@ -24,6 +24,8 @@ from tests.captures.sockets import (
     web_server,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class TestServerSentEvents(CaptureServerContract):
     can_change: ClassVar[bool] = False
@@ -222,7 +224,6 @@ async def test_an_id_of_another_url_is_refused() -> None:
             assert (await heard(address, path, last=given))[2] == 400, path
 
 
-@pytest.mark.slow
 async def test_who_never_reads_is_disconnected() -> None:
     """Liveness: it holds its place for no longer than it may."""
     async with filled(0, liveness_timeout=0.5) as (log, service), captured_by(service) as address:

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import pytest
 from starlette.requests import HTTPConnection
 from websockets.asyncio.client import ClientConnection, connect
 
@@ -32,6 +33,8 @@ from tests.captures.sockets import (
     socket,
     web_server,
 )
+
+pytestmark = pytest.mark.slow
 
 
 class TestWebSocket(CaptureServerContract):

@@ -134,6 +134,7 @@ def test_old_rows_are_archived_and_then_removed(run: Run, trail: Trail, tmp_path
         run("archive", "trail", "--before", "yesterday", "--to", archives)
 
 
+@pytest.mark.slow
 def test_what_is_no_trail_and_who_does_not_answer_are_told(tmp_path: Path) -> None:
     path = tmp_path / "penstock.toml"
     path.write_text(

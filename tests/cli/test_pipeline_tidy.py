@@ -76,6 +76,7 @@ def files_in(path: Path) -> int:
     return len(DeltaTable(path).file_uris())
 
 
+@pytest.mark.slow
 def test_small_files_are_joined_and_every_row_stays(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +109,7 @@ def test_small_files_are_joined_and_every_row_stays(
         assert rows_of(one) == expected(entries.table())
 
 
+@pytest.mark.slow
 def test_for_people_it_is_a_table_and_what_cannot_be_tidied_is_said(
     config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ CHARSETS = {**dict.fromkeys(range(1, 4096), "utf8mb4"), 8: "latin1", 33: "utf8mb
 
 
 @pytest.fixture(scope="module")
-def written(mariadb_version: MariaDbVersion) -> Iterator[list[bytes]]:
+def real_binlog(mariadb_version: MariaDbVersion) -> Iterator[list[bytes]]:
     """The events of a real binlog: a table of all types, written, updated and deleted; DDL; and
     one compressed."""
     from contextlib import ExitStack
@@ -107,19 +107,19 @@ def signed(data: bytes) -> bytes:
 
 
 @pytest.mark.both_mariadbs
-def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
-    said = read(written)
+def test_a_real_binlog_is_read_whole(real_binlog: list[bytes]) -> None:
+    said = read(real_binlog)
     changes = [event for event in said if isinstance(event, ChangeEvent)]
     assert [event.collection for event in changes] == ["a", "b", "b", "b", "b", "b"]
-    kinds = {data[4] for data in written}
+    kinds = {data[4] for data in real_binlog}
     assert EventType.WRITE_ROWS_COMPRESSED_V1 in kinds
     assert EventType.UPDATE_ROWS_COMPRESSED_V1 in kinds
 
 
-def test_a_byte_that_changed_on_its_way_is_noticed(written: list[bytes]) -> None:
+def test_a_byte_that_changed_on_its_way_is_noticed(real_binlog: list[bytes]) -> None:
     """By the event's checksum, whichever byte it is."""
     checksums = Checksums()
-    for data in written:
+    for data in real_binlog:
         event = checksums.event(data)
         if event.type in {EventType.FORMAT_DESCRIPTION, EventType.ROTATE}:
             continue
@@ -134,11 +134,11 @@ def test_a_byte_that_changed_on_its_way_is_noticed(written: list[bytes]) -> None
 @settings(max_examples=cases(300))
 @given(data=st.data())
 def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
-    written: list[bytes], data: st.DataObject
+    real_binlog: list[bytes], data: st.DataObject
 ) -> None:
     """S1: cut, grown and flipped anywhere, with a checksum that fits."""
-    which = data.draw(st.integers(1, len(written) - 1))
-    event = bytearray(written[which])
+    which = data.draw(st.integers(1, len(real_binlog) - 1))
+    event = bytearray(real_binlog[which])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(4, len(event) - 5))
         match data.draw(st.sampled_from(["flip", "cut", "grow", "byte"])):
@@ -152,32 +152,34 @@ def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
                 event[at:at] = data.draw(st.binary(min_size=1, max_size=9))
         if len(event) < 24:
             return
-    mutated = [*written[:which], signed(bytes(event)), *written[which + 1 :]]
+    mutated = [*real_binlog[:which], signed(bytes(event)), *real_binlog[which + 1 :]]
     # An error with its type and place is all that is asked of it.
     with contextlib.suppress(PenstockError, MalformedEventError):
         read(mutated)
 
 
 def test_a_type_that_is_not_known_stops_capture_unless_the_server_says_it_may_be_left_out(
-    written: list[bytes],
+    real_binlog: list[bytes],
 ) -> None:
     """S1."""
-    begin = next(i for i, data in enumerate(written) if data[4] == EventType.GTID)
+    begin = next(i for i, data in enumerate(real_binlog) if data[4] == EventType.GTID)
     for kind in (18, 43, 50, 164, 200, 255):
-        strange = bytearray(written[begin])
+        strange = bytearray(real_binlog[begin])
         strange[4] = kind
         with pytest.raises(UndecodableError, match=f"type {kind} "):
-            read([*written[:begin], signed(bytes(strange))])
+            read([*real_binlog[:begin], signed(bytes(strange))])
         strange[17] |= binlog.IGNORABLE_FLAG
         if kind != EventType.XA_PREPARE:
-            read([*written[:begin], signed(bytes(strange))])
+            read([*real_binlog[:begin], signed(bytes(strange))])
 
 
-def test_rows_of_a_table_that_was_described_otherwise_stop_capture(written: list[bytes]) -> None:
+def test_rows_of_a_table_that_was_described_otherwise_stop_capture(
+    real_binlog: list[bytes],
+) -> None:
     """S4: the number of columns is that of the table map, or nothing is read."""
     body = Checksums()
-    maps = [data for data in written if data[4] == EventType.TABLE_MAP]
-    for data in written:
+    maps = [data for data in real_binlog if data[4] == EventType.TABLE_MAP]
+    for data in real_binlog:
         event = body.event(data)
         if event.type == EventType.WRITE_ROWS_V1:
             other = tables.parse_table(maps[-1][19:-4])
@@ -189,41 +191,41 @@ def test_rows_of_a_table_that_was_described_otherwise_stop_capture(written: list
 
 
 def test_what_a_dying_server_took_back_is_told_of_another_transaction_of_the_same_name(
-    written: list[bytes], monkeypatch: pytest.MonkeyPatch
+    real_binlog: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S5: a server that died within a transaction may name the next one the same."""
     monkeypatch.setattr(grouping, "FRAGMENT_BYTES", 0)
-    last = next(i for i, data in enumerate(written) if data[4] in rows.ROWS)
-    first = max(i for i, data in enumerate(written[:last]) if data[4] == EventType.GTID)
-    end = next(i for i in range(last, len(written)) if written[i][4] == EventType.XID)
+    last = next(i for i, data in enumerate(real_binlog) if data[4] in rows.ROWS)
+    first = max(i for i, data in enumerate(real_binlog[:last]) if data[4] == EventType.GTID)
+    end = next(i for i in range(last, len(real_binlog)) if real_binlog[i][4] == EventType.XID)
     undone: Undone = {}
     with pytest.raises(SourceUnavailableError, match="took"):
-        read([*written[:1], *written[first : last + 1], *written[:1]], undone=undone)
+        read([*real_binlog[:1], *real_binlog[first : last + 1], *real_binlog[:1]], undone=undone)
     file = bytes(8) + b"mysql-bin.000002"
     rotate = signed(HEADER.pack(0, EventType.ROTATE, 1, 0, 0, 0) + file + bytes(4))
-    said = read([rotate, *written[:1], *written[first : end + 1]], undone=undone)
+    said = read([rotate, *real_binlog[:1], *real_binlog[first : end + 1]], undone=undone)
     assert len(said) == 1
 
 
-def test_a_table_is_described_by_its_own_transaction(written: list[bytes]) -> None:
+def test_a_table_is_described_by_its_own_transaction(real_binlog: list[bytes]) -> None:
     """S4: and so what a server described before is not kept for as long as its binlog is."""
-    end = next(i for i, data in enumerate(written) if data[4] == EventType.XID)
-    begin = max(i for i, data in enumerate(written[:end]) if data[4] == EventType.GTID)
-    again = [data for data in written[begin : end + 1] if data[4] != EventType.TABLE_MAP]
+    end = next(i for i, data in enumerate(real_binlog) if data[4] == EventType.XID)
+    begin = max(i for i, data in enumerate(real_binlog[:end]) if data[4] == EventType.GTID)
+    again = [data for data in real_binlog[begin : end + 1] if data[4] != EventType.TABLE_MAP]
     with pytest.raises(UndecodableError, match="not described"):
-        read([*written[: end + 1], *again])
+        read([*real_binlog[: end + 1], *again])
 
 
-def test_rows_are_read_whatever_number_their_table_has(written: list[bytes]) -> None:
+def test_rows_are_read_whatever_number_their_table_has(real_binlog: list[bytes]) -> None:
     """S1: 0x00FFFFFF says that rows are of no table, and is the number of a table all the same,
     once a server has opened so many."""
     numbered = [
         signed(data[:19] + b"\xff\xff\xff\0\0\0" + data[25:])
         if data[4] == EventType.TABLE_MAP or data[4] in rows.ROWS
         else data
-        for data in written
+        for data in real_binlog
     ]
-    assert read(numbered) == read(written)
+    assert read(numbered) == read(real_binlog)
 
 
 @given(st.binary(max_size=40))
@@ -310,10 +312,10 @@ def test_a_datetime_is_written_as_it_is(parts: tuple[int, ...], digits: int, mic
     assert read(row, 0) == ({"c": text}, len(row))
 
 
-def test_an_event_is_known_by_its_transaction_and_its_number(written: list[bytes]) -> None:
+def test_an_event_is_known_by_its_transaction_and_its_number(real_binlog: list[bytes]) -> None:
     """A1: among the rows of its table, whatever it is made from on the way."""
     numbers: dict[tuple[str, str], int] = {}
-    for event in read(written):
+    for event in read(real_binlog):
         if not isinstance(event, ChangeEvent):
             continue
         gtid = event.position.rpartition(":")[0]

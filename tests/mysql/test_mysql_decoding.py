@@ -35,7 +35,7 @@ SOME_JSON = '{"a": [1, -2, 3.5, true, null, "text"], "b": {"c": {"d": []}}, "e":
 
 
 @pytest.fixture(scope="module")
-def written() -> Iterator[list[bytes]]:
+def real_binlog() -> Iterator[list[bytes]]:
     """The events of a real binlog: all types, JSON changed in part, a compressed transaction, XA,
     tags and DDL."""
     with ExitStack() as stack:
@@ -86,9 +86,9 @@ def read(events: list[bytes]) -> list[object]:
     return said
 
 
-def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
+def test_a_real_binlog_is_read_whole(real_binlog: list[bytes]) -> None:
     """S1: nothing of it is left out."""
-    changes = [event for event in read(written) if isinstance(event, ChangeEvent)]
+    changes = [event for event in read(real_binlog) if isinstance(event, ChangeEvent)]
     told = [(event.collection, event.operation.value, event.document_id) for event in changes]
     assert told == [
         ("a", "insert", "0"),
@@ -100,7 +100,7 @@ def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
         ("b", "delete", "2"),
         ("c", "insert", changes[-1].document_id),
     ]
-    kinds = {data[4] for data in written}
+    kinds = {data[4] for data in real_binlog}
     assert kinds >= {
         EventType.GTID_LOG,
         EventType.GTID_TAGGED_LOG,
@@ -113,11 +113,11 @@ def test_a_real_binlog_is_read_whole(written: list[bytes]) -> None:
 @settings(max_examples=cases(300))
 @given(data=st.data())
 def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
-    written: list[bytes], data: st.DataObject
+    real_binlog: list[bytes], data: st.DataObject
 ) -> None:
     """S1: cut, grown and flipped anywhere, with a checksum that fits."""
-    which = data.draw(st.integers(1, len(written) - 1))
-    event = bytearray(written[which])
+    which = data.draw(st.integers(1, len(real_binlog) - 1))
+    event = bytearray(real_binlog[which])
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(4, len(event) - 5))
         match data.draw(st.sampled_from(["flip", "cut", "grow", "byte"])):
@@ -131,7 +131,7 @@ def test_a_mutated_event_is_an_error_or_a_value_and_never_a_crash(
                 event[at:at] = data.draw(st.binary(min_size=1, max_size=9))
         if len(event) < 24:
             return
-    mutated = [*written[:which], signed(bytes(event)), *written[which + 1 :]]
+    mutated = [*real_binlog[:which], signed(bytes(event)), *real_binlog[which + 1 :]]
     # An error with its type and place is all that is asked of it.
     with contextlib.suppress(PenstockError, MalformedEventError):
         read(mutated)
@@ -202,15 +202,17 @@ def test_a_compressed_transaction_that_is_damaged_is_refused() -> None:
             list(payload_events(damaged))
 
 
-def test_what_a_compressed_transaction_cannot_have_stops_capture(written: list[bytes]) -> None:
+def test_what_a_compressed_transaction_cannot_have_stops_capture(real_binlog: list[bytes]) -> None:
     """S1: another transaction, or a payload, within one."""
-    begin = next(i for i, data in enumerate(written) if data[4] == EventType.TRANSACTION_PAYLOAD)
+    begin = next(
+        i for i, data in enumerate(real_binlog) if data[4] == EventType.TRANSACTION_PAYLOAD
+    )
     for kind in (EventType.GTID_LOG, EventType.TRANSACTION_PAYLOAD, EventType.ROTATE):
         inner = HEADER.pack(0, kind, 1, HEADER.size + 30, 0, 0) + bytes(30)
         body = packed([inner])
         head = HEADER.pack(0, EventType.TRANSACTION_PAYLOAD, 1, 0, 0, 0)
         with pytest.raises(UndecodableError, match=rf"40 .*type {kind}"):
-            read([*written[:begin], signed(head + body + bytes(4))])
+            read([*real_binlog[:begin], signed(head + body + bytes(4))])
 
 
 def test_a_compressed_transaction_is_unpacked_as_it_is_taken() -> None:

@@ -25,6 +25,8 @@ from tests.serve.calls import events_until, failure, subscribe, subscribe_batch,
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, schema, system
 
+pytestmark = pytest.mark.slow
+
 Connect = Callable[[str], grpc.aio.Channel]
 
 
@@ -400,7 +402,6 @@ async def test_a_reader_above_max_connections_is_refused_with_a_sentence_and_may
     assert (await admitted[1].read()).sequence == 1
 
 
-@pytest.mark.slow
 async def test_a_stalled_reader_waits_alone_and_loses_nothing_invariants_6_and_8(
     log: Log, serve: Serve, connect: Connect
 ) -> None:

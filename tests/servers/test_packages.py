@@ -57,6 +57,7 @@ def test_another_version_under_the_pinned_name_is_refused(no_servers: Path) -> N
         install(program(no_servers, "echo server 9.9"))
 
 
+@pytest.mark.slow
 def test_an_install_that_brings_no_server_fails_loudly_and_leaves_nothing(
     no_servers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -412,6 +412,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(steps=steps, batch=st.integers(1, 9), chunk=st.integers(1, 4), data=st.data())
 def test_from_any_position_the_log_adds_up_to_the_store(

@@ -5,6 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -34,6 +35,7 @@ def documented(n: Any) -> tuple[dict[str, Any] | None, bool]:
     return {"n": None if n is None else int(n), "card": "****"}, False
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(EVENTS, st.sampled_from(["delta", "parquet"]), st.data())
 def test_every_entry_is_there_once_with_what_the_steps_made_of_it(

@@ -29,6 +29,8 @@ from penstock.spark.view.sql import (
     typed,
 )
 
+pytestmark = pytest.mark.slow
+
 _COLUMNS = {
     "orders": "_id VARCHAR, customer VARCHAR, status VARCHAR, n INTEGER, total DECIMAL(38, 18), "
     "weight DOUBLE",

@@ -72,6 +72,7 @@ writes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(writes=writes, records_max=st.integers(1, 7), bytes_max=st.integers(1, 400))
 def test_from_any_place_a_reader_gets_every_later_change_of_every_table_once_and_in_order(

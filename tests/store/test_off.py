@@ -97,6 +97,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Counting:
     return found
 
 
+@pytest.mark.slow
 def test_a_table_whose_stream_is_off_costs_what_it_would_without_streams(
     tmp_path: Path, counting: Counting
 ) -> None:

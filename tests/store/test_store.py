@@ -329,6 +329,7 @@ def _try_to_write(path: Path, told: Any) -> None:
         told.put("opened")
 
 
+@pytest.mark.slow
 def test_a_second_writer_is_refused_and_a_reader_is_not(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     told = context.Queue()

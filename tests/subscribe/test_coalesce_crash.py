@@ -27,6 +27,8 @@ from tests.subscribe.windows import (
     marker,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class Place(NamedTuple):
     """Where a document lives. Other places have documents of the same id."""

@@ -103,6 +103,7 @@ class Story:
         )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 1 << 32),

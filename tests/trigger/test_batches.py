@@ -35,6 +35,7 @@ def numbers_of(records: Sequence[Record]) -> list[int]:
 # --- cutting --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     st.lists(st.sampled_from([1, 9, 1 << 21, 3 << 20, EVENT_BYTES_MAX + 5]), max_size=12),

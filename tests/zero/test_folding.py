@@ -17,6 +17,8 @@ from tests.seeds import cases
 from tests.state.histories import change
 from tests.zero.endpoint import DESIGN, SHIPPED, Endpoint, Replica, ack, connection, message, served
 
+pytestmark = pytest.mark.slow
+
 TABLES: dict[str, Any] = {
     "item": {
         "source": "shop",

@@ -32,6 +32,8 @@ from tests.zero.endpoint import (
     url,
 )
 
+pytestmark = pytest.mark.slow
+
 
 async def begun(endpoint: Endpoint, **parameters: Any) -> Replica:
     """A replica with the snapshot."""

@@ -14,6 +14,8 @@ from tests.serve.dynamodb.changes import NOW, said, told
 from tests.store.support import SetClock
 from tests.subscribe.events import commit, one_each, schema
 
+pytestmark = pytest.mark.slow
+
 TABLE = "shop.db.orders"
 
 
