@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from penstock.spark.replaying import replay_rejects
 from penstock.spark.table.apply import prepare
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, Control, reduce_entries
 from penstock.spark.table.plan import OWN_COLUMNS
-from penstock.spark.table.reduce import CONTROL, DELETE, PUT
+from penstock.spark.table.reduce import CONTROL, DELETE, PUT, RELATIVE
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
 from tests.seeds import cases
@@ -283,6 +284,31 @@ def test_a_window_knows_a_row_by_database_collection_and_key(
     assert not window.is_full
     monkeypatch.setattr("penstock.spark.loading.window.KEYS_MAX", 4)
     assert window.is_full
+
+
+def test_a_full_window_holds_no_keys_however_long_it_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What it is asked for all the same is never answered as by one in which nothing changed."""
+    monkeypatch.setattr("penstock.spark.loading.window.KEYS_MAX", 100)
+    window = Window()
+    many = rows(*range(100), role=RELATIVE)
+    window.see(many)
+    assert not len(window.untouched(many))
+    window.end("db", "lines")
+    tracemalloc.start()
+    try:
+        for first in range(100, 20_000, 100):
+            window.see(rows(*range(first, first + 100), role=RELATIVE))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 500_000
+    assert window.is_full
+    assert window.ended("db", "lines")
+    for ask in (window.untouched, window.building):
+        with pytest.raises(RuntimeError, match="full"):
+            ask(many)
 
 
 # --- rows of the source -------------------------------------------------------------------------

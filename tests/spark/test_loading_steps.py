@@ -214,6 +214,24 @@ def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world
     assert world.table() == {key(2): 21, key(3): 30}
 
 
+def test_what_is_read_while_more_changes_than_a_window_knows_is_read_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.until(lambda: world.parts(OPEN))
+    world.until(lambda: not world.parts(UNSPLIT, "lines"))
+    opened = world.parts(OPEN)
+    with monkeypatch.context() as small:
+        small.setattr("penstock.spark.loading.window.KEYS_MAX", 1)
+        world.reading()
+        del world.source.rows[1]
+        world.source.rows[2] = 21
+        world.stream(change(1, "delete"), put(2, n=21))
+        world.step()
+        assert world.parts(OPEN) == opened
+    world.until(lambda: len(world.parts(READ)) == 3)
+    assert world.table() == {key(2): 21, key(3): 30}
+
+
 DELTA: dict[str, Any] = {"updatedFields": {"n": 11}, "removedFields": []}
 
 

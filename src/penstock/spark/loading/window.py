@@ -24,7 +24,8 @@ from penstock.spark.table.reduce import CONTROL, DELETE, PUT, RELATIVE
 from penstock.spark.table.writing import changes_no_row
 
 KEYS_MAX: Final = 2_000_000
-"""Of so many changed rows one window knows; then its chunks are read again, fewer at once."""
+"""Of so many changed rows one window knows; beyond, it forgets them all, and its chunks are read
+again, fewer at once."""
 
 
 class Window:
@@ -38,6 +39,12 @@ class Window:
 
     def see(self, rows: pa.Table) -> None:
         """Changes of rows are applied (columns of ROW_SCHEMA)."""
+        self._count += rows.num_rows
+        if self.is_full:
+            # It stays open until the read has ended, however much the log tells by then.
+            self._keys.clear()
+            self._building.clear()
+            return
         named = rows.select(["role", "database", "collection", "key"]).to_pylist()
         for row in named:
             if row["role"] != CONTROL:
@@ -48,7 +55,6 @@ class Window:
         for row in named:
             if row["role"] in {PUT, DELETE}:
                 self._building.get((row["database"], row["collection"]), set()).discard(row["key"])
-        self._count += len(named)
 
     def end(self, database: str, collection: str) -> None:
         """No row of the collection is the one that it was; without a name, of the database."""
@@ -56,7 +62,7 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """Whether it cannot know of more keys."""
+        """Whether more was changed than it can know: then it knows of no key at all."""
         return self._count > KEYS_MAX
 
     def ended(self, database: str, collection: str) -> bool:
@@ -65,12 +71,18 @@ class Window:
 
     def untouched(self, rows: pa.Table) -> NDArray[np.intp]:
         """The places of the rows (ROW_SCHEMA) that no change has named."""
+        self._require_known()
         return np.flatnonzero([not named for named in _among(self._keys, rows)])
 
     def building(self, rows: pa.Table) -> NDArray[np.intp]:
         """The places of the rows whose changes only build on the row that the table has: if it had
         none, nobody has told what became of them."""
+        self._require_known()
         return np.flatnonzero(_among(self._building, rows))
+
+    def _require_known(self) -> None:
+        if self.is_full:
+            raise RuntimeError("a window that is full was asked for keys, of which it knows none")
 
 
 def _among(keys: Mapping[tuple[str, str], set[str]], rows: pa.Table) -> list[bool]:
