@@ -6,14 +6,14 @@ Whoever reads here reads with delta-rs, which knows neither.
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from msgspec import structs
 
-from penstock.errors import PipelineError, StreamChangedError
+from penstock.errors import ChangesLostError, PipelineError, StreamChangedError
 from penstock.event import ChangeEvent
 from penstock.ports import Bounds
 from penstock.progress import Progress
@@ -128,6 +128,40 @@ def some_history(dice: random.Random, commits: int) -> Entries:
                 events.append(change(key, "replace", document, database=database))
         entries.commit(*events)
     return entries
+
+
+class PowerCutError(BaseException):
+    """The writer has died."""
+
+
+class TornLake:
+    """A lake whose writer dies right behind each commit."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def table(self, collection: str) -> KeptTable:
+        return cast("KeptTable", TornTable(self._lake.table(collection)))
+
+
+class TornTable:
+    """A table of such a lake."""
+
+    def __init__(self, table: KeptTable) -> None:
+        self._table = table
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._table, name)
+        if name not in {"merge", "rewrite", "empty", "relabel"}:
+            return found
+
+        def write(*given: Any) -> None:
+            before = self._table.version
+            found(*given)
+            if self._table.version != before:
+                raise PowerCutError
+
+        return write
 
 
 class LakeContract:
@@ -282,6 +316,76 @@ class LongLakeContract:
         world.apply()
         assert world.rows("archive") == {("db", '{"_id":1}'): {"_id": 1, "n": 1}}
         assert world.rows("orders") == {(HARD, '{"_id":1}'): {"_id": 1, "n": 3}}
+
+    def test_rows_that_were_handed_over_before_their_table_was_are_a_gap(
+        self, place: Place
+    ) -> None:
+        """The old name's table is past the rename; what it has now is not what it had then."""
+        before = World(place, "orders", "lines")
+        entries = before.entries
+        entries.commit(put(1, n=1), put(2, n=2))
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+        entries.commit(put(7, n=7))
+        before.apply()
+        entries.commit(change(3, "insert", {"_id": 3, "n": 3}, collection="archive"))
+        added = World(place, "orders", "archive", "lines")
+        added.entries = entries
+        with pytest.raises(ChangesLostError, match=r"at sequence 3 .* remove the tables of both"):
+            added.apply()
+        recorded = World(place, "orders", "archive", "lines", on_gap="record")
+        recorded.entries = entries
+        for _ in range(2):
+            recorded.apply()
+        assert recorded.rejected() == [3]
+        assert recorded.rows("archive") == {("db", '{"_id":3}'): {"_id": 3, "n": 3}}
+        assert recorded.rows() == {("db", '{"_id":7}'): {"_id": 7, "n": 7}}
+
+    @pytest.mark.parametrize("rows", [0, 2])
+    def test_a_rename_that_is_torn_behind_any_commit_comes_again_whole(
+        self, place: Place, rows: int
+    ) -> None:
+        """The new name's table is never before a rename that the old one's is past."""
+        world = World(place, "orders", "archive")
+        replaced = change(9, "insert", {"_id": 9, "n": 9}, collection="archive")
+        if rows:
+            world.entries.commit(*(put(key, n=1) for key in range(rows)), replaced)
+        world.entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+        world.entries.commit(put(7, n=7))
+        whole, torn = world.lake, 0
+        world.lake = cast("Lake", TornLake(whole))
+        while True:
+            try:
+                world.apply()
+            except PowerCutError:
+                torn += 1
+                assert torn < 10
+            else:
+                break
+        assert torn >= 2
+        assert world.rows() == {("db", '{"_id":7}'): {"_id": 7, "n": 7}}
+        assert world.rows("archive") == {
+            ("db", f'{{"_id":{key}}}'): {"_id": key, "n": 1} for key in range(rows)
+        }
+
+    def test_a_rename_that_another_driver_has_done_meanwhile_is_no_gap(self, place: Place) -> None:
+        """The new name's table was opened before that, and the old one's is only now."""
+        world = World(place, "orders", "archive")
+        before = change(9, "insert", {"_id": 9, "n": 9}, collection="archive")
+        world.entries.commit(put(1, n=1), before)
+        world.entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+        world.entries.commit(put(7, n=7))
+        world.apply(0, 2)
+        lake, seen = world.lake, world.table("archive")
+        world.apply(2)
+        rows = world.rows("archive")
+
+        class AsSeen:
+            def table(self, collection: str) -> KeptTable:
+                return seen if collection == "archive" else lake.table(collection)
+
+        world.lake = cast("Lake", AsSeen())
+        world.apply(2)
+        assert world.rows("archive") == rows
 
     def test_tidying_keeps_the_rows_and_the_place(self, place: Place) -> None:
         """P18: without it the files that each batch replaces would fill the disk."""

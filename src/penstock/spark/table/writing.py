@@ -209,23 +209,52 @@ class Writer(ABC, Generic[_Own]):
         if not captured or not self._follows(collection):
             self._drop(control.collection, control, control.database, stamp)
         elif not self._follows(control.collection):
-            self._unknown(control, "this pipeline does not follow", (database, collection), stamp)
+            why = "which this pipeline does not follow"
+            self._unknown(control, why, (database, collection), stamp)
         elif steps_of(self._config, control.collection) != steps_of(self._config, collection):
             # Its rows are not what the steps of the new name make: what is hidden there is in them.
-            self._unknown(control, "has other steps here", (database, collection), stamp)
+            why = "which has other steps here"
+            self._unknown(control, why, (database, collection), stamp)
             self._drop(control.collection, control, control.database, stamp)
         else:
             old, new = self._table(control.collection), self._table(collection)
-            self._move(old, new, control, (database, collection), stamp)
+            if self._handed_over(old, new, stamp):
+                why = "whose table no longer has the rows that it handed over then"
+                remedy = (
+                    f"If the log still has all of {control.collection} and {collection}, remove "
+                    f"the tables of both, and have them made again: set start = 'oldest', or, for "
+                    f"to = 'table', penstock pipeline reset {self._pipeline} --to oldest."
+                )
+                self._unknown(control, why, (database, collection), stamp, remedy)
+            else:
+                self._move(old, new, control, (database, collection), stamp)
 
-    def _unknown(self, control: Control, why: str, to: tuple[str, str], stamp: Stamp) -> None:
+    def _handed_over(self, old: _Own, new: _Own, stamp: Stamp) -> bool:
+        """Whether `old` is past the event and `new` is not: the rows of then are in neither.
+
+        No crash leaves them so, for the new name is written first. It is so where the new name's
+        table was lost, put back from before, or added, and the log is read again.
+        """
+        if old is new or not self._applied(new) < stamp.until <= self._applied(old):
+            return False
+        new.reload()  # another driver, who is further, may have written it since it was opened
+        return self._applied(new) < stamp.until
+
+    def _unknown(
+        self,
+        control: Control,
+        why: str,
+        to: tuple[str, str],
+        stamp: Stamp,
+        remedy: str = "",
+    ) -> None:
         """The event renames: of the rows that (database, collection) `to` has now none is known."""
         database, collection = to
         what = (
-            f"{control.database}.{control.collection}, which {why}, was renamed to "
+            f"{control.database}.{control.collection}, {why}, was renamed to "
             f"{database}.{collection}"
         )
-        self._lost(control, what, stamp)
+        self._lost(control, what, stamp, remedy)
         self._drop(collection, control, database, stamp)
 
     def _drop(self, collection: str, control: Control, database: str, stamp: Stamp) -> None:
@@ -234,10 +263,13 @@ class Writer(ABC, Generic[_Own]):
             if self._applied(table) < stamp.until:
                 self._empty(table, control, database, stamp)
 
-    def _lost(self, control: Control, description: str, stamp: Stamp) -> None:
+    def _lost(self, control: Control, description: str, stamp: Stamp, remedy: str = "") -> None:
         if self._config.on_gap == "halt":
             raise ChangesLostError(
-                pipeline=self._pipeline, sequence=control.sequence, description=description
+                pipeline=self._pipeline,
+                sequence=control.sequence,
+                description=description,
+                remedy=remedy,
             )
         self._reject([Reject(sequence=control.sequence, reason=f"gap: {description}")], stamp)
 
