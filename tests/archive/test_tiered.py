@@ -29,6 +29,7 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.log import LmdbLog
+from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark.options import resolve
@@ -279,6 +280,27 @@ async def test_an_archive_of_another_log_is_refused(both: Both, tmp_path: Path) 
         log_client(both.endpoint, archive=str(tmp_path / "other" / "archive")) as client,
         pytest.raises(ArchiveForeignError, match="is of log"),
     ):
+        client.bounds()
+
+
+async def test_an_archive_that_goes_on_while_it_is_opened_is_the_logs_all_the_same(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's end is asked for first; what is archived by the time it is opened goes beyond."""
+    await both.log.trim(100)
+    before, bounds = both.log.bounds_now(), LogClient.bounds
+    await fill(both.log, seed=3)
+    archiver(both.log, both.folder).step()
+    answers = [before]
+
+    def answered(client: LogClient) -> Bounds:
+        return answers.pop() if answers else bounds(client)
+
+    monkeypatch.setattr(LogClient, "bounds", answered)
+    with both.client() as client:
+        assert client.marker(log_id=before.log_id, sequence=3) == both.place(3)
+    answers = [before, before]
+    with both.client() as client, pytest.raises(ArchiveForeignError, match="shares its entries"):
         client.bounds()
 
 

@@ -14,7 +14,7 @@ from penstock.errors import ArchiveDamagedError, ArchiveForeignError, TrimmedErr
 from penstock.event import Commit, Operation
 from penstock.log import LmdbLog
 from penstock.log.tiered import TieredLog
-from penstock.ports import LogReader
+from penstock.ports import Bounds, LogReader
 from penstock.progress import Progress
 from penstock.serve.captures.service import CaptureService
 from penstock.testing.contracts.capturing import changed, committed, told
@@ -211,6 +211,26 @@ async def test_another_logs_archive_is_refused(both: Both, tmp_path: Path) -> No
     await both.log.trim(20)
     with pytest.raises(ArchiveForeignError):
         await both.past.bounds()
+
+
+async def test_an_archive_that_goes_on_while_it_is_opened_is_the_logs_all_the_same(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's end is asked for first; what is archived by the time it is opened goes beyond."""
+    await fill(both.log, seed=0)
+    archiver(both.log, both.folder).step()
+    await both.log.trim(30)
+    before, bounds = await both.log.bounds(), both.log.bounds
+    await fill(both.log, seed=1)
+    archiver(both.log, both.folder).step()
+    answers = [before]
+
+    async def answered() -> Bounds:
+        return answers.pop() if answers else await bounds()
+
+    monkeypatch.setattr(both.log, "bounds", answered)
+    assert (await both.past.bounds()).trimmed == 0
+    assert not answers
 
 
 async def test_a_file_that_was_altered_is_refused_and_the_log_still_answers(both: Both) -> None:

@@ -30,18 +30,18 @@ class Joining:
         if self._archive is not None:
             self._archive.close()
 
-    def at(self, live: Bounds) -> tuple[Archive, Progress]:
+    def at(self, live: Bounds, again: Callable[[], Bounds]) -> tuple[Archive, Progress]:
         """The archive, and the first end of a range in it that the log has, too.
 
-        Raises ArchiveError where there is none, for another log's, and ArchiveBehindError for one
-        that ends before the log begins.
+        `again` asks for the log's bounds once more. Raises ArchiveError where there is none, for
+        another log's, and ArchiveBehindError for one that ends before the log begins.
         """
         archive = self._archive
         joint = None if archive is None else archive.join(live.trimmed)
         if archive is None or joint is None:
             self._before_opening()
             archive = Archive.open(self._path)
-            require_same_log(archive.manifest, live, archive.place.where)
+            self._require_same_log(archive, live, again)
             joint = archive.join(live.trimmed)
         if joint is None:
             raise ArchiveBehindError(
@@ -51,6 +51,15 @@ class Joining:
         assert check is not None
         self._archive = archive
         return archive, Progress(live.log_id, joint, check)
+
+    def _require_same_log(
+        self, archive: Archive, live: Bounds, again: Callable[[], Bounds]
+    ) -> None:
+        manifest = archive.manifest
+        if manifest.log_id == live.log_id and manifest.until > live.head:
+            # The log may have gone on, and been archived, between its answer and the opening.
+            live = again()
+        require_same_log(manifest, live, archive.place.where)
 
     def has_met(self, joint: Progress) -> bool:
         """Whether the log's entry was held against the archive's."""

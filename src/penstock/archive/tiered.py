@@ -166,7 +166,7 @@ class TieredClient(LogClient):
 
     def _joined(self, live: Bounds) -> tuple[Archive, Progress]:
         """The archive, and where reading passes from it to the log: the same entry in both."""
-        archive, joint = self._joining.at(live)
+        archive, joint = self._joining.at(live, super().bounds)
         if not self._joining.has_met(joint):
             self._joining.meet(joint, self._live_check(live, joint.sequence))
         return archive, joint

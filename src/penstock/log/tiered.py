@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from penstock.errors import ArchiveBehindError, TrimmedError
+from penstock.errors import ArchiveBehindError, ArchiveForeignError, TrimmedError
 from penstock.ports import Bounds, LogReader, SourceState
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
@@ -100,7 +100,12 @@ class TieredLog:
 
     async def _joined(self, live: Bounds) -> "tuple[Archive, Progress] | None":
         """The archive, and where it and the log meet; None if they do not."""
-        found = await self._beside(lambda: self._found(live))
+        try:
+            found = await self._beside(lambda: self._found(live, live))
+        except ArchiveForeignError:
+            # Unless the log has gone on, and was archived, since it was asked.
+            latest = await self._log.bounds()
+            found = await self._beside(lambda: self._found(live, latest))
         if found is None:
             return None
         joining, archive, joint = found
@@ -108,7 +113,7 @@ class TieredLog:
             joining.meet(joint, await self._log.check_at(joint.sequence))
         return archive, joint
 
-    def _found(self, live: Bounds) -> "tuple[Joining, Archive, Progress] | None":
+    def _found(self, live: Bounds, latest: Bounds) -> "tuple[Joining, Archive, Progress] | None":
         # Parquet takes memory and half a second to load, which only an archive needs.
         from penstock.archive.joining import Joining, is_there
 
@@ -117,7 +122,7 @@ class TieredLog:
                 return None
             self._joining = Joining(self._path)
         try:
-            return self._joining, *self._joining.at(live)
+            return self._joining, *self._joining.at(live, lambda: latest)
         except ArchiveBehindError:
             return None
 
