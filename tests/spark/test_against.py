@@ -239,7 +239,7 @@ class Told:
         self.asked += 1
         return str(min(self.asked, self._end)) if self._end else None
 
-    def bounds(self) -> Bounds:
+    def live_bounds(self) -> Bounds:
         return bounds(head=self.asked)
 
     def has_told(self, position: str, read_at: str) -> bool:

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from penstock.archive import writing
-from penstock.errors import HistoryTrimmedError
+from penstock.errors import ArchiveError, HistoryTrimmedError
 from penstock.event import Commit
 from penstock.log import LmdbLog
 from penstock.serve.flight import FlightServer
@@ -174,6 +174,32 @@ async def test_a_new_pipeline_begins_with_the_first_change_ever_captured(
     run_pipeline("p", config, served.endpoint, spark=spark, once=True, archive=served.archive)
     table: Any = DeltaTable(config.path).to_pyarrow_table()
     assert sorted(table["n"].to_pylist()) == list(range(61))
+
+
+@pytest.mark.parametrize("archive", ["away", "behind"])
+async def test_a_pipeline_that_stands_in_the_log_needs_no_archive_to_go_on(
+    spark: "SparkSession", served: Served, archive: str
+) -> None:
+    """And a new one does not begin in the midst of what the two hold, whatever its `start` says."""
+    log = served.log
+    for number in range(20):
+        await log.append(
+            [Commit(source="shop", position=str(number), events=(put(number, n=number),))]
+        )
+        if number == 5:
+            archiver(log, served.folder).step()
+    config = pipeline(served.folder / "table", "orders")
+    run_pipeline("p", config, served.endpoint, spark=spark, once=True, archive=served.archive)
+    await log.trim(5 if archive == "away" else 10)
+    if archive == "away":
+        (served.folder / "archive").rename(served.folder / "elsewhere")
+    await log.append([Commit(source="shop", position="20", events=(put(20, n=20),))])
+    run_pipeline("p", config, served.endpoint, spark=spark, once=True, archive=served.archive)
+    table: Any = DeltaTable(config.path).to_pyarrow_table()
+    assert sorted(table["n"].to_pylist()) == list(range(21))
+    new = pipeline(served.folder / "new", "orders", start="oldest")
+    with pytest.raises(ArchiveError):
+        run_pipeline("p", new, served.endpoint, spark=spark, once=True, archive=served.archive)
 
 
 async def test_a_replay_reads_changes_that_only_the_archive_has_left(served: Served) -> None:

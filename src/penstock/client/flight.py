@@ -239,6 +239,10 @@ class LogClient:
         """What the log holds now."""
         return self._bounds()
 
+    def live_bounds(self) -> Bounds:
+        """What the log itself holds now, whatever is kept beside it."""
+        return self._bounds()
+
     def head(self) -> Progress:
         """Where the log ends now."""
         bounds = self._bounds()

@@ -10,7 +10,7 @@ it comes in pieces, through files where the workers are on this machine, else a 
 # pyright: reportUnknownArgumentType=false
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -100,7 +100,7 @@ class AuditTarget:
         self._patience = Patience(config.source, config, stopping=stopping)
         self._writer: Writer | None = None
 
-    def start(self, bounds: Bounds) -> Progress:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`. Raises TrailTakenError, HistoryTrimmedError, StreamChangedError."""
         self._writer = Writer(
             self._trail,
@@ -113,7 +113,11 @@ class AuditTarget:
         except StoppedError:
             raise TargetStoppedError from None
         after = decide_start(
-            self._pipeline, head.progress, bounds, knowingly=self._config.start == "oldest"
+            self._pipeline,
+            head.progress,
+            bounds,
+            knowingly=self._config.start == "oldest",
+            whole=whole,
         )
         if head.progress and str(after) != head.progress:
             logger.warning(
@@ -213,19 +217,28 @@ class _Read:
     last: Entry | None = None
 
 
-def decide_start(pipeline: str, marker: str, bounds: Bounds, *, knowingly: bool) -> Progress:
-    """Where a trail goes on that has everything up to `marker` (empty: nothing). Pure.
+def decide_start(
+    pipeline: str,
+    marker: str,
+    bounds: Bounds,
+    *,
+    knowingly: bool,
+    whole: Callable[[], Bounds] | None = None,
+) -> Progress:
+    """Where a trail goes on that has everything up to `marker` (empty: nothing). Pure; `whole` as
+    in `Target.start`.
 
     `knowingly` allows to begin at the oldest entry that is left, for a new trail, or in another log
     than before: what is in the trail is left out by its id, and what the log lacks is missing.
 
     Raises HistoryTrimmedError, StreamChangedError.
     """
-    oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    whole = whole or (lambda: bounds)
     if not marker:
-        if bounds.trimmed and not knowingly:
-            raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
-        return oldest
+        held = whole()
+        if held.trimmed and not knowingly:
+            raise HistoryTrimmedError(pipeline=pipeline, trimmed=held.trimmed)
+        return Progress(held.log_id, held.trimmed, held.trimmed_check)
     after = parse_progress(marker)
     if after.log_id == bounds.log_id:
         return after
@@ -236,7 +249,8 @@ def decide_start(pipeline: str, marker: str, bounds: Bounds, *, knowingly: bool)
             f"'oldest' to read this log from its oldest entry: what the trail has already is left "
             f"out by its id"
         )
-    return oldest
+    held = whole()
+    return Progress(held.log_id, held.trimmed, held.trimmed_check)
 
 
 def _marker(log_id: int, place: Place) -> str:

@@ -70,12 +70,12 @@ class ChangelogTarget:
         self._standing = StandingTable(config, pipeline)
         self._looked_at: float | None = None
 
-    def start(self, bounds: Bounds) -> Progress:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start`, and as `Format.check`."""
         kept = format_of(self._pipeline, self._config)
         kept.check()
         self._standing = StandingTable(self._config, self._pipeline)
-        start = self._standing.start(bounds)
+        start = self._standing.start(bounds, whole)
         applied = kept.table.applied(self._pipeline, log_id=bounds.log_id)
         if applied > max(start.tables.values(), default=0):
             kept.finish(applied)

@@ -5,6 +5,7 @@ cannot be asked without being opened to write, so where they stand is what their
 the service.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -71,13 +72,13 @@ def begins(
     bounds: Bounds,
     known: PipelineStatus | None,
     lake: Lake | None = None,
+    whole: Callable[[], Bounds] | None = None,
 ) -> tuple[Progress, str]:
-    """Where a run would begin, and why; `lake` is where its tables are, if it has some. Raises what
-    a run would stop with before it reads."""
-    oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    """Where a run would begin, and why; `lake` is where its tables are, if it has some, and `whole`
+    as in `Target.start`. Raises what a run would stop with before it reads."""
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         standing = StandingTable(config, name, lake)
-        start = standing.start(bounds)
+        start = standing.start(bounds, whole)
         stood = standing.stood
         if stood is None:
             return start.after, "it is new: its destination has nothing of it"
@@ -91,9 +92,12 @@ def begins(
         return parse_progress(known.progress), (
             "that is how far its destination has come, as its driver last told the service"
         )
-    if bounds.trimmed and config.start == "beginning":
-        raise HistoryTrimmedError(pipeline=name, trimmed=bounds.trimmed)
-    return oldest, "the service knows nothing of it, so it is taken to be new"
+    held = bounds if whole is None else whole()
+    if held.trimmed and config.start == "beginning":
+        raise HistoryTrimmedError(pipeline=name, trimmed=held.trimmed)
+    return Progress(
+        held.log_id, held.trimmed, held.trimmed_check
+    ), "the service knows nothing of it, so it is taken to be new"
 
 
 def plan_of(
@@ -112,7 +116,7 @@ def plan_of(
     lake = None
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         lake = seen_lake(config, name, spark)
-    after, why = begins(name, config, client.bounds(), known, lake)
+    after, why = begins(name, config, client.live_bounds(), known, lake, client.bounds)
     planned = client.plan(after=after)
     entries = bytes_ = control = 0
     counts: dict[str, int] = {}

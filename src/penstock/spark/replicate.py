@@ -25,6 +25,7 @@ All of it in the transaction of its batch. Where the pipeline stops, what is bef
 
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,9 +68,9 @@ class ReplicaTarget:
         """A place that is further on, with nothing to write on the way."""
         self._saved_at = time.monotonic()
 
-    def start(self, bounds: Bounds) -> Progress:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start`, DestinationError."""
-        decide = partial(_decided, self._pipeline, self._config, bounds)
+        decide = partial(_decided, self._pipeline, self._config, bounds, whole)
         try:
             self._place = self._patience.call(lambda: self._destination.claim(decide))
         except StoppedError:
@@ -177,11 +178,14 @@ def _decided(
     pipeline: str,
     config: ReplicatePipelineConfig,
     bounds: Bounds,
+    whole: Callable[[], Bounds] | None,
     place: Place | None,
     tables: Any,
     gone: Any,
 ) -> Place:
-    return decide_start(pipeline, config, place=place, tables=tables, gone=gone, bounds=bounds)
+    return decide_start(
+        pipeline, config, place=place, tables=tables, gone=gone, bounds=bounds, whole=whole
+    )
 
 
 def _last_before(batch: "DataFrame", sequence: int, log_id: int) -> Progress | None:

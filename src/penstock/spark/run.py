@@ -287,14 +287,15 @@ class _Runner:
         with log_client(
             self._endpoint, archive=self._archive, credentials=self._credentials
         ) as client:
-            bounds = client.bounds()
+            # A place in the log goes on though the archive is away, or behind.
+            bounds = client.live_bounds()
             source = self._config.source
             if self._credentials.are_shown and not client.seen().shows_all_of(source):
                 raise PartialViewError(source=source)
-        try:
-            after = self._in_our_words(lambda: self._target.start(bounds))
-        except TargetStoppedError:
-            return
+            try:
+                after = self._in_our_words(lambda: self._target.start(bounds, client.bounds))
+            except TargetStoppedError:
+                return
         self._service.began(after)
         self._raised = None
         with scratch_folder() as checkpoint:

@@ -54,11 +54,11 @@ class TableTarget:
         self._lake.check()
         self._standing = StandingTable(config, pipeline, self._lake)
 
-    def start(self, bounds: Bounds) -> Progress:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start`, and PipelineChangedError where a first load
         was given up before it was complete: rows are missing then that no log tells."""
         self._standing = StandingTable(self._config, self._pipeline, self._lake)
-        start = self._standing.start(bounds)
+        start = self._standing.start(bounds, whole)
         if self._load is not None:
             self._load.begin(self._standing)
         elif isinstance(self._config, TablePipelineConfig) and self._config.catalog is None:

@@ -1,5 +1,6 @@
 """Where a pipeline's changes go: what `penstock.spark.run` asks of a target."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -38,8 +39,11 @@ class Target(Protocol):
         """The columns that it needs of an entry."""
         ...
 
-    def start(self, bounds: Bounds) -> Progress:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """Where to go on, for a run that begins now; what an earlier one left is finished first.
+
+        `bounds` are the log's, and `whole` asks for those of the log with its archive, if it has
+        one: only where a run begins with the oldest entry that there is.
 
         Raises PenstockError where going on would leave out changes.
         """

@@ -6,6 +6,7 @@ the versions of those tables that it says it equals to those there are (`penstoc
 A crash in between is no case of its own: the next start takes the second step first.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.ports import Bounds
@@ -47,9 +48,9 @@ class ViewTarget:
         )
         self._upkeep = Upkeep(spark, self._query, pipeline=pipeline, view=view, state=self._state)
 
-    def start(self, bounds: Bounds) -> Progress:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`."""
-        after = self._rows.start(bounds)
+        after = self._rows.start(bounds, whole)
         for name, ddl in self._config.columns.items():
             self._state[name].create(parse_columns(name, ddl))
         self._upkeep.catch_up()

@@ -115,7 +115,7 @@ def verify_with_source(
         with between or nullcontext():
             pinned = pin(name, config)
         until = pinned.until
-        if client.bounds().log_id != until.log_id:
+        if client.live_bounds().log_id != until.log_id:
             raise StreamChangedError(
                 f"the tables of pipeline {name} were made from another log than this one. Nothing "
                 f"was compared."
@@ -281,7 +281,7 @@ def wait_until_told(
         if position is not None:
             untold = {one for one in untold if not source.has_told(position, one)}
         if not untold:
-            bounds = client.bounds()
+            bounds = client.live_bounds()
             return Progress(bounds.log_id, bounds.head, bounds.head_check)
         now = time.monotonic()
         if position != stood:

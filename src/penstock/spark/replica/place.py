@@ -7,7 +7,7 @@ asked about by reading the place. `epoch` tells drivers apart: the newer one win
 finds that out before it writes.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from msgspec import Struct, structs
 
@@ -44,11 +44,12 @@ def decide_start(
     tables: Collection[str],
     gone: Collection[str],
     bounds: Bounds,
+    whole: Callable[[], Bounds] | None = None,
 ) -> Place:
     """The place of a run that begins now.
 
     `place` is what is stored, `tables` are those that the pipeline has, and `gone` those of them
-    that are not there any more.
+    that are not there any more; `whole` is as in `Target.start`.
 
     Raises HistoryTrimmedError, StreamChangedError, PipelineChangedError.
     """
@@ -60,14 +61,15 @@ def decide_start(
         if tables:
             change = f"its place is gone, and its tables {_names(tables)} are there"
             raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy, new="name")
-        if bounds.trimmed and config.start != "oldest":
-            raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
+        held = bounds if whole is None else whole()
+        if held.trimmed and config.start != "oldest":
+            raise HistoryTrimmedError(pipeline=pipeline, trimmed=held.trimmed)
         return Place(
             pipeline=pipeline,
             source=config.source,
             collections=config.collections,
             epoch=1,
-            progress=Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check),
+            progress=Progress(held.log_id, held.trimmed, held.trimmed_check),
         )
     changes: list[str] = []
     if place.source != config.source:

@@ -79,24 +79,27 @@ def decide_start(
     standing: Standing | None,
     bounds: Bounds,
     applied: Callable[[str], int],
+    whole: Callable[[], Bounds] | None = None,
 ) -> Start:
     """Where `pipeline` goes on, so that nothing is left out unless `start` says so. Pure.
 
-    `applied` gives the sequence that a collection's table has; 0 if there is none.
+    `applied` gives the sequence that a collection's table has; 0 if there is none. `whole` is as in
+    `Target.start`.
 
     Raises HistoryTrimmedError for a new pipeline on a log whose beginning is gone,
     PipelineChangedError where the tables are not those of this configuration, StreamChangedError
     for another log.
     """
-    oldest = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    whole = whole or (lambda: bounds)
     knowingly = config.start == "oldest"
     if standing is None and loads(config):
         # All rows that there are now come from the source.
         return Start(after=Progress(bounds.log_id, bounds.head, bounds.head_check), tables={})
     if standing is None:
-        if bounds.trimmed and not knowingly:
-            raise HistoryTrimmedError(pipeline=pipeline, trimmed=bounds.trimmed)
-        return Start(after=oldest, tables={})
+        held = whole()
+        if held.trimmed and not knowingly:
+            raise HistoryTrimmedError(pipeline=pipeline, trimmed=held.trimmed)
+        return Start(after=Progress(held.log_id, held.trimmed, held.trimmed_check), tables={})
     refuse_others(config, pipeline, standing)
     if standing.progress.log_id != bounds.log_id:
         raise StreamChangedError(
@@ -109,6 +112,7 @@ def decide_start(
     added = _added(config, standing)
     if not added and not behind:
         return Start(after=standing.progress, tables=followed)
+    held = whole()
     if not knowingly:
         changes = [f"{_names(added)} was added to its collections"] if added else []
         changes += [f"the table of {_names(behind)} is gone or older than it was"] if behind else []
@@ -118,14 +122,15 @@ def decide_start(
             remedy=(
                 "or set start = 'oldest' to read the log again from its oldest entry, "
                 + (
-                    f"though its first {bounds.trimmed} entries are no longer there"
-                    if bounds.trimmed
+                    f"though its first {held.trimmed} entries are no longer there"
+                    if held.trimmed
                     else "which is its first; tables ignore what they have"
                 )
             ),
         )
     return Start(
-        after=oldest, tables={name: at for name, at in followed.items() if name not in behind}
+        after=Progress(held.log_id, held.trimmed, held.trimmed_check),
+        tables={name: at for name, at in followed.items() if name not in behind},
     )
 
 
@@ -259,7 +264,7 @@ class StandingTable:
         self.stood: Progress | None = None
         """What the row said at the last start; None if there was none."""
 
-    def start(self, bounds: Bounds) -> Start:
+    def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Start:
         """Where to go on, as `decide_start` says and raises."""
         self._table.reload()
         self._unsaved = None
@@ -271,6 +276,7 @@ class StandingTable:
             standing=standing,
             bounds=bounds,
             applied=partial(self.applied, log_id=bounds.log_id),
+            whole=whole,
         )
         if standing is not None and start.after != standing.progress:
             log.warning(
