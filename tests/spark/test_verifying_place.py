@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.client.flight import LogClient
-from penstock.errors import HistoryTrimmedError, PipelineChangedError
+from penstock.errors import HistoryTrimmedError, PipelineChangedError, PipelineError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark import verifying
@@ -105,3 +106,42 @@ def test_tables_of_another_pipeline_or_place_are_not_repaired(
     made(pipeline(tmp_path / "t", "orders", "lines"))
     with pytest.raises(PipelineChangedError):
         verified(pipeline(tmp_path / "t", "orders"), monkeypatch)
+
+
+def test_a_run_that_ended_in_the_midst_of_a_batch_is_told_from_one_that_moves_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables stay ahead of what is said of them, however often somebody looks."""
+    monkeypatch.setattr(verifying, "_PAUSE_SECONDS", 0)
+    config = pipeline(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2))
+    standing = StandingTable(config, "p")
+    standing.start(bounds())
+    standing.advance(Progress(LOG_ID, 1, 1), apply(entries.table(0, 1), config).tables, batch_id=0)
+    later = apply(entries.table(1, 2), config, batch_id=1)  # killed before it says so
+    with pytest.raises(PipelineError, match="penstock pipeline run p --once") as ended:
+        verified(config, monkeypatch)
+    assert "midst of a batch" in str(ended.value)
+    standing.advance(Progress(LOG_ID, 2, 1), later.tables, batch_id=1)
+    assert verified(config, monkeypatch) == ["orders"]
+
+
+def test_tables_that_move_on_all_the_time_are_looked_at_another_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "_PAUSE_SECONDS", 0)
+    config = pipeline(tmp_path / "t", "orders", "lines")
+    made(config)
+    places = iter(range(3, 1000))
+    read = StandingTable.read
+
+    def moved(table: StandingTable) -> Any:
+        standing = read(table)
+        assert standing is not None
+        return structs.replace(standing, progress=Progress(LOG_ID, next(places), 1))
+
+    monkeypatch.setattr(StandingTable, "read", moved)
+    with pytest.raises(PipelineError, match="move on faster"):
+        verified(config, monkeypatch)

@@ -174,8 +174,10 @@ def _pinned(
     name: str, config: TablePipelineConfig, lake: Lake
 ) -> tuple[Progress, dict[str, KeptTable]]:
     """Up to where the tables have come, and each as it was there."""
+    stood: set[Progress] = set()
     for _ in range(_TRIES):
         standing = standing_of(name, config, lake)
+        stood.add(standing.progress)
         tables = {one: lake.table(one) for one in followed_tables(config, standing)}
         log_id = standing.progress.log_id
         ahead = any(
@@ -186,6 +188,14 @@ def _pinned(
         if again == standing and not ahead:
             return standing.progress, tables
         time.sleep(_PAUSE_SECONDS)
+    if len(stood) == 1:
+        # Nobody moved on meanwhile: waiting brings nothing, but for a batch that takes so long.
+        raise PipelineError(
+            f"the tables of pipeline {name} have more than {lake.standing().path} says: a run was "
+            f"ended in the midst of a batch, or is in the midst of a long one. Nothing was "
+            f"compared. If it does not run, have that batch completed, which loses and repeats "
+            f"nothing: penstock pipeline run {name} --once. Then compare again."
+        )
     raise PipelineError(
         f"the tables of pipeline {name} move on faster than they can be looked at. Nothing was "
         f"compared. Try again, or stop the pipeline first."
