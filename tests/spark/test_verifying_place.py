@@ -1,6 +1,6 @@
 """What verifying begins with, and which tables it looks at. No Spark is started."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,9 +43,14 @@ def made(config: TablePipelineConfig) -> None:
 
 
 def verified(
-    config: TablePipelineConfig, monkeypatch: pytest.MonkeyPatch, *, trimmed: int = 0
+    config: TablePipelineConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    trimmed: int = 0,
+    anew: Sequence[str] = (),
 ) -> list[str]:
-    """The collections that are compared, of a log that has nothing to apply."""
+    """The collections that are compared, of a log that has nothing to apply; as if applied anew it
+    had those of `anew`."""
     seen: list[str] = []
 
     class Client(LogClient):
@@ -75,6 +80,8 @@ def verified(
     monkeypatch.setattr(verifying, "log_client", client)
     monkeypatch.setattr(verifying, "_ends", no_entries)
     monkeypatch.setattr(verifying, "_compared", compared)
+    if anew:
+        monkeypatch.setattr(verifying, "_apply_anew", lambda *_: list(anew))
     verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True)
     return seen
 
@@ -145,3 +152,25 @@ def test_tables_that_move_on_all_the_time_are_looked_at_another_time(
     monkeypatch.setattr(StandingTable, "read", moved)
     with pytest.raises(PipelineError, match="move on faster"):
         verified(config, monkeypatch)
+
+
+def test_a_collection_that_was_added_and_never_read_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compared without it, the tables would be called sound."""
+    made(pipeline(tmp_path / "t", "orders", "lines"))
+    more = pipeline(tmp_path / "t", "orders", "lines", "refunds")
+    with pytest.raises(PipelineError, match="never read: refunds"):
+        verified(more, monkeypatch)
+    everything = more.model_copy(update={"collections": ()})
+    with pytest.raises(PipelineError, match="all of the source"):
+        verified(everything, monkeypatch)
+
+
+def test_a_table_that_the_log_makes_and_that_is_not_there_is_compared_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pipeline(tmp_path / "t", "orders", "lines", "refunds")
+    made(config)
+    compared = verified(config, monkeypatch, anew=["lines", "orders", "refunds"])
+    assert compared == ["orders", "lines", "refunds"]

@@ -119,7 +119,9 @@ def verify_tables(
         )
         if scratch:
             anew = anew.model_copy(update={"path": f"{scratch.rstrip('/')}/{time.time_ns()}"})
-        _apply_anew(name, anew, endpoint, until, spark, credentials, archive)
+        made = _apply_anew(name, anew, endpoint, until, spark, credentials, archive)
+        # Of a table that is not there all rows are missing.
+        tables |= {one: lake.table(one) for one in made if one not in tables}
         found = tuple(
             _compared(spark, name, one, table, anew, ranges, listed_max, repair=repair)
             for one, table in tables.items()
@@ -138,8 +140,8 @@ def refuse_steps(name: str, config: TablePipelineConfig) -> None:
 
 
 def standing_of(name: str, config: TablePipelineConfig, lake: Lake) -> Standing:
-    """Where the tables stand. Raises PipelineError where they never were written, and as
-    `refuse_others` and of opening them."""
+    """Where the tables stand. Raises PipelineError where they never were written, or a collection
+    never was read, and as `refuse_others` and of opening them."""
     standing = StandingTable(config, name, lake).read()
     if standing is None:
         raise PipelineError(
@@ -147,9 +149,20 @@ def standing_of(name: str, config: TablePipelineConfig, lake: Lake) -> Standing:
             f"Nothing was compared. Run it first: penstock pipeline run {name}."
         )
     refuse_others(config, name, standing)
+    _refuse_added(name, config, standing)
     for one in followed_tables(config, standing):
         lake.table(one)
     return standing
+
+
+def _refuse_added(name: str, config: TablePipelineConfig, standing: Standing) -> None:
+    added = set(config.collections).difference(standing.collections or config.collections)
+    if added or (standing.collections and not config.collections):
+        raise PipelineError(
+            f"collections were added to pipeline {name} that it has never read: "
+            f"{', '.join(sorted(added)) or 'all of the source'}. Nothing was compared. Run the "
+            f"pipeline first."
+        )
 
 
 def _compared(
@@ -210,8 +223,8 @@ def _apply_anew(
     spark: "SparkSession",
     credentials: Credentials,
     archive: str,
-) -> None:
-    """Apply the log from its beginning up to `until`, batch by batch."""
+) -> list[str]:
+    """Apply the log from its beginning up to `until`, batch by batch; which tables that made."""
     target = TableTarget(name, config)
     shown = {"endpoint": endpoint, **credential_options(credentials)}
     if archive:
@@ -224,6 +237,7 @@ def _apply_anew(
             batch = _batch(spark, config, shown, after, end, target.columns)
             target.apply(batch, number, until=end)
             after = end
+    return StandingTable(config, name).collections()
 
 
 def _ends(

@@ -41,7 +41,7 @@ from penstock.spark.raised import known_error
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.session import on_this_machine
 from penstock.spark.table.lake import Folders, KeptTable, Lake
-from penstock.spark.table.standing import Standing, followed_tables, loads
+from penstock.spark.table.standing import followed_tables, loads
 from penstock.spark.verifying import Verified, refuse_steps, standing_of
 
 if TYPE_CHECKING:
@@ -202,22 +202,11 @@ def pin(name: str, config: TablePipelineConfig) -> Pinned:
                 f"tables that are still to come. Nothing was compared. Let the pipeline run until "
                 f"it says that its first load is complete, and compare then."
             )
-        _refuse_added(name, config, standing)
         tables: dict[str, KeptTable] = {
             one: lake.table(one) for one in followed_tables(config, standing)
         }
         if kept.read() == plan:
             return Pinned(until=standing.progress, tables=tables, lake=lake)
-
-
-def _refuse_added(name: str, config: TablePipelineConfig, standing: Standing) -> None:
-    added = set(config.collections).difference(standing.collections or config.collections)
-    if added or (standing.collections and not config.collections):
-        raise PipelineError(
-            f"collections were added to pipeline {name} that it has never read: "
-            f"{', '.join(sorted(added)) or 'all of the source'}. Nothing was compared. Run the "
-            f"pipeline first."
-        )
 
 
 def _position(
