@@ -125,7 +125,7 @@ def schedule(
     return VerifySchedule("p", config, session, verify=verify, tell=told.append)
 
 
-def found(differences: int) -> Verified:
+def found(differences: int, *, rejected: int = 0) -> Verified:
     """What a comparison comes to."""
     table = Compared(
         collection="orders",
@@ -134,6 +134,7 @@ def found(differences: int) -> Verified:
         ranges=1,
         ranges_differing=1,
         differences=differences,
+        rejected=rejected,
     )
     return Verified(pipeline="p", progress=str(Progress(LOG_ID, 5, 0)), tables=(table,))
 
@@ -150,6 +151,14 @@ def test_differences_are_told_where_the_row_beside_the_tables_cannot_be_written(
         schedule(tmp_path, told, lambda: found(3)).compare_if_due(threading.Event())
     assert [(one.differences, bool(one.code)) for one in told] == [(3, False), (3, True)]
     assert [line["log_level"] for line in lines] == ["error", "warning"]
+
+
+def test_rows_that_were_not_judged_are_said_and_are_no_differences(tmp_path: Path) -> None:
+    told: list[Verification] = []
+    with capture_logs() as lines:
+        schedule(tmp_path, told, lambda: found(0, rejected=2)).compare_if_due(threading.Event())
+    assert [(line["log_level"], line["rejected"]) for line in lines] == [("warning", 2)]
+    assert [(one.differences, one.code) for one in told] == [(0, "")]
 
 
 def test_a_mark_of_a_clock_that_went_wrong_is_replaced_by_the_next_run(

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from msgspec import structs
 
 from penstock.client.flight import LogClient
@@ -15,6 +17,9 @@ from penstock.progress import Progress
 from penstock.spark import verifying
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.comparing import Compared
+from penstock.spark.table.delta import Table
+from penstock.spark.table.judging import begin_as
+from penstock.spark.table.kinds import kind_of_column
 from penstock.spark.table.standing import StandingTable
 from tests.spark.tables import LOG_ID, Entries, apply, pipeline, put
 
@@ -79,7 +84,7 @@ def verified(
     monkeypatch.setattr(verifying, "register", registered)
     monkeypatch.setattr(verifying, "log_client", client)
     monkeypatch.setattr(verifying, "_ends", no_entries)
-    monkeypatch.setattr(verifying, "_compared", compared)
+    monkeypatch.setattr(verifying, "judged_by_log", compared)
     if anew:
         monkeypatch.setattr(verifying, "_apply_anew", lambda *_: list(anew))
     verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True)
@@ -174,3 +179,27 @@ def test_a_table_that_the_log_makes_and_that_is_not_there_is_compared_too(
     made(config)
     compared = verified(config, monkeypatch, anew=["lines", "orders", "refunds"])
     assert compared == ["orders", "lines", "refunds"]
+
+
+def test_the_log_is_applied_anew_to_the_columns_that_the_table_has_and_says_are_its_own(
+    tmp_path: Path,
+) -> None:
+    """Applied to none, it would widen them as its own batches end; applied to one that somebody
+    has made, it would be refused."""
+    entries = Entries()
+    entries.commit(put(1, n=1, note={"a": 1}))
+    entries.commit(put(2, n=1.5))
+    config = pipeline(tmp_path / "t")
+    apply(entries.table(), config)
+    table = Table(config.path)
+    rows = table.stream("shop", "db").append_column("mine", pa.array(["x", "y"]))
+    write_deltalake(config.path, rows, mode="overwrite", schema_mode="overwrite")
+    table.reload()
+    beside = Table(str(tmp_path / "beside"))
+    begin_as(beside, table, "p")
+    assert [(one.name, str(kind_of_column(one))) for one in beside.schema] == [
+        ("_id", "int32"), ("n", "double"), ("note", "json"),
+    ]  # fmt: skip
+    assert (beside.applied("p", log_id=None), beside.stream("shop", "db").num_rows) == (0, 0)
+    begin_as(gone := Table(str(tmp_path / "other")), Table(str(tmp_path / "nothing")), "p")
+    assert gone.version == -1

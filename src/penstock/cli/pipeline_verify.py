@@ -57,9 +57,9 @@ def command(
 ) -> None:
     """Compare a pipeline's tables with the log, or with the source; the pipeline may run meanwhile.
 
-    Keys and the names of columns are told, no values. Rows that change while the source is read are
-    counted and not judged. Exit code 7 if a row differs that was not repaired. Repairing needs a
-    pipeline that does not run.
+    Keys and the names of columns are told, no values. Rows whose last change was rejected are
+    counted and not judged; so are those that change while the source is read. Exit code 7 if a row
+    differs that was not repaired. Repairing needs a pipeline that does not run.
     """
     from penstock.cli import logs
     from penstock.cli.config import load, missing_extra, near
@@ -113,10 +113,10 @@ def command(
 def _print(found: "Verified") -> None:
     heads = ["table", f"rows by the {found.against}", "rows found", "differences", "repaired"]
     apart = found.against == Against.SOURCE
-    grid = Grid(*heads, *(["changed meanwhile", "rejected"] if apart else []))
+    grid = Grid(*heads, *(["changed meanwhile"] if apart else []), "rejected")
     for one in found.tables:
         numbers = [one.rows, one.found, one.differences, one.repaired]
-        numbers += [one.changed, one.rejected] if apart else []
+        numbers += [*([one.changed] if apart else []), one.rejected]
         grid.add_row(one.collection, *(f"{number:,}" for number in numbers))
     out = output.stdout()
     out.print(grid)

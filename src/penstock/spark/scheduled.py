@@ -171,6 +171,12 @@ class VerifySchedule:
                 differences=differences,
                 collections=[one.collection for one in found.tables if one.differences],
             )
+        if rejected := sum(one.rejected for one in found.tables):
+            log.warning(
+                "rows not judged, their last change was rejected",
+                pipeline=self._pipeline,
+                rejected=rejected,
+            )
         # Told first: whether it can be written where the tables are is another matter.
         self._know(Verification(at_ms=_now_ms(), differences=differences))
         try:

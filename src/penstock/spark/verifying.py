@@ -3,7 +3,8 @@
 The log is applied anew, up to where the tables say they have come, to tables beside them; commits
 are verified by their counts and digests on the way, as for any pipeline. Then both are compared by
 ranges of the keys' hash: rows are counted and summed in Spark's tasks, and only ranges that differ
-are compared row by row. Values are never told, only keys and the names of columns.
+are compared row by row. Values are never told, only keys and the names of columns. What follows
+from where batches ended, and not from the log, is no difference (`penstock.spark.table.judging`).
 
 It may run beside the pipeline: tables are compared at the versions that belong together.
 """
@@ -29,8 +30,9 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.mending import refuse_running
 from penstock.spark.options import credential_options
 from penstock.spark.scratch import scratch_folder
-from penstock.spark.table.comparing import Compared, compare, repaired
-from penstock.spark.table.lake import KeptTable, Lake, lake_of, seen_lake
+from penstock.spark.table.comparing import Compared
+from penstock.spark.table.judging import Told, begin_as, judged_by_log
+from penstock.spark.table.lake import Folders, KeptTable, Lake, seen_lake
 from penstock.spark.table.standing import (
     Standing,
     StandingTable,
@@ -110,20 +112,33 @@ def verify_tables(
         # longer tells would be taken for one that should not be there, and be deleted.
         anew = config.model_copy(
             update={
-                "path": scratch or folder,
+                "path": f"{scratch.rstrip('/')}/{time.time_ns()}" if scratch else f"{folder}/t",
                 "catalog": None,
                 "rejects": None,
                 "standing": None,
                 "start": "beginning",
             }
         )
-        if scratch:
-            anew = anew.model_copy(update={"path": f"{scratch.rstrip('/')}/{time.time_ns()}"})
+        beside = Folders(anew, name)
+        for one, table in tables.items():
+            begin_as(beside.table(one), table, name)
         made = _apply_anew(name, anew, endpoint, until, spark, credentials, archive)
         # Of a table that is not there all rows are missing.
         tables |= {one: lake.table(one) for one in made if one not in tables}
+        rejects = lake.rejects().side()
         found = tuple(
-            _compared(spark, name, one, table, anew, ranges, listed_max, repair=repair)
+            judged_by_log(
+                spark,
+                name,
+                one,
+                Told(rows=beside.table(one).side(), rejects=beside.rejects().side()),
+                table,
+                rejects,
+                until=until.sequence,
+                ranges=ranges,
+                listed_max=listed_max,
+                repair=repair,
+            )
             for one, table in tables.items()
         )
     return Verified(pipeline=name, progress=str(until), tables=found)
@@ -163,24 +178,6 @@ def _refuse_added(name: str, config: TablePipelineConfig, standing: Standing) ->
             f"{', '.join(sorted(added)) or 'all of the source'}. Nothing was compared. Run the "
             f"pipeline first."
         )
-
-
-def _compared(
-    spark: "SparkSession",
-    name: str,
-    collection: str,
-    table: KeptTable,
-    anew: TablePipelineConfig,
-    ranges: int,
-    listed_max: int,
-    *,
-    repair: bool,
-) -> Compared:
-    expected, side = lake_of(anew, name).table(collection).side(), table.side()
-    comparison = compare(spark, collection, expected, side, ranges=ranges, listed_max=listed_max)
-    if not repair or not comparison.differences:
-        return comparison
-    return repaired(spark, name, comparison, expected, side, table, ranges=ranges)
 
 
 def _pinned(

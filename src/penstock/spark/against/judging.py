@@ -5,7 +5,6 @@
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Set
-from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -22,6 +21,7 @@ from penstock.spark.table.comparing import (
     compare_rows,
     repair_rows,
 )
+from penstock.spark.table.judging import rejected_rows
 from penstock.spark.table.lake import Folders, KeptTable
 from penstock.spark.table.plan import DATABASE, KEY, OWN_COLUMNS, REJECTED
 
@@ -71,9 +71,10 @@ def judged(
     stale = there.where(sql.col(REJECTED).isNotNull()).select(*_KEYS)
     refused = stale.join(wanted, _KEYS, "left_semi")
     absent = wanted.where(DOUBTFUL).select(*_KEYS).join(there, _KEYS, "left_anti")
-    known = _rejects(spark, pipeline, config, collection, until)
+    rejects = Folders(config, pipeline).rejects().side()
+    known = rejected_rows(spark, rejects, pipeline, collection, until)
     if known is not None:
-        refused = refused.union(absent.join(known, _KEYS, "left_semi"))
+        refused = refused.union(absent.join(known.select(*_KEYS), _KEYS, "left_semi"))
     refused = refused.distinct().persist()
     try:
         wanted = wanted.join(refused, _KEYS, "left_anti").drop(DOUBTFUL)
@@ -90,7 +91,7 @@ def judged(
             there,
             side,
             kept,
-            types={field.name: field.type for field in table},
+            fields={field.name: field for field in table},
             ranges=ranges,
             databases=repair_in,
         )
@@ -104,27 +105,3 @@ def _each_once(rows: "DataFrame") -> "DataFrame":
 
     keyless = rows.where(sql.col(KEY).startswith(_ROW_KEY)).limit(1)
     return rows if keyless.isEmpty() else rows.dropDuplicates(_KEYS)
-
-
-def _rejects(
-    spark: "SparkSession", pipeline: str, config: TablePipelineConfig, collection: str, until: int
-) -> "DataFrame | None":
-    """The rows of a collection that have a change in the rejects up to `until`, not replayed."""
-    from pyspark.sql import functions as sql
-
-    side = Folders(config, pipeline).rejects().side()
-    if side.version < 0:
-        return None
-    names = ("key", "source", "database", "collection", "pipeline", "sequence", "operation_type")
-    schema = side.schema()
-    kept = [*names, *(["state"] if "state" in schema.names else [])]
-    rows = side.rows(spark, arrow.schema([schema.field(name) for name in kept]))
-    # What a rename moved is noted with the event, which has the collection's old name.
-    here = (sql.col("collection") == collection) | (sql.col("operation_type") == "rename")
-    conditions = [here, sql.col("pipeline") == pipeline, sql.col("sequence") <= until]
-    if "state" in kept:
-        conditions.append(sql.col("state").isNull())
-    both = reduce(lambda one, other: one & other, conditions)
-    return rows.where(both).select(
-        *(sql.col(name).alias(own) for name, own in zip(names, _KEYS, strict=False))
-    )

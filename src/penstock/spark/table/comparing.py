@@ -9,19 +9,26 @@ from collections.abc import Collection, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
 from msgspec import Struct, structs
 
 from penstock.errors import PipelineError
-from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.arrow import Field, arrow, compute
 from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import KeptTable
-from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SEQUENCE, SOURCE
+from penstock.spark.table.plan import (
+    DATABASE,
+    KEY,
+    OPERATION,
+    OWN_COLUMNS,
+    REJECTED,
+    SEQUENCE,
+    SOURCE,
+)
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.side import Side
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 IDENTITY: Final = (KEY, SOURCE, DATABASE)
 UNFIT: Final = "_penstock_unfit"
@@ -58,23 +65,10 @@ class Compared(Struct, frozen=True, kw_only=True):
     repaired: int = 0
     """How many of them are made right."""
     changed: int = 0
-    """Of the source alone: rows that are not judged, for they changed meanwhile,"""
+    """Of the source alone: rows that are not judged, for they changed meanwhile."""
     rejected: int = 0
-    """and rows whose last change is in the rejects. Neither are in `rows` and `found`."""
-
-
-def compare(
-    spark: "SparkSession",
-    collection: str,
-    expected: Side,
-    actual: Side,
-    *,
-    ranges: int,
-    listed_max: int,
-) -> Compared:
-    """What of `actual` is not as `expected`."""
-    wanted, there = _alike(expected, actual, spark)
-    return compare_rows(collection, wanted, there, ranges=ranges, listed_max=listed_max)
+    """Rows that are not judged either, for their last change is in the rejects: those of the table,
+    or, compared with the log, those of the log applied anew. Neither are in `rows` and `found`."""
 
 
 def compare_rows(
@@ -109,24 +103,6 @@ def compare_rows(
         rows.unpersist()
 
 
-def repaired(
-    spark: "SparkSession",
-    pipeline: str,
-    compared: Compared,
-    expected: Side,
-    actual: Side,
-    table: KeptTable,
-    *,
-    ranges: int,
-) -> Compared:
-    """As `repair_rows`: make `actual`, which is `table` as it was, as `expected`."""
-    wanted, there = _alike(expected, actual, spark)
-    types = {field.name: field.type for field in (*expected.schema(), *actual.schema())}
-    return repair_rows(
-        *(pipeline, compared, wanted, there, actual, table), types=types, ranges=ranges
-    )
-
-
 def repair_rows(
     pipeline: str,
     compared: Compared,
@@ -135,16 +111,16 @@ def repair_rows(
     actual: Side,
     table: KeptTable,
     *,
-    types: Mapping[str, pa.DataType],
+    fields: Mapping[str, Field],
     ranges: int,
     databases: Collection[str] | None = None,
 ) -> Compared:
     """Make the rows of `actual`, which is `table` as it was, that differ as they should be, in one
     commit.
 
-    What is there more than once is left, and what no column holds; with `databases`, an extra row
-    of any other. Rows without a sequence of their own are as of where the table is. Raises
-    PipelineError where the table has moved on.
+    What is there more than once is left, what no column holds, and an extra row that says of itself
+    that it is stale; with `databases`, an extra row of any other. Rows without a sequence of their
+    own are as of where the table is. Raises PipelineError where the table has moved on.
     """
     from pyspark.sql import functions as sql
 
@@ -154,6 +130,9 @@ def repair_rows(
         wanted = wanted.where(sql.size(UNFIT) == 0).drop(UNFIT)
     right = wanted.join(rows.where("what <> 'extra'").select(*IDENTITY), [*IDENTITY], "left_semi")
     extra = rows.where("what = 'extra'").select(*IDENTITY, sql.lit(0).alias(SEQUENCE))
+    if REJECTED in there.columns:
+        stale = there.where(sql.col(REJECTED).isNotNull()).select(*IDENTITY)
+        extra = extra.join(stale, [*IDENTITY], "left_anti")
     if databases is not None:
         extra = extra.where(sql.col(DATABASE).isin([*databases]))
     changes = (
@@ -171,37 +150,15 @@ def repair_rows(
     if not changes.num_rows:
         return compared
     for name in set(OWN_COLUMNS.names).difference(changes.column_names):
-        changes = changes.append_column(name, arrow.nulls(changes.num_rows, types[name]))
-    columns = {
-        name: changes[name].cast(types[name]) if name in types else changes[name]
-        for name in changes.column_names
-    }
-    columns[SEQUENCE] = compute.fill_null(columns[SEQUENCE], at)
+        changes = changes.append_column(name, arrow.nulls(changes.num_rows, fields[name].type))
+    # A column that the table gets with this says, as any, what it holds.
+    known = [fields.get(one.name, one) for one in changes.schema]
+    columns = [changes[one.name].cast(one.type) for one in known]
+    at_sequence = changes.schema.get_field_index(SEQUENCE)
+    columns[at_sequence] = compute.fill_null(columns[at_sequence], at)
     stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=at, batch=0)
-    table.merge(arrow.table(columns), stamp)
+    table.merge(arrow.table(columns, schema=arrow.schema(known)), stamp)
     return structs.replace(compared, repaired=changes.num_rows)
-
-
-def _alike(expected: Side, actual: Side, spark: "SparkSession") -> tuple["DataFrame", "DataFrame"]:
-    """Both with the same columns of the same types: null where one has none."""
-    from pyspark.sql import functions as sql
-
-    frames = expected.rows(spark), actual.rows(spark)
-    types = [dict(one.dtypes) for one in frames]
-    names = list(dict.fromkeys([*frames[0].columns, *frames[1].columns]))
-
-    def column(name: str, own: dict[str, str], other: dict[str, str]) -> "Column":
-        quoted = sql.col(f"`{name}`")
-        if name not in own:
-            return sql.lit(None).cast(other[name]).alias(name)
-        same = other.get(name, own[name]) == own[name]
-        return quoted if same else quoted.cast("string").alias(name)
-
-    wanted, there = (
-        one.select(*(column(name, types[side], types[1 - side]) for name in names))
-        for side, one in enumerate(frames)
-    )
-    return wanted, there
 
 
 def _range(ranges: int) -> "Column":

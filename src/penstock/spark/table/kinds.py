@@ -94,10 +94,15 @@ def column_field(name: str, kind: Kind, *, field: str) -> Field:
 
 def kind_of_column(column: Field) -> Kind | None:
     """What a table's column holds; None for a type that Penstock does not write."""
+    return stated_kind(column) or _BY_TYPE.get(column.type)
+
+
+def stated_kind(column: Field) -> Kind | None:
+    """What a table's column says that it holds; None where it says nothing, or has another type."""
     stored = (column.metadata or {}).get(METADATA)
     if stored is not None and ARROW_TYPES[Kind(stored.decode())] == column.type:
         return Kind(stored.decode())
-    return _BY_TYPE.get(column.type)
+    return None
 
 
 def document_field(column: Field) -> str:
