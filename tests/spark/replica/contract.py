@@ -435,6 +435,28 @@ class ReplicaContract:
         assert reject["reason"] == "transform 1 (cast): the field n as int: the text is no integer"
         assert set(replica.rows("orders")) == {1}
 
+    @pytest.mark.parametrize("alone", [False, True])
+    def test_a_row_that_goes_and_whose_return_is_refused_lacks_it_until_it_is_replayed(
+        self, replica: Replica, entries: Entries, start: Any, alone: bool
+    ) -> None:
+        """Its delete heals what came before it, and not what came behind it, be it in one batch."""
+        entries.commit(put(1, n=1), put(2, n=1))
+        entries.commit(change(1, "delete"))
+        entries.commit(put(1, n=1.5))  # 4
+        entries.commit(change(1, "update", update={"updatedFields": {"m": 7}}))  # 5
+        entries.commit(put(2, n=2.5), change(2, "delete"))  # 6, 7
+        driver: Driver = start(**STEPS)
+        driver.apply(0, 2)
+        for end in (3, 4, 5, 7) if alone else (7,):
+            driver.apply(0, end)
+        assert replica.rows("orders") == {}
+        healed = {row["sequence"]: row["healed"] is not None for row in replica.rejects()}
+        assert healed == {4: False, 5: False, 6: True}
+        assert [row["sequence"] for row in pending_at("p", driver.config)] == [4, 5]
+        outcomes = Replay(entries, replica.config()).run()
+        assert {one.sequence: one.state for one in outcomes} == {4: "superseded", 5: "replayed"}
+        assert replica.rows("orders") == {1: {"_id": 1, "n": 1.5, "m": 7}}
+
     def test_a_reject_goes_with_its_row_to_another_name_and_is_healed_there(
         self, replica: Replica, entries: Entries, start: Any
     ) -> None:

@@ -91,18 +91,17 @@ def _folded(chunk: Chunk, stale: Mapping[str, int], find: Find) -> list[Document
         before = State(document=found, rejected_sequence=stale.get(key))
         after = fold(before, [_change(told[at], documents[at]) for at in history])
         rejects = [Reject(sequence=at, reason=why) for at, why in after.rejected]
-        if after.document is None and after.sequence:
-            rows.append(DocumentWrite(key, DELETE, DeleteOne(_filter(own)), rejects))
-        elif after.rejected_sequence is not None and after.sequence == before.sequence:
+        if after.rejected_sequence is not None and after.sequence == before.sequence:
             rows.append(DocumentWrite(key, RELATIVE, None, rejects))
+            continue
+        if after.document is None:
+            rows.append(DocumentWrite(key, DELETE, DeleteOne(_filter(own)), rejects))
         else:
-            assert after.document is not None
             row = _made(key, after, own)
-            last = rejects if after.rejected_sequence is not None else []
             rows.append(row._replace(rejects=[*rejects, *row.rejects]))
-            if last:
-                # Whole for a while, and stale behind that.
-                rows.append(DocumentWrite(key, RELATIVE, None, last[-1:]))
+        if after.rejected_sequence is not None:
+            # Right for a while, and stale behind that.
+            rows.append(DocumentWrite(key, RELATIVE, None, rejects[-1:]))
     return rows
 
 
