@@ -7,7 +7,7 @@
 | double | numbers that a double is exactly, and text |
 | decimal | int, long, decimal, text; a double by its shortest text |
 | boolean | `true` and `false`, as text too |
-| timestamp | ISO 8601 text with its zone |
+| timestamp | ISO 8601 text with its zone, to the microsecond |
 
 null stays null. Text of a number is what it says: "1.10" as a double is the nearest one.
 """
@@ -23,6 +23,8 @@ from penstock.extjson import date, long
 
 _INTEGER = re.compile(r"[+-]?\d{1,40}")
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,4})?")
+_INSTANT = re.compile(r"[\dW-]+.[\d:]+([.,]\d{1,6}0*)?(Z|[+-][\d:]+)", re.ASCII)
+"""Of what `datetime.fromisoformat` reads, what it reads whole: it passes over later digits."""
 _NON_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -132,10 +134,15 @@ def _timestamp(value: Any) -> Any:
         raise CastError("the text is no instant of ISO 8601") from None
     if moment.tzinfo is None:
         raise CastError("the text names no zone, so it is no instant")
+    if not _INSTANT.fullmatch(value):
+        raise CastError("the text says more than an instant in whole microseconds")
     since = moment - _EPOCH
     if since % timedelta(milliseconds=1):
-        exact = (_EPOCH + since).replace(tzinfo=None).isoformat(timespec="microseconds")
-        return {"$date": f"{exact}Z"}
+        try:
+            exact = (_EPOCH + since).replace(tzinfo=None)
+        except OverflowError:
+            raise CastError("in UTC the instant is outside the years 1 to 9999") from None
+        return {"$date": f"{exact.isoformat(timespec='microseconds')}Z"}
     return date(since // timedelta(milliseconds=1))
 
 
