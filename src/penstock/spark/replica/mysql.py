@@ -26,7 +26,7 @@ from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTa
 from penstock.spark.replica.mysql_connection import connect
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
-from penstock.spark.table.plan import Naming
+from penstock.spark.table.plan import Naming, Unwritable
 
 _TYPES: Final = {
     Kind.BOOL: "tinyint(1)",
@@ -59,11 +59,31 @@ _PASSING: Final = frozenset(
 connection, a lock, a deadlock, killed; read-only for now; a full disk."""
 
 
+def one_case(name: str) -> str:
+    """A name as all others that a server takes for the same one, letter by letter.
+
+    MySQL and older MariaDBs compare in small letters, newer MariaDBs in capitals.
+    """
+    raised = (one.upper() if len(one.upper()) == 1 else one for one in name)
+    return "".join(one.lower()[0] for one in raised)
+
+
 class MysqlDialect:
     """Tables of one database."""
 
     errors = pymysql.MySQLError
-    naming = Naming(own=(), forbidden={}, columns_max=1000, bytes_max=64, plain=True)
+    naming = Naming(
+        own=(),
+        forbidden={},
+        columns_max=1000,
+        bytes_max=64,
+        unwritable=Unwritable(
+            re.compile(r"[\0\U00010000-\U0010ffff]|[ \t-\r]\Z"),
+            "a NUL, a character beyond U+FFFF, or white space at its end",
+        ),
+        reserved=re.compile("db_row_id|db_trx_id|db_roll_ptr|fts_doc_id", re.IGNORECASE),
+        one_case=one_case,
+    )
 
     def __init__(self, pipeline: str, config: ReplicatePipelineConfig) -> None:
         """Raises ConfigError where neither the URI nor the configuration names a database."""

@@ -7,6 +7,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
-from penstock.spark.table.plan import Naming
+from penstock.spark.table.plan import Naming, Unwritable
 
 _TYPES: Final = {
     Kind.BOOL: "boolean",
@@ -67,7 +68,14 @@ class PostgresDialect:
     """Tables of one schema."""
 
     errors = psycopg.Error
-    naming = Naming(own=(), forbidden={}, columns_max=1500, bytes_max=63, plain=True)
+    naming = Naming(
+        own=(),
+        forbidden={},
+        columns_max=1500,
+        bytes_max=63,
+        unwritable=Unwritable(re.compile(r"\0| \Z"), "a NUL, or a blank at its end"),
+        reserved=re.compile("tableoid|[xc]min|[xc]max|ctid"),
+    )
 
     def __init__(self, pipeline: str, config: ReplicatePipelineConfig) -> None:
         self._pipeline = pipeline

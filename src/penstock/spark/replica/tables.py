@@ -125,7 +125,7 @@ class SqlTables:
         return problems
 
     def _refuse_name(self, name: str) -> None:
-        naming = self._dialect.naming
+        naming = self._dialect.naming._replace(reserved=None)
         if why := naming.refusal(name, name, frozenset()):
             raise DestinationError(
                 pipeline=self._pipeline,

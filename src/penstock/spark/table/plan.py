@@ -5,7 +5,8 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
+from re import Pattern
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -62,6 +63,13 @@ _FORBIDDEN: Final = str.maketrans(dict.fromkeys(" ,;{}()\n\t=`", "_"))
 _TEXT: Final = frozenset({Kind.STRING, Kind.OBJECT_ID})
 
 
+class Unwritable(NamedTuple):
+    """Characters that no name has."""
+
+    found: Pattern[str]
+    said: str
+
+
 class Naming(NamedTuple):
     """What columns can be called where the table is."""
 
@@ -71,18 +79,24 @@ class Naming(NamedTuple):
     """Characters that are written as others, for str.translate."""
     columns_max: int = COLUMNS_MAX
     bytes_max: int | None = None
-    plain: bool = False
-    """Whether a name has no NUL, and no blank at its end."""
+    unwritable: Unwritable | None = None
+    """What no name of a table or a column has."""
+    reserved: Pattern[str] | None = None
+    """Names that the server has for columns of its own."""
+    one_case: Callable[[str], str] = str.lower
+    """A name, written as all are that it is not told apart from."""
 
     def refusal(self, name: str, field: str, taken: Set[str]) -> str | None:
-        """Why a table whose columns are `taken`, in lower case, has none for the field."""
+        """Why a table whose columns are `taken`, in one case, has none for the field."""
         if not field:
             return "a column cannot have an empty name"
-        if self.plain and ("\0" in name or name.endswith(" ")):
-            return "a column cannot have a name with a NUL, or a blank at its end"
+        if self.unwritable is not None and self.unwritable.found.search(name):
+            return f"a column cannot have a name with {self.unwritable.said}"
+        if self.reserved is not None and self.reserved.fullmatch(name):
+            return f"the server has a column of its own that is called {name}"
         if self.bytes_max is not None and len(name.encode()) > self.bytes_max:
             return f"a column cannot have a name of more than {self.bytes_max} bytes"
-        if name.lower() in taken:
+        if self.one_case(name) in taken:
             return f"the table has another column that is called {name}, or differs only in case"
         if len(taken) >= self.columns_max:
             return f"the table has {self.columns_max} columns already"
@@ -123,7 +137,7 @@ def place(
     columns: dict[str, tuple[Field, Column]] = {}
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
-    taken = {name.lower() for name in (*naming.own, *existing.names)}
+    taken = {naming.one_case(name) for name in (*naming.own, *existing.names)}
     widened = False
     nothing = len(sequences)
     for field, values in cells.items():
@@ -140,7 +154,7 @@ def place(
             if refusal is not None:
                 _reject(misfits, values, Misfit(field, refusal))
                 continue
-            taken.add(name.lower())
+            taken.add(naming.one_case(name))
         if before is None:
             foreign = f"the column {name} has the type {column.type if column else None}"
             _reject(misfits, values, Misfit(field, foreign))
