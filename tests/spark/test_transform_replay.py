@@ -1,14 +1,18 @@
 """What is done with a row's rejected changes, against the history that the row really had."""
 
+import itertools
+import random
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
 from penstock.spark.transform.replay import Fate, Replay, Row, decide
 from tests.spark.stepped import MemoryLog
-from tests.spark.tables import Entries, apply, change, pipeline, put, rows_of
+from tests.spark.tables import Entries, apply, change, fold, pipeline, put, rejects_of, rows_of
 
 EVENTS = st.lists(st.sampled_from(["good", "bad", "patch", "delete"]), max_size=8)
 
@@ -79,3 +83,111 @@ def test_what_a_rejected_change_builds_on_is_replayed_with_it(tmp_path: Path) ->
     (one,) = Replay("p", config, MemoryLog(mended, 0), None).run()
     assert (one.sequence, one.state) == (3, "replayed")
     assert [*rows_of(config.path).values()] == [{"_id": 1, "n": 5, "big": "new", "m": 7}]
+
+
+UPDATES: list[dict[str, Any]] = [
+    {"document": {}, "unchanged": ["big"]},
+    {"update": {"updatedFields": {"m": 7}}},
+]
+
+
+@pytest.mark.parametrize("update", UPDATES)
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_row_that_never_was_there_is_replayed_from_its_insert(
+    tmp_path: Path, update: dict[str, Any], before: int
+) -> None:
+    """Its batch rejects the last change alone, which does not say the row."""
+
+    def log(n: Any) -> Entries:
+        entries = Entries()
+        entries.commit(put(1, n=1, big="b"))
+        for _ in range(before // 2):
+            # A row of this key that was, and is gone.
+            entries.commit(put(2, n=5, old=True))
+            entries.commit(change(2, "delete"))
+        entries.commit(put(2, n=n, big="TOAST"))
+        known: dict[str, Any] = dict(update)
+        if "document" in known:
+            known["document"] = {"_id": 2, "n": n}
+        entries.commit(change(2, "update", **known))
+        return entries
+
+    config, entries = pipeline(tmp_path / "t"), log("x")
+    apply(entries.table(0, 1 + before), config)
+    apply(entries.table(1 + before), config, batch_id=1)
+    last = entries.head
+    assert [row["sequence"] for row in rejects_of(config.path)] == [last]
+    for trimmed, why in ((0, "kind string"), (last - 1, "no longer")):
+        (one,) = Replay("p", config, MemoryLog(entries, trimmed), None).run()
+        assert (one.sequence, one.state) == (last, "left")
+        assert why in one.reason
+    # As a step of today would have it.
+    mended = log(6)
+    (one,) = Replay("p", config, MemoryLog(mended, 0), None).run()
+    assert (one.sequence, one.state) == (last, "replayed")
+    assert rows_of(config.path) == fold(mended.table())
+    assert Replay("p", config, MemoryLog(mended, 0), None).run() == []
+
+
+def test_a_row_that_was_deleted_or_made_anew_since_is_not_replayed(tmp_path: Path) -> None:
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    entries.commit(put(1, n=1))
+    apply(entries.table(), config)
+    for key in (2, 3):
+        entries.commit(put(key, n="x"))
+        entries.commit(change(key, "update", update={"updatedFields": {"m": 7}}))
+    apply(entries.table(1), config, batch_id=1)
+    entries.commit(change(2, "delete"))
+    entries.commit(put(3, n=8))
+    apply(entries.table(5), config, batch_id=2)
+    assert [row["sequence"] for row in rejects_of(config.path)] == [3, 5]
+    before = rows_of(config.path)
+    found = Replay("p", config, MemoryLog(entries, 0), None).run()
+    assert {one.sequence: one.state for one in found} == {3: "superseded", 5: "superseded"}
+    assert rows_of(config.path) == before
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_replayed_is_what_the_log_comes_to(tmp_path: Path, seed: int) -> None:
+    """Whatever was rejected, in whatever batches, the mended log's fold is what rows are then; with
+    odd seeds some is replayed between them too."""
+    dice, live = random.Random(seed), set[int]()
+    config, entries, mended = pipeline(tmp_path / "t"), Entries(), Entries()
+
+    def commit(key: int, operation: str, *, n: Any = None, **said: Any) -> None:
+        for log, value in ((entries, n), (mended, 5 if n == "x" else n)):
+            told: dict[str, Any] = dict(said)
+            if "document" in said:
+                told["document"] = {**said["document"], "n": value}
+            elif "update" in said:
+                fields = {**said["update"], "n": value} if value else said["update"]
+                told["update"] = {"updatedFields": fields}
+            log.commit(change(key, operation, **told))
+
+    commit(0, "insert", document={"_id": 0}, n=1)
+    for at in range(60):
+        key, n = dice.randrange(1, 6), dice.choice([at, "x", "x"])
+        if key not in live or dice.random() < 0.15:
+            document = {"_id": key, "big": f"b{at}", "m": at}
+            commit(key, "replace", document=document, n=n)
+            live.add(key)
+        elif dice.random() < 0.25:
+            commit(key, "delete")
+            live.discard(key)
+        elif dice.random() < 0.5:
+            document = {"_id": key, "m": at}
+            commit(key, "update", document=document, unchanged=["big"], n=n)
+        else:
+            said = dice.choice([n, None])
+            commit(key, "update", update={"m": at}, n=said)
+    ends = sorted({entries.head, 1, *dice.sample(range(2, entries.head), 9)})
+    for batch, (after, end) in enumerate(itertools.pairwise([0, *ends])):
+        apply(entries.table(after, end), config, batch_id=batch)
+        if batch and seed % 2 and dice.random() < 0.5:
+            Replay("p", config, MemoryLog(mended, 0), None).run()
+            assert rows_of(config.path) == fold(mended.table(0, end))
+    found = Replay("p", config, MemoryLog(mended, 0), None).run()
+    assert found or seed % 2
+    assert {one.state for one in found} <= {"replayed", "superseded"}
+    assert rows_of(config.path) == fold(mended.table())
+    assert Replay("p", config, MemoryLog(mended, 0), None).run() == []

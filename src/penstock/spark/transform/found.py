@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.event import Kind
 from penstock.spark.table.arrow import arrow, compute
+from penstock.spark.table.reduce import RELATIVE, roles_of
 
 Identity = tuple[str, str, str]
 """(key, database, source) of a row."""
@@ -60,6 +61,15 @@ class Found:
             return arrow.table({"sequence": arrow.array([], pa.int64())})
         whole = arrow.Table.from_batches(self._entries)
         return whole.filter(compute.is_in(whole["sequence"], arrow.array(sequences, pa.int64())))
+
+    def building(self, sequences: Sequence[int]) -> Set[int]:
+        """Those of these changes that do not say their whole row."""
+        entries = self.entries(sequences)
+        if not entries.num_rows:
+            return frozenset()
+        relative = entries.filter(arrow.array(roles_of(entries) == RELATIVE))
+        found: list[Any] = relative["sequence"].to_pylist()
+        return frozenset(found)
 
     def has(self, sequences: Iterable[int]) -> bool:
         """Whether each of these is the change of a row."""

@@ -1,10 +1,12 @@
 """Rejected changes, tried again with the steps of today: `penstock pipeline replay`.
 
 The log says what a change was, the table where its row stands. A row that a rejected change left
-stale has every change since in the rejects; so all of them go through the steps together, in their
-order, onto the row. What they come to is written if the row then is as its last change says. A row
-that is not in the table may have been deleted since: the log says so, and without it nothing is
-done. The table is written first, then the rejects say so; a crash in between is seen in the row.
+stale has every change since in the rejects, but for those that its batch put together with the last
+one; so all of them go through the steps together, in their order, onto the row. What they come to
+is written if the row then is as its last change says. A row that is not in the table may have been
+deleted since: the log says so, and without it nothing is done; one that never was in it is made
+of what the log has. The table is written first, then the rejects say so; a crash in between is seen
+in the row.
 
 A pipeline may run meanwhile where tables are in folders: Delta refuses whichever of the two commits
 to a table last.
@@ -181,6 +183,10 @@ class Replay:
             # A document without elements has no row that says what it was.
             least = 0
         found = self._read(collection, pending, least, applied)
+        firsts = [group[0]["sequence"] for own, group in groups.items() if own not in rows]
+        if least > self._bounds.trimmed and found.building(firsts):
+            # What such a change builds on was in its batch, and is before it in the log.
+            found = self._read(collection, pending, 0, applied)
         fates = {
             own: decide(
                 [one["sequence"] for one in group],
@@ -193,16 +199,21 @@ class Replay:
         }
         tried = {own: fate.tried for own, fate in fates.items() if fate.tried}
         # A batch rejects a row's last change alone; what that builds on is in the log only.
-        whole = {
-            own: (*(at for at in found.others(own) if rows[own].sequence < at < last[-1]), *last)
-            if own in rows
-            else last
-            if elements is None
-            else (*found.whole(own), *last)
-            for own, last in tried.items()
-        }
+        relative = found.building([last[0] for own, last in tried.items() if own not in rows])
+        whole: dict[Identity, tuple[int, ...]] = {}
+        for own, last in tried.items():
+            if own in rows:
+                since = [at for at in found.others(own) if rows[own].sequence < at < last[-1]]
+            else:
+                entire = elements is not None or last[0] in relative
+                since = found.whole(own) if entire else []
+            whole[own] = (*since, *last)
         known_from = self._bounds.trimmed + 1
         unsure = {own for own in tried if own in rows and rows[own].sequence + 1 < known_from}
+        if elements is None and known_from > 1:
+            starts = {own: min(whole[own]) for own in tried if own not in rows}
+            cut = found.building([*starts.values()])
+            unsure |= {own for own, at in starts.items() if at in cut}
         left = self._apply(table, whole, found, applied, unsure=unsure, elements=elements)
         outcomes: list[Replayed] = []
         for own, group in groups.items():
