@@ -66,7 +66,7 @@ def key(name: str) -> str:
 
 
 def is_double(path: str, column: str) -> bool:
-    schema = DeltaTable(path).to_pyarrow_table().schema
+    schema: Any = DeltaTable(path).to_pyarrow_table().schema
     return bool(pa.types.is_floating(schema.field(column).type))
 
 
@@ -151,7 +151,8 @@ def test_what_one_side_alone_rejected_is_counted_and_neither_deleted_nor_brought
 
 def test_a_value_is_compared_as_the_column_that_the_table_has(spark: "SparkSession") -> None:
     def rows(values: str, of: str) -> Any:
-        frame = spark.sql(f"SELECT * FROM VALUES {values} AS t (_key, n)")
+        session: Any = spark
+        frame = session.sql(f"SELECT * FROM VALUES {values} AS t (_key, n)")
         return frame.selectExpr(
             "_key", "'s' AS _source", "'d' AS _database", f"CAST(n AS {of}) AS n",
             "CAST(null AS BIGINT) AS _rejected_sequence",

@@ -74,6 +74,9 @@ def verified(
             collection=collection, rows=0, found=0, ranges=1, ranges_differing=0, differences=0
         )
 
+    def applied(*_: Any) -> list[str]:
+        return list(anew)
+
     def no_entries(*_: Any) -> Iterator[Progress]:
         return iter(())
 
@@ -86,7 +89,7 @@ def verified(
     monkeypatch.setattr(verifying, "_ends", no_entries)
     monkeypatch.setattr(verifying, "judged_by_log", compared)
     if anew:
-        monkeypatch.setattr(verifying, "_apply_anew", lambda *_: list(anew))
+        monkeypatch.setattr(verifying, "_apply_anew", applied)
     verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True)
     return seen
 
@@ -197,7 +200,8 @@ def test_the_log_is_applied_anew_to_the_columns_that_the_table_has_and_says_are_
     table.reload()
     beside = Table(str(tmp_path / "beside"))
     begin_as(beside, table, "p")
-    assert [(one.name, str(kind_of_column(one))) for one in beside.schema] == [
+    columns: list[Any] = list(beside.schema)
+    assert [(one.name, str(kind_of_column(one))) for one in columns] == [
         ("_id", "int32"), ("n", "double"), ("note", "json"),
     ]  # fmt: skip
     assert (beside.applied("p", log_id=None), beside.stream("shop", "db").num_rows) == (0, 0)
