@@ -425,7 +425,6 @@ async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(
             address = await asyncio.to_thread(first_line, server)
             last = 40
             kills = 0
-            done = asyncio.Event()
 
             async def kill_and_write() -> None:
                 nonlocal server, last, kills
@@ -440,12 +439,14 @@ async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(
                         await asyncio.to_thread(server.wait)
                         server = processes.enter_context(server_process(path, address))
                         await asyncio.to_thread(first_line, server)
-                done.set()
 
             def is_whole() -> bool:
-                return all(got[name][-1:] == [ends[name]] for name in ("all", "orders"))
+                if total not in rows_of or len(got["some"]) < 200:
+                    return False
+                end = (total, len(rows_of[total]))
+                edge = (end[0], end[1] + 1)
+                return got["late"][-1:] == [end] and got["all"][-1:] == got["orders"][-1:] == [edge]
 
-            ends: dict[str, tuple[int, int]] = {}
             async with captures.connect(address, retry=SOON, silence_seconds=5) as client:
                 every = where.anything().named("all").since_beginning()
                 orders = where.data("orders") | where.infrastructure()
@@ -467,10 +468,8 @@ async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(
                         await changes.extend(counted.complete_after(200))
                     if chance.random() < 0.02:
                         await asyncio.sleep(0.01)
-                    if done.is_set():
-                        ends = {name: (total, len(rows_of[total]) + 1) for name in got}
-                        if is_whole() and got["late"][-1] == (total, len(rows_of[total])):
-                            break
+                    if is_whole():
+                        break
                 await writing
                 await changes.aclose()
 
