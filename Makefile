@@ -64,8 +64,9 @@ proto: setup ## Generate code from proto/ (committed, so that users need no comp
 # -------------------------------------------------------------------- checking
 
 .PHONY: check
-check: static ## The fast loop: lint, format, types, layers, unit tests, properties with few cases
-	PENSTOCK_QUICK=true $(PYTEST) -n 2 -m "$(FAST)"
+check: setup ## The fast loop: lint, format, types, layers, unit tests, properties with few cases
+	@$(MAKE) --no-print-directory lint layers mypy pyright-changed
+	PENSTOCK_QUICK=true $(PYTEST) -n 4 -m "$(FAST)"
 
 .PHONY: static
 static: setup
@@ -81,6 +82,12 @@ mypy: setup
 	$(BIN)/mypy
 pyright: setup
 	$(BIN)/pyright
+
+# All of pyright takes as long as the fast loop may.
+.PHONY: pyright-changed
+pyright-changed: setup
+	@files=$$( (git diff --name-only --diff-filter=d HEAD; git ls-files --others --exclude-standard) \
+	  | { grep '\.py$$' || true; }); test -z "$$files" || $(BIN)/pyright $$files
 
 .PHONY: test
 test: static servers ## Everything: static checks and all tests on real servers

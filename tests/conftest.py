@@ -30,12 +30,16 @@ from penstock.testing.servers.classes import short_lived
 SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
     | {"mariadb", "mariadb_database", "mariadbs", "start_mariadb"}
-    | {"mysql", "mysql_database", "start_mysql"}
+    | {"mysql", "mysql_database", "start_mysql", "mongo_with_fail_points"}
     | {"postgres", "start_postgres", "real_binlog", "zero_state"}
 )
 QUICK = os.environ.get("PENSTOCK_QUICK") == "true"
 """Whether this is the fast loop."""
+SLOWER = frozenset({"server", "spark", "slow", "soak"})
+"""Marks of the tests that the fast loop leaves out."""
 Server = TypeVar("Server", bound=AbstractContextManager[Any])
+running: list[pytest.Item] = []
+"""The test that is being set up or runs."""
 
 # Who sets other options keeps them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", short_lived())
@@ -69,6 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.server)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember which test runs."""
+    running[:] = [item]
+
+
 @pytest.fixture(autouse=True)
 def _process() -> Iterator[None]:
     """Commands run in the process of the tests: what they configure for theirs is undone.
@@ -86,7 +96,8 @@ def _process() -> Iterator[None]:
 
 def started(stack: ExitStack, server: Server) -> Server:
     """Start a server that `stack` stops. Missing server: fail where required, else skip."""
-    assert not QUICK, "the fast loop starts no server: name the fixture in SERVER_FIXTURES"
+    marks = {mark.name for mark in running[0].iter_markers()}
+    assert marks & SLOWER, f"mark {running[0].nodeid} `server`: the fast loop would start one"
     try:
         stack.enter_context(server)
     except ServerUnavailableError as error:

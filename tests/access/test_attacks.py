@@ -47,6 +47,7 @@ async def status(address: str, path: str, token: str | None = None, **more: str)
 # --- who it is ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_address_that_a_client_claims_to_have_is_not_believed(tmp_path: Path) -> None:
     """Neither by the record nor by the limit of refusals, also from this machine."""
     issue(tmp_path / "access.json", "one")
@@ -61,6 +62,7 @@ async def test_an_address_that_a_client_claims_to_have_is_not_believed(tmp_path:
     assert peers == {"127.0.0.1"}
 
 
+@pytest.mark.slow
 async def test_a_ticket_gives_no_other_ticket(tmp_path: Path) -> None:
     """Else whoever saw one in an address could live on by the next, and the next."""
     token = issue(tmp_path / "access.json", "one")
@@ -80,6 +82,7 @@ def test_an_open_path_cannot_lie_where_others_must_say_who_they_are(path: str) -
         ServeConfig.model_validate({"health_path": path})
 
 
+@pytest.mark.slow
 async def test_whoever_comes_by_an_open_path_sees_nothing(tmp_path: Path) -> None:
     """Whatever is behind it one day: nobody known is not everybody."""
     issue(tmp_path / "access.json", "one")
@@ -102,6 +105,7 @@ async def test_whoever_comes_by_an_open_path_sees_nothing(tmp_path: Path) -> Non
 # --- how much of it -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_one_client_cannot_take_all_subscriptions(tmp_path: Path) -> None:
     """However many of them it begins on how few connections."""
     tokens = tmp_path / "access.json"
@@ -165,6 +169,7 @@ async def test_one_client_cannot_take_all_reads_over_flight(tmp_path: Path) -> N
         await asyncio.to_thread(attack)
 
 
+@pytest.mark.slow
 async def test_streams_that_are_open_to_anybody_are_bounded_and_checks_are_answered(
     tmp_path: Path,
 ) -> None:
@@ -223,6 +228,7 @@ async def test_of_a_call_that_breaks_nobody_is_told_the_text(
     assert "a document" not in f"{lines}{caplog.text}{capfd.readouterr().err}"
 
 
+@pytest.mark.slow
 async def test_of_a_read_over_flight_that_breaks_the_text_is_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,6 +257,7 @@ async def test_of_a_read_over_flight_that_breaks_the_text_is_nowhere(
     assert "a document" not in f"{lines}{capfd.readouterr().err}"
 
 
+@pytest.mark.slow
 async def test_every_refusal_is_in_the_record(tmp_path: Path) -> None:
     """Also that of who was known: too many places, and nothing to follow, over gRPC too."""
     tokens, record = tmp_path / "access.json", tmp_path / "record.jsonl"
@@ -297,6 +304,7 @@ def test_a_line_of_the_record_that_is_not_whole_lets_nobody_in(
 # --- odd input ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_number_of_thousands_of_digits_is_refused_as_any_other(tmp_path: Path) -> None:
     token = issue(tmp_path / "access.json", "one")
     digits = "1" * 6_000

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import grpc
 import grpc.aio
+import pytest
 from structlog.testing import capture_logs
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -219,6 +220,7 @@ TABLE: dict[str, tuple[dict[str, Any] | None, frozenset[str] | int]] = {
 }
 
 
+@pytest.mark.slow
 async def test_each_principal_sees_what_it_may_over_each_transport(tmp_path: Path) -> None:
     """And no token, and nothing that is hidden, is in anything that is sent or logged."""
     tokens = tmp_path / "access.json"
@@ -256,6 +258,7 @@ def _has_digest(transport: str, sent: list[bytes]) -> bool:
     return any(re.search(rb'digest\\?": ?\\?"', one) for one in sent)
 
 
+@pytest.mark.slow
 async def test_what_is_denied_and_what_is_absent_are_told_in_the_same_bytes(
     tmp_path: Path,
 ) -> None:
@@ -290,6 +293,7 @@ async def test_what_is_denied_and_what_is_absent_are_told_in_the_same_bytes(
             assert answers[0] == answers[1], ask
 
 
+@pytest.mark.slow
 async def test_a_filter_tells_nothing_of_what_is_hidden(tmp_path: Path) -> None:
     """However its path is written; and a key is found as it is shown."""
     token = issue(tmp_path / "access.json", "masked", hidden=("ssn", "card.no"))
@@ -317,6 +321,7 @@ async def test_a_filter_tells_nothing_of_what_is_hidden(tmp_path: Path) -> None:
             assert shown[HIDDEN_KEY].encode() in text, ask
 
 
+@pytest.mark.slow
 async def test_the_name_of_a_transaction_that_is_denied_is_that_of_none(tmp_path: Path) -> None:
     tokens = tmp_path / "access.json"
     token, crm = issue(tokens, "orders", sources=("shop",)), issue(tokens, "crm", sources=("crm",))
@@ -337,6 +342,7 @@ async def past(served: Service, token: str, path: str) -> tuple[int, Any]:
         return answer.status, await answer.body()
 
 
+@pytest.mark.slow
 async def test_a_document_as_it_was_is_shown_as_its_changes_are(tmp_path: Path) -> None:
     tokens = tmp_path / "access.json"
     reader, masked = issue(tokens, "reader"), issue(tokens, "masked", hidden=("ssn", "card.no"))
@@ -367,6 +373,7 @@ async def test_a_document_as_it_was_is_shown_as_its_changes_are(tmp_path: Path) 
                 assert said_[0][0] == 410
 
 
+@pytest.mark.slow
 async def test_an_image_before_is_no_past_for_who_may_not_see_images(tmp_path: Path) -> None:
     """What lies before the log is known from the image before the change that comes next."""
     tokens = tmp_path / "access.json"
@@ -387,6 +394,7 @@ async def test_an_image_before_is_no_past_for_who_may_not_see_images(tmp_path: P
         assert (status, IMAGE in json.dumps(found)) == (410, False)
 
 
+@pytest.mark.slow
 async def test_a_current_row_is_shown_as_its_changes_are(tmp_path: Path) -> None:
     """Also a guess at a hidden key of one, where the log is too long to be searched."""
     tokens = tmp_path / "access.json"
@@ -418,6 +426,7 @@ async def test_a_current_row_is_shown_as_its_changes_are(tmp_path: Path) -> None
             assert denied == absent, moment
 
 
+@pytest.mark.slow
 async def test_the_record_has_who_asked_for_what_and_no_key(tmp_path: Path) -> None:
     tokens, record = tmp_path / "access.json", tmp_path / "record.jsonl"
     token, operator = issue(tokens, "reader"), issue(tokens, "operator", verbs=("admin",))

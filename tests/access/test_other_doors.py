@@ -60,6 +60,7 @@ def tables(client: Any) -> list[str] | str:
         return str(said.response["Error"]["Code"])
 
 
+@pytest.mark.slow
 async def test_dynamodb_streams_are_shown_by_scope_and_denied_is_absent(tmp_path: Path) -> None:
     tokens = tmp_path / "access.json"
     everything = issue(tokens, "everything", verbs=ALL)

@@ -51,6 +51,7 @@ async def opened(served: Service, path: str, **more: str) -> str:
         return cookie
 
 
+@pytest.mark.slow
 async def test_a_stream_that_a_ticket_opened_comes_back_with_its_cookie_and_address(
     tmp_path: Path,
 ) -> None:
@@ -99,6 +100,7 @@ async def test_a_stream_that_a_ticket_opened_comes_back_with_its_cookie_and_addr
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_only_a_stream_that_a_ticket_opened_gets_a_cookie(tmp_path: Path) -> None:
     token = issue(tmp_path / "access.json", "page")
     async with service(tmp_path) as served:

@@ -90,6 +90,7 @@ def trusting(authority: Authority, own: tuple[Path, Path] | None = None) -> ssl.
     return context
 
 
+@pytest.mark.slow
 async def test_every_protocol_is_encrypted_and_trusted_only_by_who_knows_the_signer(
     tmp_path: Path,
 ) -> None:
@@ -117,6 +118,7 @@ async def test_every_protocol_is_encrypted_and_trusted_only_by_who_knows_the_sig
         assert await asyncio.to_thread(sync) == "orders"
 
 
+@pytest.mark.slow
 async def test_mutual_tls_says_who_somebody_is(tmp_path: Path) -> None:
     authority, stranger = Authority(), Authority("stranger")
     tokens = tmp_path / "access.json"
@@ -147,6 +149,7 @@ async def test_mutual_tls_says_who_somebody_is(tmp_path: Path) -> None:
         assert await answers(None, "") == (away, away, "broken")
 
 
+@pytest.mark.slow
 async def test_commands_and_spark_show_a_certificate_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +188,7 @@ async def test_commands_and_spark_show_a_certificate_too(
             assert await flight_answers(served, shown) == "1"
 
 
+@pytest.mark.slow
 async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
     before, after = Authority(), Authority("after")
     token = issue(tmp_path / "access.json", "one", verbs=ALL)

@@ -82,6 +82,7 @@ def read(client: LogClient, after: int, until: int, log_id: int, **more: object)
     return pa.Table.from_batches(client.read(request), schema=schema)
 
 
+@pytest.mark.slow
 async def test_all_of_both_is_read_wherever_retention_stands(both: Both) -> None:
     with both.client() as client:
         log_id = client.bounds().log_id
@@ -98,6 +99,7 @@ async def test_all_of_both_is_read_wherever_retention_stands(both: Both) -> None
             ]
 
 
+@pytest.mark.slow
 async def test_plans_are_those_of_a_log_that_kept_all(both: Both) -> None:
     """Invariant 3: a batch ends at a commit; one that spans both ends where they meet."""
     seed = random.randrange(1 << 32)
@@ -165,6 +167,7 @@ def ranges_of(both: Both) -> tuple[Range, ...]:
     return opened(both.folder).manifest.ranges
 
 
+@pytest.mark.slow
 async def test_retention_may_overtake_a_reader_at_any_batch(both: Both) -> None:
     of = random.Random(1)
     with both.client() as client:
@@ -271,6 +274,7 @@ async def test_before_the_archive_begins_all_is_trimmed(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.slow
 async def test_an_archive_of_another_log_is_refused(both: Both, tmp_path: Path) -> None:
     async with LmdbLog(log_config(tmp_path / "other")) as other:
         await fill(other)
@@ -283,6 +287,7 @@ async def test_an_archive_of_another_log_is_refused(both: Both, tmp_path: Path) 
         client.bounds()
 
 
+@pytest.mark.slow
 async def test_an_archive_that_goes_on_while_it_is_opened_is_the_logs_all_the_same(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
+
 from penstock.capture import PumpLimits, Supervised, Supervisor
 from penstock.capture.status import State
 from penstock.capture.supervise import LOG_FULL_WAIT_SECONDS
@@ -20,6 +22,7 @@ def told_of(held: list[Entry]) -> list[str]:
     return [one.event.event_id for one in held if not isinstance(one.event, SystemEvent)]
 
 
+@pytest.mark.slow
 async def test_capture_goes_on_by_itself_once_the_full_log_has_space_again(tmp_path: Path) -> None:
     source = ScriptSource(
         "shop", ScriptSourceConfig(transactions=TRANSACTIONS, events_per_second=0)

@@ -75,6 +75,7 @@ async def test_the_latency_of_an_append_is_that_of_the_change_that_waited_longes
     assert (latencies(), short()) == (2, 0)
 
 
+@pytest.mark.slow
 async def test_a_source_that_is_held_up_counts_by_how_long_and_what_waits_is_shown() -> None:
     """P18: back-pressure is seen. A hand-over that is full is counted each time, and its depth."""
     held = asyncio.Event()

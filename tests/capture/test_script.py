@@ -59,6 +59,7 @@ def test_another_seed_tells_another_story() -> None:
     assert list(story(1, 300)) != list(story(2, 300))
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(seed=st.integers(0, 1000))
 def test_applying_the_changes_in_order_never_contradicts_itself(seed: int) -> None:
@@ -133,6 +134,7 @@ def test_only_a_transaction_of_many_changes_has_a_transaction_number() -> None:
             assert None not in numbers
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32))
 async def test_a_resume_is_exact_wherever_capture_was_cut(seed: int) -> None:

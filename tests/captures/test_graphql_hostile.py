@@ -67,6 +67,7 @@ MANY: tuple[list[Any], ...] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sites", MANY)
 async def test_variables_that_would_take_long_are_refused_before_they_are_looked_at(
     sites: list[Any],
@@ -87,6 +88,7 @@ async def test_variables_that_would_take_long_are_refused_before_they_are_looked
         assert (await said(connection))["type"] == "next"
 
 
+@pytest.mark.slow
 async def test_a_description_of_the_whole_schema_holds_nobody_up() -> None:
     types = {f"c{n}": {f"field{m}": "Int" for m in range(200)} for n in range(10)}
     async with filled(1, types=types) as (_, service), service.running():

@@ -189,6 +189,7 @@ async def test_an_operation_completes_after_its_count() -> None:
         assert service.subscriptions == 0
 
 
+@pytest.mark.slow
 async def test_a_thousand_operations_on_one_socket_are_refused_above_the_limit() -> None:
     """The others go on, and another socket notices nothing."""
     async with (
@@ -301,6 +302,7 @@ async def test_who_asks_and_takes_no_answers_is_not_read_on() -> None:
         assert ends == [f"o{number}" for number in range(count)]
 
 
+@pytest.mark.slow
 async def test_a_socket_that_breaks_while_many_send_ends_quietly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -367,6 +369,7 @@ async def test_of_all_operations_of_a_socket_one_makes_what_it_sends() -> None:
             assert published() == before + 1
 
 
+@pytest.mark.slow
 async def test_who_ends_what_waits_for_room_lets_the_others_go_on() -> None:
     async with filled(0) as (log, service), answered_by(service) as address:
         await append_large(log, 300)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from msgspec import Raw
 
 from penstock.event import Commit, Operation
@@ -77,6 +78,7 @@ async def test_a_typed_body_has_the_configured_fields_and_the_rest() -> None:
     assert deleted["body"]["fullDocument"] is None
 
 
+@pytest.mark.slow
 async def test_an_untyped_body_is_byte_for_byte_what_was_captured() -> None:
     """3.0 stays a double, and an int64 an int64."""
     query = "subscription { onDataChangeUntyped(since: {beginning: true}) { ... on UntypedChange { body entityPrimaryKey } } }"  # noqa: E501
@@ -259,6 +261,7 @@ async def test_each_subscription_shows_its_own_area() -> None:
             }
 
 
+@pytest.mark.slow
 async def test_whoever_may_not_see_a_collection_is_not_told_its_types() -> None:
     """Denied and absent look the same: as in a service that never had it."""
     scope = Scope((Grant(collections=frozenset({"orders"})),))

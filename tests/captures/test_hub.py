@@ -48,6 +48,7 @@ async def at_the_head(session: Session) -> None:
             await session.next()
 
 
+@pytest.mark.slow
 async def test_whoever_comes_to_the_head_while_it_moves_misses_nothing() -> None:
     """E9."""
     log = BlockLog()
@@ -102,6 +103,7 @@ async def test_whoever_is_overtaken_by_the_hub_reads_on_by_itself() -> None:
             assert sequences(await until(session, 7)) == list(range(1, 8))
 
 
+@pytest.mark.slow
 async def test_who_does_not_take_what_it_is_offered_holds_little_and_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,6 +159,7 @@ async def test_a_commit_costs_nothing_for_who_cannot_match_it() -> None:
                 await opened.__aexit__(None, None, None)
 
 
+@pytest.mark.slow
 async def test_requests_at_random_places_get_each_what_they_would_alone() -> None:
     """E7: requests come, go and join while the log grows; a seed drives it."""
     random_ = random.Random(seed_of("captures-random"))

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,6 +122,7 @@ def _meets(event: AnyEvent, area: str | None, site: dict[str, Any]) -> bool:
     return any(word in said for word in words) or ("cre*" in words and operation == "create")
 
 
+@pytest.mark.slow
 @given(histories(), requests, st.integers(0, 5))
 @settings(max_examples=60)
 def test_every_request_gets_exactly_what_it_means(

@@ -41,6 +41,7 @@ class Slow(Reader):
         return found
 
 
+@pytest.mark.slow
 async def test_who_joins_while_the_hub_leaps_over_what_was_trimmed_misses_nothing() -> None:
     """E1, E7: the hub stood before all that is left, and asks where the log ends; who came to the
     head meanwhile gets what is appended before the answer."""
@@ -116,6 +117,7 @@ async def test_a_lane_that_ends_while_it_reads_does_not_listen_for_ever() -> Non
             assert not list(hub._routes)  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [{"version": 4, "index": 3}, {"timestamp": 1_700_000_000_012}])
 async def test_who_waits_for_a_start_is_not_before_it_while_others_get_what_comes_first(
     asked: dict[str, Any],
@@ -141,6 +143,7 @@ async def test_who_waits_for_a_start_is_not_before_it_while_others_get_what_come
         assert session.positions()["b"].sequence == 8
 
 
+@pytest.mark.slow
 async def test_who_is_changed_behind_its_start_goes_on_from_where_it_is() -> None:
     """Also where the time goes back behind the start: that has come once."""
     log = BlockLog(block_events=20)

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any
 
+import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.routing import Route, WebSocketRoute
@@ -18,6 +19,7 @@ from penstock.testing.contracts.capturing import changed, committed, reshaped, t
 from tests.captures.sockets import captured_by, configured, filled, get, opened, said, send
 
 
+@pytest.mark.slow
 def test_it_is_a_description() -> None:
     OpenAPIV31SpecValidator(document()).validate()
 

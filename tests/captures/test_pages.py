@@ -80,6 +80,7 @@ def history(draw: random.Random) -> list[list[Commit]]:
     return appends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 async def test_pages_in_both_directions_are_the_stream_cut_between_transactions(seed: int) -> None:
     """E4, E11: whatever the filter, the size of a page and what may be read for one."""

@@ -174,6 +174,7 @@ async def test_no_more_of_the_log_is_read_than_may_be() -> None:
     assert await was(log, 39) == {"_id": 1, "at": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_at_every_place_it_is_the_fold_of_the_log_or_it_is_refused(
     seed: int, tmp_path: Path
@@ -214,6 +215,7 @@ async def test_at_every_place_it_is_the_fold_of_the_log_or_it_is_refused(
         assert answered > refused / 2
 
 
+@pytest.mark.slow
 async def test_the_current_row_tells_of_the_places_since_its_change_and_of_no_other(
     tmp_path: Path,
 ) -> None:

@@ -139,6 +139,7 @@ def by_index(lane: Asked, block: Block, found: Any) -> list[Match]:
     return lane.matcher.select(block, found[lane]) if lane in found else []
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=cases(150))
 def test_the_index_finds_exactly_what_asking_each_lane_finds(data: st.DataObject) -> None:
@@ -361,6 +362,7 @@ async def _settled(client: Client, hub: Hub, log: MemoryLog) -> None:
 # --- who idles ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_what_is_safe_for_an_idle_request_moves_on_and_never_back() -> None:
     """E2, E5: though its client takes nothing when at last something is for it."""
     log = MemoryLog()
@@ -381,6 +383,7 @@ async def test_what_is_safe_for_an_idle_request_moves_on_and_never_back() -> Non
         assert sequences(await session.next()) == [41]
 
 
+@pytest.mark.slow
 async def test_the_beginning_that_ends_a_long_rest_has_the_place_before_it() -> None:
     """E5, E11: though nothing before it was for this request."""
     log = MemoryLog()
@@ -411,6 +414,7 @@ async def test_who_takes_late_takes_more_at_once_and_no_more_than_it_may() -> No
         assert sequences(await session.next()) == [5, 6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.slow
 async def test_who_is_removed_is_not_named_by_what_was_ready_for_it() -> None:
     """E7, E14: nothing that it matches comes behind its end."""
     log = MemoryLog()
@@ -424,6 +428,7 @@ async def test_who_is_removed_is_not_named_by_what_was_ready_for_it() -> None:
         assert captures(await rest(session)) == [(("a",), 3, "insert"), (("a",), 4, "insert")]
 
 
+@pytest.mark.slow
 async def test_who_stays_gets_what_is_its_own_after_another_was_removed() -> None:
     """E7: what was ready for the other is forgotten, and not its place among the requests."""
     log = MemoryLog()

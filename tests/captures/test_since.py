@@ -186,6 +186,7 @@ async def test_what_comes_while_a_time_is_sought_is_not_skipped() -> None:
     assert (await resolve(Growing(log), since)).after.sequence == 2
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=20),
     st.integers(0, 9),

@@ -372,6 +372,7 @@ async def test_capture_goes_on_with_its_log_while_the_store_is_down_or_not_trust
         assert again.publisher.status().sequence is None
 
 
+@pytest.mark.slow
 async def test_without_a_log_a_store_that_is_down_is_waited_for_and_then_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_webhook_gets_the_alert_as_json(webhook: Webhook) -> None:
     async with sending(webhook=webhook.url) as sender:
         assert sender.offer(alert())
@@ -115,6 +116,7 @@ async def test_a_webhook_gets_the_alert_as_json(webhook: Webhook) -> None:
     }
 
 
+@pytest.mark.slow
 async def test_a_webhook_that_fails_or_redirects_is_tried_again_and_then_given_up(
     webhook: Webhook,
 ) -> None:
@@ -136,6 +138,7 @@ async def test_a_webhook_that_fails_or_redirects_is_tried_again_and_then_given_u
     assert SECRET not in str(lines)
 
 
+@pytest.mark.slow
 async def test_an_alert_counts_as_delivered_once_somebody_took_it_and_never_if_it_was_given_up(
     webhook: Webhook,
 ) -> None:
@@ -164,6 +167,7 @@ async def test_a_command_gets_the_alert_on_its_stdin(tmp_path: Path) -> None:
     assert json.loads(got.read_text())["alert"] == "stopped"
 
 
+@pytest.mark.slow
 async def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     async with sending(

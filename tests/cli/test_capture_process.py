@@ -26,6 +26,7 @@ def settings_in(folder: Path) -> Settings:
     return load(path, environment={})
 
 
+@pytest.mark.slow
 def test_it_imports_nothing_that_only_who_serves_needs() -> None:
     """It starts anew after each crash: half of its imports were HTTP, for one small function."""
     program = (

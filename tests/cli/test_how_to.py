@@ -77,6 +77,7 @@ def test_the_commands_that_let_others_in_run_as_they_stand(
     assert names == ["warehouse", "prometheus"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [

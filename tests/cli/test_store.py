@@ -29,6 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     yield path
 
 
+@pytest.mark.slow
 def test_items_go_in_and_come_out_exactly(
     place: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_items_go_in_and_come_out_exactly(
     assert "KEYS_ONLY" in run("tables").out
 
 
+@pytest.mark.slow
 def test_items_are_found_by_their_key_and_by_an_index(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ async def fill(log: Log) -> None:
     await log.append([commit(schema(3), change(4, ordinal=1))])
 
 
+@pytest.mark.slow
 async def test_commits_come_whole_and_in_order_through_small_messages(
     log: Log, serve: Serve
 ) -> None:

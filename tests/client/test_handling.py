@@ -117,6 +117,7 @@ async def test_p30_progress_never_passes_a_change_that_was_not_answered(setting:
     assert setting.saved() == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("do", "reason"),
     [

@@ -12,6 +12,7 @@ PROTO = Path("proto")
 GENERATED = Path(_generated.__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["reference_fields", "reference_configuration"])
 def test_reference_docs_are_current(script: str) -> None:
     subprocess.run([sys.executable, f"scripts/{script}.py", "--check"], check=True)

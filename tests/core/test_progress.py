@@ -18,6 +18,7 @@ places = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(places)
 def test_a_marker_comes_back_as_the_place_it_was_made_of(place: Progress) -> None:
     assert parse_progress(str(place)) == place

@@ -296,6 +296,7 @@ def test_a_service_that_stays_away_is_an_error_that_says_so(serve: Serve) -> Non
             client.bounds()
 
 
+@pytest.mark.slow
 def test_reads_beyond_the_limit_are_refused_and_one_that_is_left_makes_room(serve: Serve) -> None:
     log = numbered([5] * 4000)
     server = serve(log, reads_max=1, wait_seconds=0)
@@ -326,6 +327,7 @@ def test_a_reader_that_takes_nothing_does_not_hold_the_stop(serve: Serve) -> Non
     assert log.reads < len(log.blocks)
 
 
+@pytest.mark.slow
 def test_a_read_asks_the_log_only_as_fast_as_it_is_taken() -> None:
     log = numbered([5] * 4000)
     batches = covered_batches(log, request(log, batch_bytes=1))

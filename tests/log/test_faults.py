@@ -236,6 +236,7 @@ async def test_a_failed_look_for_dead_readers_is_an_error_of_the_log(tmp_path: P
         env.reader_check()
 
 
+@pytest.mark.slow
 async def test_a_writer_that_died_refuses_and_never_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.slow
 async def test_readers_come_and_go_on_a_full_disk(small_disk: Path) -> None:
     """A hole in LMDB's lock file would kill the process with SIGBUS."""
     run = [sys.executable, "-c", _READERS_ON_A_FULL_DISK, str(small_disk)]
@@ -131,6 +132,7 @@ async def test_what_was_trimmed_is_room_though_the_file_does_not_shrink(small_di
         require_whole_commits(await read_all(log, after=(refused - 2) * 5))
 
 
+@pytest.mark.slow
 async def test_retention_keeps_to_a_disk_that_is_smaller_than_its_limit(small_disk: Path) -> None:
     """P23: 10 GiB were allowed, the disk has 24 MiB, and capture never waits for space."""
     config = LogConfig(path=small_disk / "log", free_bytes_min=12 << 20)
@@ -240,6 +242,7 @@ async def test_a_fragment_that_was_refused_can_be_sent_again(tmp_path: Path) -> 
         assert len(entries) == rows
 
 
+@pytest.mark.slow
 async def test_a_large_commit_is_staged_however_it_is_given(tmp_path: Path) -> None:
     """S14: over 16 MiB, its blocks never stand in the way of another source's append."""
     async with LmdbLog(LogConfig(path=tmp_path, free_bytes_min=0)) as log:
@@ -446,6 +449,7 @@ async def test_an_abandoned_commit_gives_its_pages_back(tmp_path: Path) -> None:
         assert blocks_stored(log) == (0, 0)
 
 
+@pytest.mark.slow
 async def test_the_file_stays_near_what_is_kept(tmp_path: Path) -> None:
     """P23: trimmed pages are used again, so the file does not grow with what passed through."""
     limit = 4 << 20

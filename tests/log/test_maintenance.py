@@ -139,6 +139,7 @@ maintenance.backup(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_backup_that_is_killed_is_no_log_and_the_next_one_takes_its_place(
     tmp_path: Path, moment: str
@@ -197,6 +198,7 @@ async def test_a_restored_log_is_another_log_and_names_its_ancestor(tmp_path: Pa
     assert len(ids) == 2, "opened again, a restored log stays itself"
 
 
+@pytest.mark.slow
 async def test_compacting_gives_pages_back_and_keeps_the_log(tmp_path: Path) -> None:
     async with LmdbLog(config(tmp_path)) as log:
         for start in range(0, 200, 20):

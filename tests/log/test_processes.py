@@ -67,6 +67,7 @@ class Writer:
         self._listener.join()
 
 
+@pytest.mark.slow
 async def test_a_second_writer_is_refused_in_this_process_and_in_another(tmp_path: Path) -> None:
     async with LmdbLog(config(tmp_path / "log")):
         with pytest.raises(LogLockedError, match=str(os.getpid())):

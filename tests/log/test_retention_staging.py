@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from penstock import kv
 from penstock.event import Commit, Fragment
 from penstock.log import LmdbLog, LogConfig
@@ -47,6 +49,7 @@ def config(path: Path) -> LogConfig:
     return LogConfig(path=path, free_bytes_min=0, retention=None, retention_bytes=_LIMIT)
 
 
+@pytest.mark.slow
 async def test_an_abandoned_commit_pushes_nothing_out_of_the_log(tmp_path: Path) -> None:
     """P23, S14: its pages are still in the file for a while, and are not the log's."""
     async with LmdbLog(config(tmp_path)) as log:
@@ -58,6 +61,7 @@ async def test_an_abandoned_commit_pushes_nothing_out_of_the_log(tmp_path: Path)
         assert len(await read_all(log)) == _ROWS
 
 
+@pytest.mark.slow
 async def test_what_a_dead_writer_left_unfinished_pushes_nothing_out_of_the_log(
     tmp_path: Path,
 ) -> None:
@@ -72,6 +76,7 @@ async def test_what_a_dead_writer_left_unfinished_pushes_nothing_out_of_the_log(
         assert len(await read_all(log)) == _ROWS
 
 
+@pytest.mark.slow
 async def test_pages_that_staged_blocks_only_half_fill_push_nothing_out(tmp_path: Path) -> None:
     """P23, S14: the last page of a staged block is mostly empty, and a page all the same."""
     free = config(tmp_path).model_copy(update={"retention_bytes": None})
@@ -84,6 +89,7 @@ async def test_pages_that_staged_blocks_only_half_fill_push_nothing_out(tmp_path
         assert (await log.bounds()).trimmed == 0
 
 
+@pytest.mark.slow
 async def test_retention_by_bytes_goes_on_once_the_dropped_pages_are_gone(tmp_path: Path) -> None:
     """P23: they only delay it."""
     async with LmdbLog(config(tmp_path)) as log:

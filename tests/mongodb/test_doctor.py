@@ -49,6 +49,7 @@ async def test_a_fit_server_passes_every_check(
 
 
 # The driver drops the socket of a connection that it was still trying to make.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 async def test_a_server_that_is_away_is_a_check_that_failed_and_an_error_to_retry() -> None:
     (port,) = free_ports(1)

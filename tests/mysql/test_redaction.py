@@ -93,6 +93,7 @@ def written(draw: st.DrawFn) -> str:
     return "".join(parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=cases(2000))
 @given(written())
 def test_no_value_of_a_statement_survives_in_any_mode_of_its_session(statement: str) -> None:
@@ -110,6 +111,7 @@ def test_no_text_keeps_what_stands_in_quotes(text: str) -> None:
     assert "`" not in left
 
 
+@pytest.mark.slow
 def test_a_large_statement_costs_no_more_than_its_length() -> None:
     """No text makes the tokenizer go over it again and again: quotes that do not end, ..."""
     for part in ("'", "'\\", "/*!", "/*!/*", "\\'", "''", "`", "1.1.1", "IS  ", "-- ", "#\\"):

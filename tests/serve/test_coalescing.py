@@ -86,6 +86,7 @@ def decoded(events: Sequence[pb.Event]) -> list[Entry]:
 # --- who gets it --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [subscribe, subscribe_batch])
 async def test_a_reader_far_behind_that_asks_gets_fewer_events_and_the_same_state_p12(
     log: Log, serve: Serve, connect: Connect, ask: Callable[..., Any]
@@ -275,6 +276,7 @@ async def test_whole_commits_are_asked_for_uncoalesced_and_never_told_complete_o
 # --- crashes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_consumer_that_crashes_again_and_again_far_behind_ends_with_the_true_state_p8(
     log: Log, serve: Serve
 ) -> None:
@@ -310,6 +312,7 @@ async def test_a_consumer_that_crashes_again_and_again_far_behind_ends_with_the_
     assert state == await truth(log)
 
 
+@pytest.mark.slow
 async def test_every_acknowledged_change_is_seen_once_while_others_are_appended_p31(
     tmp_path: Path, serve: Serve, connect: Connect
 ) -> None:

@@ -99,6 +99,7 @@ async def answered(line: Line, asked: bytes) -> bytes:
     return head.split()[1]
 
 
+@pytest.mark.slow
 async def test_who_had_an_answer_and_stays_keeps_nobody_out() -> None:
     """A connection that is kept alive, or whose request is not whole though it was answered."""
     late = b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n"
@@ -133,6 +134,7 @@ async def test_a_socket_over_the_limit_is_refused() -> None:
         assert caught.value.response.status_code == 503
 
 
+@pytest.mark.slow
 async def test_who_sends_pings_and_takes_no_pongs_is_cut_off_soon() -> None:
     """Long before its connection is found to be dead: pongs would gather meanwhile."""
     ping = Frame(Opcode.PING, b"x" * 125).serialize(mask=True) * 500
@@ -157,6 +159,7 @@ async def test_who_sends_pings_and_takes_no_pongs_is_cut_off_soon() -> None:
         assert await ping_on() < 64 << 20
 
 
+@pytest.mark.slow
 async def test_of_those_that_are_kept_alive_the_oldest_go_when_there_are_too_many() -> None:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(small())
@@ -202,6 +205,7 @@ def tls_of(folder: Path, authority: Authority) -> TlsConfig:
     return TlsConfig(certificate=certificate, key=key)
 
 
+@pytest.mark.slow
 async def test_who_never_shakes_hands_is_hung_up_on(tmp_path: Path) -> None:
     """Not after asyncio's minute: as soon as who never asks."""
     authority = Authority()
@@ -222,6 +226,7 @@ async def test_who_never_shakes_hands_is_hung_up_on(tmp_path: Path) -> None:
     assert counted("http", "handshake") == before + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encrypted", [False, True])
 async def test_too_many_that_never_begin_are_closed_oldest_first_and_keep_nobody_out(
     tmp_path: Path, encrypted: bool

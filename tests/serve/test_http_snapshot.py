@@ -59,6 +59,7 @@ def get(address: str, query: str) -> tuple[int, list[dict[str, Any]]]:
             return error.code, [msgspec.json.decode(error.read())]
 
 
+@pytest.mark.slow
 async def test_rows_over_http_are_those_of_grpc_and_end_with_the_marker(tmp_path: Path) -> None:
     model, rng = Model(), random.Random(1)
     async with serving(tmp_path) as served, await serve_http(CONFIG, told(served.keeper)) as web:
@@ -79,6 +80,7 @@ async def test_rows_over_http_are_those_of_grpc_and_end_with_the_marker(tmp_path
             assert all("progress" not in one for one in found)
 
 
+@pytest.mark.slow
 async def test_rows_that_may_be_missing_are_refused_before_the_first(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, await serve_http(CONFIG, told(served.keeper)) as web:
         await served.log.append(copied_whole("shop"))

@@ -131,6 +131,7 @@ class Fold:
         self.model.commit([step])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 async def test_rows_and_then_the_later_changes_are_the_fold_of_the_log_under_writers(
     tmp_path: Path, seed: int
@@ -174,6 +175,7 @@ async def test_rows_and_then_the_later_changes_are_the_fold_of_the_log_under_wri
         assert fold.rows == model.copy()
 
 
+@pytest.mark.slow
 async def test_every_protocol_gives_the_same_rows_and_marker(tmp_path: Path) -> None:
     model, rng = Model(), random.Random(1)
     async with serving(tmp_path) as served:
@@ -226,6 +228,7 @@ async def test_every_protocol_gives_the_same_rows_and_marker(tmp_path: Path) -> 
         }
 
 
+@pytest.mark.slow
 async def test_shards_share_the_rows_between_them(tmp_path: Path) -> None:
     """Each row in exactly one, as its later changes are; what is not known goes to all."""
     model, rng = Model(), random.Random(4)
@@ -258,6 +261,7 @@ async def _rows(served: Served) -> AsyncGenerator[Any]:
             yield row
 
 
+@pytest.mark.slow
 async def test_rows_that_may_be_missing_are_an_error_with_the_way_out_never_a_smaller_answer(
     tmp_path: Path,
 ) -> None:
@@ -310,6 +314,7 @@ class Waiting:
         return reading
 
 
+@pytest.mark.slow
 async def test_readings_that_wait_to_begin_keep_nobody_from_reading_the_log(
     tmp_path: Path,
 ) -> None:
@@ -344,6 +349,7 @@ async def test_readings_that_wait_to_begin_keep_nobody_from_reading_the_log(
         assert len(state.closers) == 3
 
 
+@pytest.mark.slow
 async def test_a_reading_is_never_closed_on_the_loop_where_it_would_wait_for_the_writer(
     tmp_path: Path,
 ) -> None:
@@ -366,6 +372,7 @@ async def test_without_a_state_the_rows_are_refused_with_the_setting_that_keeps_
             await anext(rows)
 
 
+@pytest.mark.slow
 async def test_there_is_no_marker_before_the_last_row(tmp_path: Path) -> None:
     model, rng = Model(), random.Random(3)
     async with serving(tmp_path, batch_bytes_max=1) as served:

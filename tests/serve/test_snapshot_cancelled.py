@@ -108,6 +108,7 @@ async def test_whatever_step_it_is_cancelled_at_and_however_often_the_reading_is
     await log.close()
 
 
+@pytest.mark.slow
 async def test_a_flight_reader_that_goes_away_leaves_no_reading(tmp_path: Path) -> None:
     model, rng = Model(), random.Random(6)
     async with serving(tmp_path) as served:

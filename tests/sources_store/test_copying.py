@@ -81,6 +81,7 @@ async def test_a_wrong_clock_hides_nothing_from_a_copy_and_what_expires_is_delet
         assert story.rows() == contents(db, "a")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writers", [3])
 async def test_a_copy_under_writers_ends_with_what_is_there_and_no_row_is_older_than_its_place(
     tmp_path: Path, writers: int

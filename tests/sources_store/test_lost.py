@@ -289,6 +289,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     steps=steps,

@@ -283,6 +283,7 @@ async def test_a_quiet_store_is_told_to_be_quiet_and_what_is_not_captured_moves_
         await source.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_write_is_told_without_waiting_for_a_heartbeat(
     tmp_path: Path, elsewhere: bool

@@ -42,6 +42,7 @@ def delete(key: int, ordinal: int, position: int) -> ChangeEvent:
     return change("shop", "items", key, Operation.DELETE, position=position, ordinal=ordinal)
 
 
+@pytest.mark.slow
 async def test_a_copy_and_what_follows_arrive_whole(tmp_path: Path) -> None:
     """Z2, Z5, Z10: and from any position exactly the rest."""
     async with served(tmp_path / "log") as endpoint:

@@ -80,6 +80,7 @@ async def test_a_copy_is_handed_on_in_parts() -> None:
     assert len({one.event_id for one in events(items)}) == len(events(items))
 
 
+@pytest.mark.slow
 async def test_updates_deletes_and_moved_keys() -> None:
     full = row(id="a", n=2, at=None, j=None, tags=None)
     async with endpoint(item("a", n=1)).running() as upstream:
@@ -107,6 +108,7 @@ async def test_updates_deletes_and_moved_keys() -> None:
     assert (deleted.operation, deleted.document_id) == (Operation.DELETE, "b")
 
 
+@pytest.mark.slow
 async def test_every_change_of_a_table_is_told_in_its_place() -> None:
     spec = said.ColumnSpec(pos=9, data_type="date")
     added, renamed = said.NamedColumn("d", spec), said.NamedColumn("day", spec)
@@ -172,6 +174,7 @@ async def test_after_a_restart_rows_are_read_by_what_was_announced_before() -> N
     assert document(changes(after)[0])["d"] == "1970-01-01"
 
 
+@pytest.mark.slow
 async def test_what_is_rolled_back_was_never_said() -> None:
     async with endpoint().running() as upstream:
         begin, lost, _ = transaction(lexi_version(2), item("lost"))
@@ -180,6 +183,7 @@ async def test_what_is_rolled_back_was_never_said() -> None:
     assert [event.document_id for event in changes(items)] == ["a"]
 
 
+@pytest.mark.slow
 async def test_a_transaction_too_large_for_memory_is_whole_and_one_commit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -195,6 +199,7 @@ async def test_a_transaction_too_large_for_memory_is_whole_and_one_commit(
     assert [event.document_id for event in changes(items)] == names
 
 
+@pytest.mark.slow
 async def test_only_what_is_durable_is_acknowledged() -> None:
     """Z1, invariant 1: what nobody called durable, the server is not told of."""
     async with endpoint(item("a")).running() as upstream:
@@ -216,6 +221,7 @@ async def test_only_what_is_durable_is_acknowledged() -> None:
     assert len(upstream.upstream) == 1
 
 
+@pytest.mark.slow
 async def test_a_copy_and_what_wants_none_are_not_acknowledged() -> None:
     """Z1, Z2: `told` acknowledges whatever it was given."""
     async with endpoint(item("a")).running() as upstream:
@@ -233,6 +239,7 @@ async def test_a_copy_and_what_wants_none_are_not_acknowledged() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_a_commit_is_acknowledged_with_whatever_is_durable_behind_it() -> None:
     """Z11: else a server whose last word wants no answer would keep all of its log for us."""
     async with endpoint(item("a")).running() as upstream:

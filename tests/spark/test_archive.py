@@ -116,6 +116,7 @@ def _concerns(row: dict[str, Any]) -> bool:
     )
 
 
+@pytest.mark.slow
 async def test_a_stream_passes_from_the_archive_to_the_log_while_retention_moves(
     served: Served,
 ) -> None:

@@ -75,6 +75,7 @@ def lose(world: World, collection: str, numbers: str) -> None:
     DeltaTable(str(world.path / collection)).delete(f"_key IN ({numbers})")
 
 
+@pytest.mark.slow
 def test_rows_that_were_lost_come_back_and_newer_changes_win(world: World) -> None:
     lose(world, "orders", f"'{key(1)}', '{key(2)}', '{key(3)}'")
     assert again(world) == ["orders", "lines"]
@@ -88,6 +89,7 @@ def test_rows_that_were_lost_come_back_and_newer_changes_win(world: World) -> No
     assert world.table() == {key(1): 11, key(3): 30}
 
 
+@pytest.mark.slow
 def test_only_the_collection_that_is_named_is_read_again(world: World) -> None:
     lose(world, "orders", f"'{key(1)}'")
     lose(world, "lines", f"'{key(1)}'")
@@ -100,6 +102,7 @@ def test_only_the_collection_that_is_named_is_read_again(world: World) -> None:
     assert set(world.table()) == {key(2), key(3)}
 
 
+@pytest.mark.slow
 def test_rows_that_the_source_has_no_more_stay(world: World) -> None:
     """Nobody reads that they are gone; the log said so once, and the table did not take it."""
     del world.source.rows[2]
@@ -109,6 +112,7 @@ def test_rows_that_the_source_has_no_more_stay(world: World) -> None:
     assert set(world.table()) == {key(1), key(2), key(3)}
 
 
+@pytest.mark.slow
 def test_a_table_that_is_gone_is_made_of_what_the_source_has(world: World) -> None:
     """The log need not reach back: only what follows the pipeline's place is read of it."""
     world.start()
@@ -126,6 +130,7 @@ def test_a_table_that_is_gone_is_made_of_what_the_source_has(world: World) -> No
     assert world.table() == {key(1): 11, key(2): 20, key(3): 30}
 
 
+@pytest.mark.slow
 def test_a_collection_that_was_added_is_read_and_the_log_is_not_read_again(world: World) -> None:
     world.config = world.config.model_copy(update={"collections": ("orders", "lines", "notes")})
     with pytest.raises(PipelineChangedError, match="notes was added"):
@@ -139,6 +144,7 @@ def test_a_collection_that_was_added_is_read_and_the_log_is_not_read_again(world
     assert world.table("notes") == {key(number): n for number, n in ROWS.items()}
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_there_before_cannot_undo_it(world: World) -> None:
     """It is refused what it next says of its load, and writes nothing of that."""
     again(world, "orders")
@@ -196,6 +202,7 @@ def test_a_pipeline_that_had_no_first_load_is_given_one_by_its_setting(
         world.server.stop()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_again_is_refused_and_says_why(world: World, tmp_path: Path) -> None:
     bounds = world.log.bounds_now()
     with pytest.raises(BackfillRefusedError, match=r"no collection order\..*orders, lines"):

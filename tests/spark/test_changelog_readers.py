@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 import polars as pl
 import pyarrow.dataset as ds
+import pytest
 from deltalake import DeltaTable
 
 from tests.spark.changelogs import Row, add, changelog, expected, started
@@ -62,6 +63,7 @@ def written(path: Path, form: str) -> list[Row]:
     return expected(entries.table())
 
 
+@pytest.mark.slow
 def test_plain_files_are_read_by_duckdb_polars_and_arrow(tmp_path: Path) -> None:
     path = tmp_path / "changes"
     rows = written(path, "parquet")

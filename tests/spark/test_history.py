@@ -60,6 +60,7 @@ def identity_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in IDENTITY)
 
 
+@pytest.mark.slow
 @given(entries=logs(schema_events=False), tracked=TRACKED, data=st.data())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_versions_are_those_of_a_list_that_is_made_change_by_change(

@@ -71,6 +71,7 @@ def test_a_crash_between_the_rejects_and_the_table_ends_as_if_there_was_none(
     ]
 
 
+@pytest.mark.slow
 def test_tidying_keeps_all_versions_and_users_may_delete_what_is_closed(tmp_path: Path) -> None:
     """P18: partitions whose names begin with an underscore are not taken for hidden folders."""
     path = tmp_path / "t"

@@ -214,6 +214,7 @@ def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world
     assert world.table() == {key(2): 21, key(3): 30}
 
 
+@pytest.mark.slow
 def test_what_is_read_while_more_changes_than_a_window_knows_is_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +248,7 @@ def test_a_row_is_read_again_where_a_change_built_on_it_before_it_was_there(worl
     assert world.table() == {key(1): 11, key(2): 20, key(3): 30}
 
 
+@pytest.mark.slow
 def test_a_row_whose_end_followed_a_look_up_that_found_nothing_is_left_out(world: World) -> None:
     """P25: nothing is read again for it, and it does not come back."""
     world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
@@ -269,6 +271,7 @@ def test_a_change_that_builds_on_a_row_that_is_there_has_nothing_read_again(worl
     assert world.table()[key(1)] == 11
 
 
+@pytest.mark.slow
 def test_a_load_is_complete_once_the_log_and_the_tables_have_passed_its_last_read(
     world: World,
 ) -> None:
@@ -292,6 +295,7 @@ def test_a_load_is_complete_once_the_log_and_the_tables_have_passed_its_last_rea
     assert not world.load.is_due
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_reads_what_is_left_and_a_table_that_is_gone_anew(
     world: World,
 ) -> None:
@@ -313,6 +317,7 @@ def test_a_driver_that_is_killed_reads_what_is_left_and_a_table_that_is_gone_ane
     assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
 
 
+@pytest.mark.slow
 def test_a_drop_throws_away_what_was_read_and_a_rename_has_the_new_name_read(
     world: World,
 ) -> None:
@@ -332,6 +337,7 @@ def test_a_drop_throws_away_what_was_read_and_a_rename_has_the_new_name_read(
     assert world.table("lines") == {key(1): 10, key(2): 20, key(3): 30}
 
 
+@pytest.mark.slow
 def test_a_table_that_is_altered_is_read_again_also_what_was_written_of_it(world: World) -> None:
     """S4: rows may have other values behind it, and the log tells none of them."""
     world.until(lambda: world.parts(READ))
@@ -361,6 +367,7 @@ def test_ranges_that_were_listed_before_a_table_was_another_are_listed_again(
     assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
 
 
+@pytest.mark.slow
 def test_a_collection_that_was_not_there_when_it_was_listed_is_listed_again(world: World) -> None:
     """S10: it took another one's name meanwhile, of which nothing was loaded yet."""
     world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
@@ -376,6 +383,7 @@ def test_a_collection_that_was_not_there_when_it_was_listed_is_listed_again(worl
     assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
 
 
+@pytest.mark.slow
 def test_a_source_that_is_away_is_waited_for_and_once_not_for_ever(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def test_once_a_load_does_not_wait_for_ever_for_a_source_that_is_not_captured(
         world.until(lambda: False, once=True)
 
 
+@pytest.mark.slow
 def test_once_a_load_does_not_wait_for_ever_for_a_capture_that_has_halted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_load_that_waits_for_capture_says_so(
     assert "first load waits for capture" in {one["event"] for one in logs}
 
 
+@pytest.mark.slow
 def test_a_table_that_was_restored_from_before_is_known_where_waves_share_a_place(
     world: World,
 ) -> None:

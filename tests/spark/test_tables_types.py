@@ -221,6 +221,7 @@ def test_names_that_a_column_cannot_have_are_mapped_or_rejected_never_mixed_up(
     assert [reject["sequence"] for reject in rejects_of(tmp_path / "t")] == [2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_a_document_of_ten_megabytes_passes(tmp_path: Path) -> None:
     entries = Entries()
     entries.commit(put(1, blob="x" * 10_000_000, tags=list(range(1000))), put(2, n=1))

@@ -123,6 +123,7 @@ def test_tables_of_another_pipeline_or_place_are_not_repaired(
         verified(pipeline(tmp_path / "t", "orders"), monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_in_the_midst_of_a_batch_is_told_from_one_that_moves_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ async def test_rows_that_cannot_be_followed_any_more_end_with_an_error_that_says
     keeper.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [True, False])
 async def test_a_long_snapshot_is_followed_without_a_loss_though_retention_went_on(
     tmp_path: Path, log: MemoryLog, held: bool

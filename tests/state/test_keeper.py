@@ -83,6 +83,7 @@ async def log_of_empty_sources() -> MemoryLog:
     return log
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(history=commits_of_steps, data=st.data())
 async def test_the_state_is_the_fold_of_the_log_and_a_crash_repeats_nothing(
@@ -121,6 +122,7 @@ def _power_cut(*_: object) -> None:
     raise PowerCutError
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES)
 @given(
     before=commits_of_steps,
@@ -230,6 +232,7 @@ async def test_what_a_failed_write_left_in_memory_is_never_read_even_if_loading_
     await log.close()
 
 
+@pytest.mark.slow
 async def test_rows_that_lie_in_the_log_already_are_waited_for_not_called_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

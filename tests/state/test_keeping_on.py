@@ -101,6 +101,7 @@ async def test_an_error_that_no_wait_mends_is_said_and_tried_again_until_it_is_g
     await log.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("what", ["_reload", "wait_now"])
 async def test_a_defect_outside_a_write_is_said_too(

@@ -152,6 +152,7 @@ def small_and_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_BEHIND_SECONDS", 0.001)
 
 
+@pytest.mark.slow
 async def test_what_a_copy_did_not_find_is_told_as_deleted_and_the_gap_is_closed(
     tmp_path: Path,
 ) -> None:
@@ -196,6 +197,7 @@ async def test_what_a_copy_did_not_find_is_told_as_deleted_and_the_gap_is_closed
     await running.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_under_writers_and_crashes_the_fold_of_the_log_is_what_the_source_holds(
     tmp_path: Path, seed: int
@@ -282,6 +284,7 @@ async def test_nothing_is_added_inside_a_transaction_that_comes_in_parts(tmp_pat
     await running.stop()
 
 
+@pytest.mark.slow
 async def test_a_gap_stays_open_until_all_of_the_source_was_copied_again(tmp_path: Path) -> None:
     """A copy of one collection makes that one whole, and says nothing of the others."""
     source, log = FedSource(), MemoryLog()
@@ -307,6 +310,7 @@ async def test_a_gap_stays_open_until_all_of_the_source_was_copied_again(tmp_pat
     await running.stop()
 
 
+@pytest.mark.slow
 async def test_the_gap_of_one_collection_is_closed_by_a_copy_of_that_one(tmp_path: Path) -> None:
     """And the others are as complete as they were."""
     source, log = FedSource(), MemoryLog()
@@ -351,6 +355,7 @@ async def test_the_gap_of_a_collection_that_was_left_out_is_of_that_collection_a
     keeper.close()
 
 
+@pytest.mark.slow
 async def test_what_was_deleted_while_a_collection_was_left_out_is_told_once_it_is_copied(
     tmp_path: Path,
 ) -> None:

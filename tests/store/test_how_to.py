@@ -20,6 +20,7 @@ PAGE = Path("docs/how-to/store.md")
 PROTOCOL = Path("docs/reference/store-protocol.md")
 
 
+@pytest.mark.slow
 def test_every_example_runs_as_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

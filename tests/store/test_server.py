@@ -277,6 +277,7 @@ def test_a_request_over_the_limit_is_refused_and_nothing_of_it_is_done(tmp_path:
         db.put("t", {"id": "a", "data": "x" * 3000})
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_into_a_request(tmp_path: Path) -> None:
     with table_served(tmp_path) as address, Client(address) as db:
         data = b"\xff" * 409_000
@@ -520,6 +521,7 @@ def test_a_stop_answers_what_is_under_way_and_tells_who_waits(tmp_path: Path) ->
             raw.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
     config = ServerConfig(stop_seconds_max=0.1, outbox_bytes_max=1)
     with table_served(tmp_path, config) as address:

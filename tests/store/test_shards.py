@@ -76,6 +76,7 @@ def test_a_shard_is_sealed_by_its_size_and_never_inside_a_transaction(
         assert [len(read_shard(db, one)) for one in shards_of(db)] == [40, 1]
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(

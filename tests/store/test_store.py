@@ -259,6 +259,7 @@ def test_a_page_is_a_megabyte_at_the_most(tmp_path: Path) -> None:
 LONG = st.text("ab", min_size=1, max_size=3).map(lambda end: "p" * 700 + end)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(LONG, LONG), min_size=1, max_size=12, unique=True), st.data())
 def test_long_keys_that_share_a_prefix_are_all_found_and_sorted(
     tmp_path_factory: pytest.TempPathFactory, keys: list[tuple[str, str]], data: st.DataObject

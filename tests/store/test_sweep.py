@@ -82,6 +82,7 @@ def with_table_named(db: Store, name: str) -> None:
     table.ttl("until").stream(BOTH).execute()
 
 
+@pytest.mark.slow
 def test_a_table_is_given_a_time_to_live_in_bounded_memory(tmp_path: Path) -> None:
     """Every item of it, whatever their number: here more than are rewritten at once."""
     clock, items, size = SetClock(), 1500, 20_000

@@ -95,6 +95,7 @@ def contents(db: Store) -> tuple[dict[str, Item], list[Any]]:
     return items_of(db, "t"), all_records(db)
 
 
+@pytest.mark.slow
 def test_after_a_power_cut_the_store_is_what_it_was_at_its_last_sync(tmp_path: Path) -> None:
     """F17: whichever pages the disk has, whole, and again after the next power cut."""
     rng = random.Random(seed_of("store-power-cut"))
@@ -288,6 +289,7 @@ def test_a_sync_comes_by_time_and_by_number_without_being_asked_for(tmp_path: Pa
             db.bell.wait_now(lambda: False, 0.01)
 
 
+@pytest.mark.slow
 def test_the_file_does_not_grow_with_what_is_written_over_and_over(tmp_path: Path) -> None:
     """Pages are not used again between two syncs, and are used again after them."""
     with unsynced(tmp_path) as db:

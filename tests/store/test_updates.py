@@ -284,6 +284,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(small_items, st.lists(actions, min_size=1, max_size=4))
 def test_apply_does_what_a_naive_model_does_in_place(item: Item, several: list[Action]) -> None:
     try:

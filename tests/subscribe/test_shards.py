@@ -123,6 +123,7 @@ def test_p24_by_a_field_that_changes_every_document_is_with_one_reader_in_the_en
     assert len(together) == len(story.rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1 << 32), count=st.integers(1, 5))
 @pytest.mark.parametrize("by", [["documentId"], ["source"], ["tenant", "documentId"]])

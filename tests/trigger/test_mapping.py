@@ -21,6 +21,7 @@ def ends_with(calls: Calls, item: str) -> bool:
     return calls.items()[-1:] == [item]
 
 
+@pytest.mark.slow
 async def test_every_record_is_handled_in_order_in_batches(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -86,6 +87,7 @@ async def test_an_event_is_what_lambda_gives(shared: Served, calls: Calls, tmp_p
     assert 0 < context["remaining"] <= 60_000
 
 
+@pytest.mark.slow
 async def test_powertools_batch_processor_reports_what_is_tried_again(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ async def test_a_call_that_hangs_is_killed_and_tried_again(
     assert counts["failed_calls"] >= 1
 
 
+@pytest.mark.slow
 async def test_what_failed_for_good_is_kept_whole_before_it_is_passed(
     shared: Served, calls: Calls, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ async def refused(endpoint: Endpoint, **parameters: Any) -> tuple[int, str]:
     return response.status_code, (response.body or b"").decode()
 
 
+@pytest.mark.slow
 async def test_a_token_in_the_url_opens_and_nothing_else_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ async def test_a_token_in_the_url_opens_and_nothing_else_does(
     assert "/changes/v0/stream" in record.read_text()
 
 
+@pytest.mark.slow
 async def test_a_shard_has_only_what_its_token_may_see(tmp_path: Path) -> None:
     """Hidden fields are in no row, no image and no rest column; other collections are no tables."""
     async with guarded(tmp_path) as (endpoint, tokens):
@@ -135,6 +137,7 @@ async def test_a_shard_has_only_what_its_token_may_see(tmp_path: Path) -> None:
         assert replica.rows["item"] == {(1,): {"id": 1, "name": "two", "rest": {"more": 2}}}
 
 
+@pytest.mark.slow
 async def test_a_row_that_is_another_tenants_meanwhile_is_not_shown(tmp_path: Path) -> None:
     """An update without its document is told with the current one, which is somebody else's."""
     async with guarded(tmp_path) as (endpoint, tokens):
@@ -157,6 +160,7 @@ async def test_a_row_that_is_another_tenants_meanwhile_is_not_shown(tmp_path: Pa
         assert sorted(names) == ["new", "one"]
 
 
+@pytest.mark.slow
 async def test_a_collection_that_is_dropped_is_gone_for_a_reader_of_one_tenant(
     tmp_path: Path,
 ) -> None:
@@ -182,6 +186,7 @@ async def test_a_collection_that_is_dropped_is_gone_for_a_reader_of_one_tenant(
         assert [row["id"] for row in replica.rows["item"].values()] == [3]
 
 
+@pytest.mark.slow
 async def test_who_may_read_nothing_is_no_shard(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (endpoint, tokens):
         token = issue(tokens, "schema", verbs=("schema",))
@@ -189,6 +194,7 @@ async def test_who_may_read_nothing_is_no_shard(tmp_path: Path) -> None:
         assert (code, "access.forbidden" in said) == (403, True)
 
 
+@pytest.mark.slow
 async def test_two_principals_of_one_name_are_two_shards(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (endpoint, tokens):
         await endpoint.put(1, name="one", secret="s")
@@ -200,6 +206,7 @@ async def test_two_principals_of_one_name_are_two_shards(tmp_path: Path) -> None
         assert [one.who for one in endpoint.service.shards()] == ["token:a", "token:b"]
 
 
+@pytest.mark.slow
 async def test_a_new_token_of_the_same_name_goes_on_where_the_old_one_was(tmp_path: Path) -> None:
     """Z9: so a token may be short-lived, and its next does not cost a copy."""
     async with guarded(tmp_path) as (endpoint, tokens):
@@ -216,6 +223,7 @@ async def test_a_new_token_of_the_same_name_goes_on_where_the_old_one_was(tmp_pa
         assert replica.rows["item"].keys() == {(1,), (2,)}
 
 
+@pytest.mark.slow
 async def test_what_is_wrong_with_a_url_is_told_before_the_handshake(tmp_path: Path) -> None:
     async with served(tmp_path) as endpoint:
         code, said = await refused(endpoint, appID="zero")

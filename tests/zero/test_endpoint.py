@@ -16,6 +16,7 @@ from tests.zero.endpoint import (
 )
 
 
+@pytest.mark.slow
 async def test_a_shard_begins_with_every_row_and_gets_each_commit_after_it(tmp_path: Path) -> None:
     """Z2, Z5, Z6: the snapshot is one transaction, with Zero's own tables and its one permission;
     what is committed after it comes in the order of the log."""
@@ -42,6 +43,7 @@ async def test_a_shard_begins_with_every_row_and_gets_each_commit_after_it(tmp_p
             await ack(socket, replica.watermark)
 
 
+@pytest.mark.slow
 async def test_an_idle_shard_is_told_of_commits_that_do_not_concern_it(tmp_path: Path) -> None:
     """Z4: a status moves the watermark; who comes back with the commit before it is resumed."""
     async with served(tmp_path) as endpoint:
@@ -62,6 +64,7 @@ async def test_an_idle_shard_is_told_of_commits_that_do_not_concern_it(tmp_path:
                     await message(socket)
 
 
+@pytest.mark.slow
 async def test_whoever_comes_back_is_told_no_watermark_that_it_has(tmp_path: Path) -> None:
     """Z3: watermarks rise strictly, over connections too; zero-cache drops what does not rise."""
     async with served(tmp_path) as endpoint:

@@ -66,6 +66,7 @@ class Late:
         return before
 
 
+@pytest.mark.slow
 async def test_an_update_without_its_document_is_told_with_the_current_one(tmp_path: Path) -> None:
     """The current rows may be behind the log: then it waits, and tells no older document."""
     async with served(tmp_path) as endpoint:
@@ -91,6 +92,7 @@ async def test_an_update_without_its_document_is_told_with_the_current_one(tmp_p
                 assert replica.rows["item"] == {(1,): {"id": 1, "name": name}}
 
 
+@pytest.mark.slow
 async def test_a_column_that_came_later_is_known_to_who_comes_back(tmp_path: Path) -> None:
     """Z7: tables are kept by commit, before their client is told of them."""
     async with served(tmp_path, tables=GROWING) as endpoint:

@@ -150,6 +150,7 @@ def test_it_follows_a_stream_through_servers_that_are_killed(tmp_path: Path) -> 
         clients.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", ["latest", "trim_horizon"])
 def test_it_begins_where_it_is_told(tmp_path: Path, position: str) -> None:
     with served(tmp_path, clock=SetClock()) as everything:

@@ -40,6 +40,7 @@ class UnreadableLog(MemoryLog):
         return super().commit_end(after=after, events_max=events_max)
 
 
+@pytest.mark.slow
 def test_what_kept_the_index_from_going_on_is_told_until_it_goes_on_though_nothing_happens(
     tmp_path: Path,
 ) -> None:
@@ -70,6 +71,7 @@ def test_an_index_has_one_writer_who_is_named_to_the_next(tmp_path: Path) -> Non
     opened(tmp_path, MemoryLog()).close()
 
 
+@pytest.mark.slow
 def test_p7_files_of_a_log_that_were_put_back_by_hand_begin_every_stream_anew(
     tmp_path: Path,
 ) -> None:

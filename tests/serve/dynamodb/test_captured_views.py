@@ -11,6 +11,7 @@ from tests.serve.dynamodb.test_captured import TABLE, names
 from tests.subscribe.events import commit, schema
 
 
+@pytest.mark.slow
 def test_who_stood_at_a_change_that_was_refused_comes_to_the_end_of_the_stream(
     tmp_path: Path,
 ) -> None:
@@ -28,6 +29,7 @@ def test_who_stood_at_a_change_that_was_refused_comes_to_the_end_of_the_stream(
         assert names(service.read(service.arn_of(TABLE))) == ["REMOVE k"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ending",
     [
@@ -62,6 +64,7 @@ def test_changes_that_wait_for_a_view_are_not_lost_where_their_stream_ends(
         assert service.arn_of(TABLE) not in {first, waiting}
 
 
+@pytest.mark.slow
 def test_a_view_that_shows_some_of_what_waited_is_refused_at_the_next_change(
     tmp_path: Path,
 ) -> None:

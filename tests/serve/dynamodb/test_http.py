@@ -99,6 +99,7 @@ def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
         assert everything.post(LIST, {})[0] == 200
 
 
+@pytest.mark.slow
 def test_one_connection_more_than_may_be_is_told_to_come_back(tmp_path: Path) -> None:
     """Of those that are answered: one that only waits for its next request takes no place."""
     asking = (

@@ -379,6 +379,7 @@ def test_a_transaction_has_no_item_twice_and_at_most_100(shared: Served, table: 
     assert table.scan()["Count"] == 100
 
 
+@pytest.mark.slow
 def test_a_transaction_is_not_done_twice_under_one_token_even_after_a_restart(
     tmp_path: Path,
 ) -> None:

@@ -251,6 +251,7 @@ def test_tables_whose_names_the_protocol_does_not_allow_are_not_offered(
 # --- shards ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_shards_form_one_chain_of_which_all_but_the_last_have_ended(rolling: Served) -> None:
     table = rolling.table()
     for number in range(5):
@@ -383,6 +384,7 @@ def test_latest_is_where_the_stream_stood_when_the_iterator_was_made(shared: Ser
     assert record["dynamodb"]["Keys"] == {"id": {"S": "b"}}
 
 
+@pytest.mark.slow
 def test_an_iterator_expires_and_survives_a_restart_until_then(
     tmp_path: Path, clock: SetClock
 ) -> None:
@@ -400,6 +402,7 @@ def test_an_iterator_expires_and_survives_a_restart_until_then(
         )
 
 
+@pytest.mark.slow
 def test_an_iterator_is_made_here_and_for_this_store_only(tmp_path: Path) -> None:
     iterators = list[str]()
     for name in ("one", "two"):
@@ -480,6 +483,7 @@ def test_a_horizon_iterator_finds_the_oldest_record_when_it_is_used(
         assert record["dynamodb"]["Keys"] == {"id": {"S": "new"}}
 
 
+@pytest.mark.slow
 def test_a_store_that_was_restored_does_not_go_on_as_if_nothing_had_happened(
     tmp_path: Path, clock: SetClock
 ) -> None:

@@ -66,6 +66,7 @@ def test_tables_are_listed_page_by_page(tmp_path: Path) -> None:
         assert "LastEvaluatedTableName" not in rest
 
 
+@pytest.mark.slow
 def test_settings_survive_a_restart_and_end_with_the_table(tmp_path: Path) -> None:
     with served(tmp_path) as everything:
         arn = everything.client.create_table(
