@@ -1,9 +1,9 @@
 """Waking readers, and asking the writer for something: one unix stream socket beside the files.
 
-The writer listens. After each group commit it sends one empty line to every connection; a reader
-that has not read the last ones is awake anyway, so a full socket is ignored. A connection may also
-send requests: one JSON object a line, answered by one JSON object a line. Answers and wakes share
-the connection; an empty line is a wake.
+The writer listens. It sends one empty line to a connection when it has accepted it, and one to all
+of them after each group commit; a reader that has not read the last ones is awake anyway, so a
+full socket is ignored. A connection may also send requests: one JSON object a line, answered by one
+JSON object a line. Answers and wakes share the connection; an empty line is a wake.
 
 A path beyond the 107 bytes that a unix socket allows (unix(7)) is reached through the folder's
 file descriptor.
@@ -194,6 +194,10 @@ class WakeServer:
         with self._lock:
             self._connections[connection] = bytearray()
         self._selector.register(connection, selectors.EVENT_READ, self._receive)
+        # Who connects looks when it is let in, and may have looked before a write that no ring of
+        # ours has told it of: it was not among the connections yet.
+        with suppress(OSError):
+            connection.send(b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def _receive(self, connection: socket.socket) -> None:
         try:
