@@ -1,8 +1,11 @@
 """The folder or bucket of an archive: pyarrow's file systems, with names that survive a power cut.
 
 A manifest appears whole, under a name that is new. On a disk that is one step, which fails where
-another service was quicker. An object store shows what was written whole too, but lets a second one
-write over it: that is noticed right behind it, or before the next range at the latest.
+another service was quicker. An object store (S3, GCS, Azure) shows what is written once it is
+whole, so it is written under its name at once: to move it would copy it, which Azure without
+hierarchical names cannot. But it lets a second service write over it: that is noticed right behind
+it, or before the next range at the latest. Elsewhere (HDFS) a file is seen while it grows: a
+manifest is written under a name of its own, and then moved.
 """
 
 # The published types of pyarrow are partly unknown.
@@ -36,6 +39,9 @@ _SUFFIX: Final = ".json"
 _UNFINISHED: Final = ".unfinished"
 _FOLDER: Final = "data"
 _LOOKS_MAX: Final = 5
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+"""The file systems, as pyarrow names their types, where what is written appears when it is closed;
+but Azure has an empty object under the name until then."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What file systems without hard links say of one."""
 _OURS: Final = re.compile(r"\d{20}-\d{20}\.parquet")
@@ -92,6 +98,10 @@ class Place:
     def is_local(self) -> bool:
         """Whether it is on a disk of this machine."""
         return isinstance(self._fs, fs.LocalFileSystem)
+
+    @property
+    def _is_object_store(self) -> bool:
+        return self._fs.type_name in _OBJECT_STORES
 
     def full(self, name: str) -> str:
         """The name of one of its files, for people."""
@@ -188,12 +198,13 @@ class Place:
         more than that of the last. As `require_last`; then nothing is shown."""
         self.require_last(number - 1)
         name, data = _manifest_name(number), pack(manifest)
-        unfinished = _unfinished(name)
+        unfinished = name if self._is_object_store else _unfinished(name)
         with self._explained(), self._whole_or_gone(unfinished):
             with self._fs.open_output_stream(self._path(unfinished)) as stream:
                 stream.write(data)
             self._sync(unfinished)
-            self._show(unfinished, name)
+            if unfinished != name:
+                self._show(unfinished, name)
             self._sync_folder("")
         self._known = data
         try:
@@ -239,9 +250,10 @@ class Place:
         return [f"{_FOLDER}/{name}" for name in self._names(_FOLDER) if _OURS.fullmatch(name)]
 
     def _numbers(self) -> list[int]:
+        # An empty object is one that Azure shows for a writer that is not done, or has died.
         names = [
             name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-            for name in self._names("")
+            for name in self._names("", size_min=1 if self._is_object_store else 0)
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX)
         ]
         return sorted(int(name) for name in names if name.isdecimal())
@@ -251,11 +263,15 @@ class Place:
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
 
-    def _names(self, folder: str) -> list[str]:
+    def _names(self, folder: str, *, size_min: int = 0) -> list[str]:
         with self._explained():
             chosen = fs.FileSelector(self._path(folder), allow_not_found=True)
             found = self._fs.get_file_info(chosen)
-        return [info.base_name for info in found if info.type == fs.FileType.File]
+        return [
+            info.base_name
+            for info in found
+            if info.type == fs.FileType.File and info.size >= size_min
+        ]
 
     def _delete(self, name: str) -> None:
         with self._explained():
