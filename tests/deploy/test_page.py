@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.spark.options import OPTION_NAMES
+from penstock.spark.session import LOCAL_SETTINGS, SETTINGS, chosen_settings
 from tests.cli.service import configure, penstock
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +42,21 @@ def test_every_option_of_a_command_exists(capsys: pytest.CaptureFixture[str]) ->
     known = penstock(capsys, "pipeline", "run", "--help").out
     for option in (word for word in [*run, *own] if word.startswith("--")):
         assert option in known
+
+
+def test_what_the_user_tells_spark_wins_over_ours_without_spark_submit_too() -> None:
+    ours = {**SETTINGS, **LOCAL_SETTINGS}
+    own = dict.fromkeys(ours, "own")
+    # Spark reads the user's by itself.
+    assert ours.keys().isdisjoint(chosen_settings("local", {}, own))
+    assert chosen_settings("local", dict.fromkeys(ours, "more"), own).items() >= {
+        (name, "more") for name in ours
+    }
+    said = " ".join(PAGE[PAGE.index("## Whose settings win") :].split())
+    order = ["`--conf` of `penstock", "`[spark]`", "what spark-submit was told", "ours."]
+    assert sorted(order, key=said.index) == order
+    assert "`spark-defaults.conf`, too (of `SPARK_CONF_DIR` or `SPARK_HOME`)" in said
+    assert "ours win" not in said
 
 
 def test_the_files_and_options_that_the_page_names_are_there() -> None:
