@@ -21,8 +21,9 @@ from bench.spark import table
 from bench.spark.stage import Figure, Given, piped
 from penstock.spark import tables
 from penstock.spark.table import chunk, collect
-from penstock.spark.table.delta import Stamp, Table
+from penstock.spark.table.delta import Table
 from penstock.spark.table.reduce import COMMIT_COLUMNS
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable
 
 COST: Final = "what exactly-once costs"

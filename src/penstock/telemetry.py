@@ -283,6 +283,12 @@ QUERY_REJECTED = Gauge(
     ["pipeline"],
     registry=SERVE_REGISTRY,
 )
+QUERY_LOST_ENTRIES = Gauge(
+    "penstock_query_lost_entries",
+    "Entries that retention removed before a pipeline's run read them; a gap stands for them.",
+    ["pipeline"],
+    registry=SERVE_REGISTRY,
+)
 QUERY_BATCH_SECONDS = Gauge(
     "penstock_query_batch_seconds",
     "What the last batch of a pipeline took, as its driver says.",
@@ -324,6 +330,12 @@ PIPELINE_ROWS = Counter(
 PIPELINE_REJECTED = Counter(
     "penstock_pipeline_rejected_total",
     "Changes that fitted no column, or that a step or an expectation refused.",
+    ["pipeline"],
+    registry=PIPELINE_REGISTRY,
+)
+PIPELINE_LOST = Counter(
+    "penstock_pipeline_lost_entries_total",
+    "Entries that retention removed before the pipeline read them; a gap stands for them.",
     ["pipeline"],
     registry=PIPELINE_REGISTRY,
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from msgspec import structs
 
+from penstock.cli.app import app
 from penstock.cli.config import load
 from penstock.client import follow_sync
 from penstock.client.flight import LogClient, PipelineReport
@@ -37,6 +40,7 @@ def addressed(service: Service) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_tail_shows_changes_from_the_beginning_as_json_lines(
     capsys: pytest.CaptureFixture[str], service: Service
 ) -> None:
@@ -245,6 +249,39 @@ def test_help_says_every_exit_code_with_the_errors_that_end_so(
         assert entry in listed
 
 
+def commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A command and all below it, with the words that name each."""
+    yield words, command
+    if hasattr(command, "list_commands"):
+        context = typer.Context(command)
+        for name in command.list_commands(context):
+            yield from commands(command.get_command(context, name), *words, name)
+
+
+COMMANDS = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize(
+    ("words", "command"), COMMANDS, ids=[" ".join(words) or "penstock" for words, _ in COMMANDS]
+)
+def test_help_shows_words_in_brackets(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    command: Any,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = penstock(capsys, *words, "--help").out
+    texts = [
+        getattr(part, text, None) or ""
+        for part in (command, *command.params)
+        for text in ("help", "short_help", "epilog")
+    ]
+    bracketed = {word for text in texts for word in re.findall(r"\[[^\[\]]+\]", text)}
+    assert [word for word in sorted(bracketed) if word not in shown] == []
+    assert "\\[" not in shown
+
+
 @pytest.mark.slow
 def test_a_source_that_is_no_longer_configured_is_said_and_is_no_failure(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
@@ -287,6 +324,7 @@ def test_status_says_how_fast_a_pipeline_is_from_its_last_two_reports(
     assert "/s" in penstock(capsys, "status", "--config", str(config)).out
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_of_what_the_commands_do() -> None:
     script = (
         "import sys\nfrom penstock.cli import app\n"

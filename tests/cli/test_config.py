@@ -8,6 +8,8 @@ from penstock.cli.config import Settings, load
 from penstock.errors import ConfigError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 
+PIPELINE = "[sources.shop]\ntype = 'script'\n[pipelines.o]\nsource = 'shop'\npath = 'o'\n"
+
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "penstock.toml"
@@ -108,6 +110,14 @@ def test_a_variable_without_a_name_is_refused(tmp_path: Path) -> None:
             "[sources.shop]\ntype = 'script'\nsed = 1",
             "no setting sources.shop.sed (did you mean seed",
         ),
+        (
+            f"{PIPELINE}keys = ['id']",
+            "no setting pipelines.o.keys: the key is the source's own",
+        ),
+        (
+            f"{PIPELINE}to = 'history'\nsequence_by = 'ts'",
+            "no setting pipelines.o.sequence_by: the order is the log's",
+        ),
         ("[sources.shop]\ntype = 'mongo'", "did you mean mongodb?"),
         ("[sources.shop]\nseed = 1", "sources.shop.type must be one of"),
         ("[sources.shop]\ntype = 'script'\nseed = 'many'", "sources.shop.seed: Input should be"),
@@ -172,6 +182,41 @@ def pipelines(*settings: str) -> str:
         ("path = 'a'\nrejects = 'a'", "path = 'b'", "a.path and pipelines.a.rejects"),
         ("path = 'a'\nrejects = 'a/'", "path = 'b'", "a.path and pipelines.a.rejects"),
         ("path = 'a/t'\nrejects = 'a'", "path = 'b'", "a.path and pipelines.a.rejects"),
+        ("path = 'a'\nstanding = 'a'", "path = 'b'", "a.path and pipelines.a.standing"),
+        ("path = 'a/t'\nstanding = 'a'", "path = 'b'", "a.path and pipelines.a.standing"),
+        (
+            "path = 'a'\nstanding = 's'",
+            "path = 'b'\nstanding = 's'",
+            "a.standing and pipelines.b.s",
+        ),
+        ("path = 'a'\nrejects = 's'\nstanding = 's'", "path = 'b'", "a.rejects and pipelines.a.st"),
+        (
+            "path = 'a'\nrejects = 's'\nstanding = 's/s'",
+            "path = 'b'",
+            "a.rejects and pipelines.a.s",
+        ),
+        ("path = 'a'", "path = 'b'\nstanding = 'a/wrong'", "a.path and pipelines.b.standing"),
+        ("path = 'a'", "path = 's'\nstanding = 'a_rejects'", "a.rejects and pipelines.b.standing"),
+        (
+            "path = 'a'\ncollections = ['lines', 'orders']\nstanding = 'a/orders'",
+            "path = 'b'",
+            "a.path and pipelines.a.standing",
+        ),
+        (
+            "path = 'a'\nto = 'history'\ncollections = ['lines', 'orders']\nrejects = 'a/lines'",
+            "path = 'b'",
+            "a.path and pipelines.a.rejects",
+        ),
+        (
+            "path = 'a'\nstanding = 's'\nfirst_load = 'source'",
+            "path = 's_load'",
+            "a.standing and pipelines.b.path",
+        ),
+        (
+            "path = 'a'\nstanding = 's'\nverify_every = '6h'",
+            "path = 's_verified'",
+            "a.standing and pipelines.b.path",
+        ),
         ("path = 'a'\nto = 'history'", "path = 'a'", "a.path and pipelines.b.path"),
         ("path = 'a'\nto = 'changelog'", "path = 'a/orders'", "a.path and pipelines.b.path"),
         (
@@ -214,7 +259,22 @@ def test_pipelines_side_by_side_are_accepted(tmp_path: Path) -> None:
         pipelines(
             "path = 'lake/orders'\ncollections = ['orders']",
             "path = 'lake/orders2'\nrejects = 'lake/orders2/_rejects'",
-            "path = 's3://b/lake/orders'",
+            "path = 's3://b/lake/orders'\nstanding = 's3://b/lake/orders/stands'",
         ),
     )
     assert list(settings.pipelines) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "to = 'changelog'\nformat = 'parquet'",
+        "to = 'changelog'",
+        "to = 'history'",
+        "collections = ['lines', 'orders']\nstanding = 'a/_stands'",
+        "verify_every = '6h'",
+        "to = 'view'\nquery = 'SELECT status, count(*) AS n FROM orders GROUP BY status'",
+    ],
+)
+def test_a_pipeline_stands_in_its_own_folder(tmp_path: Path, more: str) -> None:
+    assert list(accepted(tmp_path, pipelines(f"path = 'a'\n{more}")).pipelines) == ["a"]

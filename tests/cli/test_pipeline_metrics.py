@@ -27,6 +27,7 @@ def endpoint(log: BlockLog) -> Iterator[str]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_lag_is_shown_while_a_pipeline_is_behind_and_only_then(
     log: BlockLog, endpoint: str
 ) -> None:
@@ -49,15 +50,18 @@ def test_lag_is_shown_while_a_pipeline_is_behind_and_only_then(
         assert found["penstock_pipeline_stalled_seconds"] == 0
 
 
+@pytest.mark.slow
 def test_changes_that_do_not_meet_an_expectation_are_counted(endpoint: str) -> None:
     meter = Meter(["trail"], endpoint)
     (port,) = free_ports(1)
     with shown([f"127.0.0.1:{port}"], meter):
-        meter.count(structs.replace(batch(sequence=4), unmet={"positive": 3}))
+        meter.count(structs.replace(batch(sequence=4), unmet={"positive": 3}, lost=7))
         found = scraped(port)
+    assert found["penstock_pipeline_lost_entries_total"] == 7
     assert found["penstock_pipeline_unmet_total"] == 3
 
 
+@pytest.mark.slow
 def test_a_service_that_is_away_takes_no_metric_of_its_own_away() -> None:
     (port, nobody) = free_ports(2)
     meter = Meter(["trail"], f"127.0.0.1:{nobody}")

@@ -68,7 +68,7 @@ def written(config: Path) -> Entries:
             elif isinstance(one, ViewPipelineConfig):
                 apply(entries.table(2 * number), tables_of(one), name=name)
             elif isinstance(one, ChangelogPipelineConfig):
-                add(started(one), entries.table(2 * number))
+                add(started(one, name=name), entries.table(2 * number))
     return entries
 
 

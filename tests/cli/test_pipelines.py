@@ -15,8 +15,14 @@ from penstock.cli.config import load
 from penstock.cli.spark_settings import spark_settings, with_conf
 from penstock.client.flight import LogClient
 from penstock.client.pipelines import PipelineTold
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, MalformedProgressError
+from penstock.serve.flight import FlightServer
+from penstock.serve.pipelines import PipelineBook
+from penstock.spark.config import TARGETS
+from penstock.spark.plan import CollectionPlan, RunPlan
 from tests.cli.service import COMMAND, SHOP, Done, Service, configure, penstock
+from tests.flight.blocks import BlockLog
+from tests.spark.tables import put
 
 PIPELINES = """
 [pipelines.orders]
@@ -94,6 +100,76 @@ def test_a_pipeline_is_listed_stopped_and_forgotten_and_outlives_the_service(
         assert lines(ask("list"))["orders"]["state"] == "never run"
 
 
+def test_a_plan_is_told_with_what_retention_has_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure(tmp_path, SHOP.format(rate=1) + PIPELINES)
+    found = RunPlan(
+        pipeline="orders",
+        to="table",
+        source="shop",
+        after="",
+        sequence=4,
+        why="so it is",
+        until=1010,
+        entries=4,
+        bytes=10,
+        control_events=1,
+        lost=1003,
+        batches=1,
+        collections=[CollectionPlan(collection="orders", entries=3, table="lake/orders")],
+        unknown=[],
+    )
+
+    def planned(*_: object, **__: object) -> RunPlan:
+        return found
+
+    monkeypatch.setattr("penstock.spark.plan.plan_of", planned)
+    done = penstock(capsys, "pipeline", "plan", "orders", "--config", str(config))
+    assert done.out.splitlines() == [
+        "orders would begin after entry 4: so it is.",
+        "It would read 4 entries of source shop up to 1,010, 10 B, in 1 batches or more.",
+        (
+            "1,003 entries were removed by retention before it read them; it would write a gap for "
+            "them."
+        ),
+        "1 of them are no data: gaps, or changes of shape.",
+        "  orders: 3 -> lake/orders",
+    ]
+
+
+@pytest.mark.slow
+def test_a_command_names_the_table_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ends with its exit code and a sentence, whatever storage raises."""
+    config = configure(tmp_path, SHOP.format(rate=1) + PIPELINES)
+    log = BlockLog()
+    log.append([[put(1, n=1)]])
+    book = PipelineBook(tmp_path / "consumers", log, hold_seconds=60, hold_bytes=0)
+    server = FlightServer(log, book=book)
+    server.start()
+    for table in ("orders/_penstock_standing", "orders_rejects"):
+        (tmp_path / "lake" / table).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "lake" / table).write_text("no folder")
+    try:
+        for words in (
+            ("plan", "orders", "--endpoint", server.address),
+            ("reset", "orders", "--to", "oldest", "--yes", "--endpoint", server.address),
+            ("rejects", "orders"),
+            ("replay", "orders", "--endpoint", server.address),
+            ("tidy", "orders"),
+        ):
+            done = penstock(capsys, "pipeline", *words, "--config", str(config))
+            assert (words[0], done.code) == (words[0], 7)
+            assert "lake/orders" in done.err
+            assert "in the way of a folder" in done.err
+            assert "Traceback" not in done.err
+    finally:
+        server.stop()
+        book.close()
+
+
 @pytest.mark.soak
 @pytest.mark.spark
 def test_a_driver_that_was_killed_finds_all_that_it_needs(
@@ -153,6 +229,42 @@ def test_a_driver_that_was_killed_finds_all_that_it_needs(
         for name, place in places.items():
             assert found[name]["sequence"] >= place + 1000
             assert found[name]["rejected"] == 0
+
+
+DESTINATIONS = {
+    "audit": 'uri = "mongodb://127.0.0.1/trail"',
+    "replicate": 'uri = "postgresql://me@127.0.0.1/copy"\ncollections = ["orders"]',
+    "view": 'path = "view"\nquery = "SELECT status, count(*) AS n FROM orders GROUP BY status"',
+    "history": 'path = "history"',
+    "changelog": 'path = "changes"',
+}
+
+
+@pytest.mark.parametrize("to", [to for to in TARGETS if to != "table"])
+def test_what_is_not_compared_says_what_to_do_instead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
+) -> None:
+    text = f'[pipelines.o]\nsource = "shop"\nto = "{to}"\n{DESTINATIONS[to]}\n'
+    config = configure(tmp_path, SHOP.format(rate=1) + text)
+    done = penstock(capsys, "pipeline", "verify", "o", "--config", str(config))
+    assert done.code == 2
+    assert f"pipeline o goes to '{to}'" in done.err
+    assert "Nothing was compared." in done.err
+    assert ("penstock audit verify o" in done.err) == (to == "audit")
+    assert ("another pipeline" in done.err) == (to != "audit")
+
+
+@pytest.mark.parametrize("asked", ["nonsense", "42", "Beginning", ""])
+def test_a_reset_to_no_place_says_which_there_are(asked: str) -> None:
+    from penstock.spark.plan import reset_place
+
+    nobody: Any = None
+    with pytest.raises(MalformedProgressError) as caught:
+        reset_place(nobody, asked)
+    said = str(caught.value)
+    assert said.startswith(f"{asked!r} is no place of the log: say beginning, oldest or a marker.")
+    assert "Nothing was changed" in said
+    assert "last event" not in said
 
 
 def test_what_a_user_tells_spark_wins(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_what_a_pipeline_says_is_listed_and_counted(
     book: PipelineBook, log: BlockLog, wall: Wall
 ) -> None:
     wall.passes(5)
-    counts: dict[str, Any] = {"batches": 2, "entries": 8, "rows": 7, "rejected": 1}
+    counts: dict[str, Any] = {"batches": 2, "entries": 8, "rows": 7, "rejected": 1, "lost": 4}
     rates: dict[str, Any] = {"batch_seconds": 0.5, "entries_per_second": 8.0}
     compared: dict[str, Any] = {"verified_at_ms": 9500, "differences": 3}
     book.tell(told(log.marker(8), **counts, **rates, **compared), EVERYTHING)
@@ -123,6 +123,7 @@ def test_what_a_pipeline_says_is_listed_and_counted(
         ("penstock_query_entries", 8.0),
         ("penstock_query_rows", 7.0),
         ("penstock_query_rejected", 1.0),
+        ("penstock_query_lost_entries", 4.0),
         ("penstock_query_batch_seconds", 0.5),
         ("penstock_query_entries_per_second", 8.0),
         ("penstock_query_verified_timestamp_seconds", 9.5),

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,11 +36,11 @@ from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.catalog import Catalog
 from penstock.spark.table.catalog_table import CatalogTable
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.rejects import REJECTS_SCHEMA
 from penstock.spark.table.sparks import frame_of
+from penstock.spark.table.stamp import Stamp
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.catalog_place import CatalogPlace, session_of
@@ -180,6 +181,50 @@ def test_what_another_commits_while_columns_become_wider_is_not_lost(
     world.table().merge(wider.set_column(at, "n", wider["n"].cast(pa.float64())), stamp(3))
     rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
     assert rows == {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+def test_files_joined_while_columns_become_wider_leave_no_row_twice(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta refuses the rows that were read before, and all is written anew."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    assert isinstance(place, CatalogPlace)
+    world, spark, orders = World(place), place.spark, f"{place.schema}.orders"
+    world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
+    world.table().merge(changes(("b", 2, PUT, 2)), stamp(2))
+    reads, joined = tmp_path / "reads", tmp_path / "joined"
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        reads.touch()
+        while not joined.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    def join() -> None:
+        while not reads.exists():
+            time.sleep(0.05)
+        spark.sql(f"OPTIMIZE {orders}").collect()
+        joined.touch()
+
+    real: Any = DataFrame.writeTo
+    written: list[str] = []
+
+    def write_to(frame: DataFrame, name: str) -> Any:
+        written.append(name)
+        return real(frame.coalesce(1).mapInArrow(wait, frame.schema), name)
+
+    monkeypatch.setattr(DataFrame, "writeTo", write_to)
+    wider = changes(("c", 3, PUT, 3))
+    at = wider.schema.get_field_index("n")
+    thread = threading.Thread(target=join)
+    thread.start()
+    world.table().merge(wider.set_column(at, "n", wider["n"].cast(pa.float64())), stamp(3))
+    thread.join()
+    rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
+    assert rows == {"a": 1.0, "b": 2.0, "c": 3.0}
+    assert world.stored().num_rows == 3
+    assert len(written) == 2
 
 
 def test_a_driver_that_was_overtaken_deletes_nothing_of_who_is_further(place: Place) -> None:

@@ -38,9 +38,11 @@ def bounds(head: int, *, trimmed: int = 0, log_id: int = LOG_ID) -> Bounds:
     )
 
 
-def started(config: ChangelogPipelineConfig, head: int = 1000) -> ChangelogTarget:
+def started(
+    config: ChangelogPipelineConfig, head: int = 1000, *, name: str = "p"
+) -> ChangelogTarget:
     """A run that begins now."""
-    target = ChangelogTarget("p", config)
+    target = ChangelogTarget(name, config)
     target.start(bounds(head))
     return target
 

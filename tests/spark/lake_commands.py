@@ -16,13 +16,14 @@ from penstock.event import ChangeEvent
 from penstock.progress import Progress
 from penstock.spark.plan import begins
 from penstock.spark.replaying import pending_rejects
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.plan import OPERATION, REJECTED
 from penstock.spark.table.reduce import PUT
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.tidying import tidy_pipeline
-from penstock.spark.transform.replay import Replay, Replayed
+from penstock.spark.transform.fate import Replayed
+from penstock.spark.transform.replay import Replay
 from tests.spark.lake_contract import Place, World
 from tests.spark.stepped import MemoryLog
 from tests.spark.tables import LOG_ID, Entries, change, put
@@ -91,7 +92,7 @@ class LakeCommands:
         world.run()
         before = world.versions()
         lake = seen_lake(world.config, "p", place.spark)
-        begun, why = begins("p", world.config, world.log().bounds(), None, lake)
+        begun, why = begins("p", world.config, world.log().bounds(), lake)
         assert (begun.sequence, why[:4]) == (5, "that")
         assert world.pending() == [3, 4]
         assert world.replayed() == [(3, "left"), (4, "left")]

@@ -221,14 +221,24 @@ def version_of(path: Path | str) -> int:
     return DeltaTable(str(path)).version()
 
 
-def fold(entries: pa.Table) -> dict[tuple[str, str], Document]:
-    """What the table must be: whole documents, deletes, and collections that are dropped."""
-    rows: dict[tuple[str, str], Document] = {}
+def fold(entries: pa.Table, collection: str | None = None) -> dict[tuple[str, str], Document]:
+    """What the table must be, of this collection or of all: whole documents, deletes, and
+    collections that are dropped or renamed."""
+    tables: dict[str, dict[tuple[str, str], Document]] = {}
     for entry in entries.to_pylist():
+        rows = tables.setdefault(entry["collection"], {})
         own = (entry["database"], entry["key"])
         if entry["kind"]:
-            if entry["operation_type"] == "drop":
-                rows = {at: row for at, row in rows.items() if at[0] != entry["database"]}
+            gone = {at: row for at, row in rows.items() if at[0] == entry["database"]}
+            if entry["operation_type"] in {"drop", "rename"}:
+                for at in gone:
+                    del rows[at]
+            if entry["operation_type"] == "rename":
+                to = json.loads(entry["full_document"])["to"]
+                new = tables.setdefault(to["coll"], {})
+                for at in [at for at in new if at[0] == to["db"]]:
+                    del new[at]
+                new |= {(to["db"], key): row for (_, key), row in gone.items()}
             continue
         if entry["operation_type"] == "delete":
             rows.pop(own, None)
@@ -245,4 +255,5 @@ def fold(entries: pa.Table) -> dict[tuple[str, str], Document]:
                 if field in rows[own]:
                     document[field] = rows[own][field]
         rows[own] = {field: value for field, value in document.items() if value is not None}
-    return rows
+    wanted = tables.values() if collection is None else [tables.get(collection, {})]
+    return {own: row for rows in wanted for own, row in rows.items()}

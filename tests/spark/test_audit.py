@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pymongo import MongoClient
+from structlog.testing import capture_logs
 
 from penstock.errors import (
     ChangesLostError,
@@ -13,6 +14,7 @@ from penstock.errors import (
     IncompleteCommitError,
     StreamChangedError,
     TrailTakenError,
+    TrimmedError,
 )
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
@@ -111,6 +113,27 @@ def test_a_trail_does_not_begin_in_the_middle_without_being_told(
     knowingly = config.model_copy(update={"start": "oldest"})
     run_pipeline("t", knowingly, endpoint, spark=spark, once=True)
     assert len(records(config)) == 20 - log.trimmed
+
+
+def test_what_retention_took_is_a_record_in_the_trail_and_an_error_in_the_log(
+    spark: "SparkSession", log: BlockLog, endpoint: str, config: AuditPipelineConfig
+) -> None:
+    """P7, A9: or it stops the pipeline, as the trail's on_gap says."""
+    log.append([orders(1)])
+    run_pipeline("t", config, endpoint, spark=spark, once=True)
+    log.append([orders(number) for number in range(2, 10)])
+    log.trim(6)
+    strict = config.model_copy(update={"on_gap": "halt"})
+    with pytest.raises(TrimmedError, match="on_gap = 'record'"):
+        run_pipeline("t", strict, endpoint, spark=spark, once=True)
+    assert len(records(config)) == 1
+    seen: list[PipelineProgress] = []
+    with capture_logs() as logged:
+        run_pipeline("t", config, endpoint, spark=spark, once=True, on_progress=seen.append)
+    (said,) = [one for one in logged if one["log_level"] == "error"]
+    assert (said["first"], said["last"]) == (2, 6)
+    assert [one.lost for one in seen] == [5]
+    assert [record["op"] for record in records(config)] == ["i", "gap", "i", "i", "i"]
 
 
 def test_a_trail_of_some_collections_is_not_given_more(

@@ -110,6 +110,7 @@ def test_a_changelog_is_the_log_however_it_falls_into_batches(
     assert counted(config) == files_of(config)
 
 
+@pytest.mark.slow
 @given(entries=histories())
 @settings(max_examples=50, deadline=None)
 def test_each_row_is_in_the_folder_of_its_own_day_and_collection(entries: Entries) -> None:
@@ -301,12 +302,17 @@ def as_of_days_ago(path: Path, days: int) -> None:
         os.utime(file, (then, then))
 
 
+@pytest.mark.parametrize("begun", [0, 1])
 @FORMATS
-def test_of_two_drivers_that_add_the_same_batch_one_is_refused(tmp_path: Path, form: str) -> None:
+def test_of_two_drivers_that_add_the_same_batch_one_is_refused(
+    tmp_path: Path, form: str, begun: int
+) -> None:
+    """Also where neither has found a changelog."""
     entries, config = Entries(), changelog(tmp_path / "c", format=form)
     entries.commit(put(0, n=0))
     entries.commit(put(1, n=1))
-    add(started(config), entries.table(0, 1))
+    if begun:
+        add(started(config), entries.table(0, begun))
     late = started(config)
     real, rounds = ChangelogTarget._write, [0]  # pyright: ignore[reportPrivateUsage]
 
@@ -314,13 +320,13 @@ def test_of_two_drivers_that_add_the_same_batch_one_is_refused(tmp_path: Path, f
         written = real(self, *said, **more)
         rounds[0] += 1
         if rounds[0] == 1:
-            add(started(config), entries.table(1))
+            add(started(config), entries.table(begun))
         return written
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ChangelogTarget, "_write", overtaken)
         with pytest.raises(CommitFailedError):
-            add(late, entries.table(1))
+            add(late, entries.table(begun))
     assert rows_of(config) == expected(entries.table())
 
 
@@ -370,7 +376,7 @@ def test_a_changelog_is_begun_gone_on_with_and_refused_like_a_table(
     target = started(some)
     add(target, entries.table(0, 1))
     assert ChangelogTarget("p", some).start(bounds(9, trimmed=5)).sequence == 1
-    with pytest.raises(PipelineChangedError, match="those of pipeline p"):
+    with pytest.raises(PipelineChangedError, match="is of pipeline p"):
         ChangelogTarget("other", some).start(bounds(9))
     with pytest.raises(StreamChangedError):
         ChangelogTarget("p", some).start(bounds(9, log_id=7))
@@ -385,6 +391,42 @@ def test_a_changelog_is_begun_gone_on_with_and_refused_like_a_table(
         add(target, entries.table(1))
     with pytest.raises(PipelineChangedError, match="is gone or older"):
         started(some)
+
+
+@pytest.mark.parametrize("stands", [False, True])
+@FORMATS
+def test_a_folder_is_of_one_format_or_its_readers_would_see_each_change_twice(
+    tmp_path: Path, form: str, stands: bool
+) -> None:
+    """Also where what says that the pipeline stands there lies elsewhere, or is gone."""
+    entries, config = Entries(), changelog(tmp_path / "c", format=form)
+    entries.commit(put(1, n=1))
+    add(started(config), entries.table())
+    if not stands:
+        shutil.rmtree(config.standing_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    other = changelog(tmp_path / "c", format="parquet" if form == "delta" else "delta")
+    with pytest.raises(PipelineChangedError, match=r"says format.*or change format back"):
+        started(other)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_has_both_formats_is_refused_in_either(tmp_path: Path) -> None:
+    """It was made by a version that did not look."""
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    for form in ("delta", "parquet"):
+        add(started(changelog(tmp_path / form, format=form)), entries.table())
+    shutil.copytree(tmp_path / "parquet", tmp_path / "delta", dirs_exist_ok=True)
+    shutil.move(tmp_path / "parquet_manifest", tmp_path / "delta_manifest")
+    for form in ("delta", "parquet"):
+        with pytest.raises(PipelineChangedError, match="see changes twice"):
+            started(changelog(tmp_path / "delta", format=form))
+
+
+def test_a_table_that_happens_to_have_the_name_of_a_manifest_is_none(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "c_manifest", pa.table({"n": [1]}))
+    started(changelog(tmp_path / "c"))
 
 
 def test_another_table_is_not_added_to(tmp_path: Path) -> None:

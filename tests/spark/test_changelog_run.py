@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from structlog.testing import capture_logs
 
-from penstock.errors import ChangesLostError, PipelineError
+from penstock.client.flight import LogClient
+from penstock.errors import ChangesLostError, PipelineError, TrimmedError
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
+from penstock.spark.plan import plan_of
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
@@ -85,12 +88,25 @@ def test_what_retention_took_is_a_row_or_stops_the_pipeline(
     run_pipeline("c", config, endpoint, spark=spark, once=True)
     log.append([[put(number, n=2)] for number in range(9)])
     log.trim(6)
-    run_pipeline("c", config, endpoint, spark=spark, once=True)
+    strict = changelog(tmp_path / "c", on_gap="halt")
+    with LogClient(endpoint) as client:
+        planned = plan_of("c", config, client)
+        with pytest.raises(TrimmedError, match="on_gap = 'record'"):
+            plan_of("c", strict, client)
+    with pytest.raises(TrimmedError, match="on_gap = 'record'"):
+        run_pipeline("c", strict, endpoint, spark=spark, once=True)
+    seen: list[PipelineProgress] = []
+    with capture_logs() as logged:
+        run_pipeline("c", config, endpoint, spark=spark, once=True, on_progress=seen.append)
+    assert (planned.sequence, planned.lost) == (1, 5)
+    assert planned.entries == sum(one.entries for one in seen) == 5
+    (said,) = [one for one in logged if one["log_level"] == "error"]
+    assert (said["first"], said["last"]) == (2, 6)
+    assert [one.lost for one in seen] == [5]
     rows = rows_of(config)
     assert [row["sequence"] for row in rows] == [1, 6, 7, 8, 9, 10]
     assert (rows[1]["operation_type"], rows[1]["collection"]) == ("gap", None)
     log.append([[gap()], [put(1, n=3)]])
-    strict = changelog(tmp_path / "c", on_gap="halt")
     with pytest.raises(ChangesLostError, match="sequence 11"):
         run_pipeline("c", strict, endpoint, spark=spark, once=True)
     run_pipeline("c", config, endpoint, spark=spark, once=True)
@@ -104,7 +120,7 @@ def test_a_worker_that_cannot_write_stops_the_pipeline_and_says_so(
     config = changelog(tmp_path / "c", partition_by=["date"])
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "date=2023-11-14").write_text("no folder")
-    with pytest.raises(PipelineError, match="FileExistsError"):
+    with pytest.raises(PipelineError, match=f"{tmp_path}/c .*FileExistsError"):
         run_pipeline("c", config, endpoint, spark=spark, once=True)
     (tmp_path / "c" / "date=2023-11-14").unlink()
     run_pipeline("c", config, endpoint, spark=spark, once=True)

@@ -89,11 +89,13 @@ def _variant(document: Any) -> VariantVal:
     return VariantVal(*encode_variant(msgspec.json.decode(encode(document))))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(_NAMES, _VALUES, max_size=8))
 def test_a_variant_is_the_value_that_was_captured(document: dict[str, Any]) -> None:
     assert _same(_variant(document).toPython(), document)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 300, 70_000])
 def test_a_variant_may_have_many_fields_and_items(count: int) -> None:
     document = {"fields": {f"f{i}": i for i in range(count)}, "items": list(range(count))}
@@ -227,6 +229,22 @@ def test_a_refusal_says_where() -> None:
     with pytest.raises(MisfitError) as raised:
         converter_of(kind)({"a": [{"b": 1}, {"b": "x"}]})
     assert raised.value.path == ["a", "1", "b"]
+
+
+def test_a_field_that_differs_only_in_case_is_refused_and_not_null() -> None:
+    """Spark takes both for one name: a filter would delete every row for a misspelt field."""
+    inner = StructType([StructField("N", LongType())])
+    kind = StructType([StructField("Status", StringType()), StructField("a", inner)])
+    convert = converter_of(kind)
+    for document, path in (
+        ({"status": "due"}, ["Status"]),
+        ({"Status": "", "a": {"n": 1}}, ["a", "N"]),
+    ):
+        with pytest.raises(MisfitError, match="is missing, and there is") as raised:
+            convert(document)
+        assert raised.value.path == path
+    held = {"Status": "paid", "status": "due", "a": {}}
+    assert convert(held) == {"Status": "paid", "a": {"N": None}}
 
 
 @pytest.mark.parametrize("kind", [CharType(3), MapType(LongType(), LongType())], ids=str)

@@ -1,5 +1,6 @@
 """A pipeline as a project of Spark Declarative Pipelines, which Spark itself accepts."""
 
+import ast
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.client.credentials import CA_VARIABLE
 from penstock.errors import ConfigError
 from penstock.spark.config import AuditPipelineConfig, TablePipelineConfig
 from penstock.spark.exporting import columns_of, project
@@ -59,6 +61,25 @@ def test_what_is_no_flow_is_refused() -> None:
         exported(table("orders", "other"), orders="_id INT")
     with pytest.raises(ConfigError, match="one table's name"):
         exported(table("a-b", "a_b"), **{"a-b": "_id INT", "a_b": "_id INT"})
+
+
+def test_a_project_is_told_whom_to_trust_as_every_client_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    files = exported(table("orders"), orders="_id STRING")
+    (module,) = (text for path, text in files.items() if path.endswith(".py"))
+    (secrets,) = (
+        line.value
+        for line in ast.parse(module).body
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "SECRETS"
+    )
+    monkeypatch.setenv(CA_VARIABLE, "ca.crt")
+    monkeypatch.setenv("PENSTOCK_TOKEN_FILE", "token")
+    found = eval(ast.unparse(secrets), {"os": os})
+    assert found == {"tokenFile": "token", "tlsCa": "ca.crt"}
+    assert CA_VARIABLE in (ast.get_docstring(ast.parse(module)) or "")
+    page = Path("docs/how-to/tables.md").read_text()
+    assert f"`PENSTOCK_TOKEN_FILE` and `{CA_VARIABLE}` open a service" in page
 
 
 def test_what_a_flow_has_no_word_for_stops_it() -> None:

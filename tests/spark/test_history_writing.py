@@ -28,6 +28,7 @@ from tests.spark.tables import (
     rejects_of,
     rows_of,
     schema_event,
+    version_of,
 )
 
 # --- what makes a version -----------------------------------------------------------------------
@@ -330,7 +331,7 @@ def test_rows_of_a_rename_that_fit_no_column_are_in_the_rejects(tmp_path: Path) 
     ]
 
 
-@pytest.mark.parametrize(
+GONE = pytest.mark.parametrize(
     "event",
     [
         schema_event("rename", to={"db": "db", "coll": "elsewhere"}),
@@ -339,6 +340,26 @@ def test_rows_of_a_rename_that_fit_no_column_are_in_the_rejects(tmp_path: Path) 
     ],
     ids=["renamed away", "renamed to where nobody follows", "dropped"],
 )
+
+
+@GONE
+def test_a_collection_that_goes_without_an_open_version_moves_its_table_on(
+    tmp_path: Path, event: Any
+) -> None:
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(change(1, "delete"))
+    entries.commit(event)
+    config = history(tmp_path / "t")
+    apply(entries.table(0, 2), config)
+    before = version_of(config.path)
+    for _ in range(2):
+        assert apply(entries.table(2), config, batch_id=1).tables == {"orders": 3}
+    assert version_of(config.path) == before + 1
+    assert rows(tmp_path / "t", *SPAN) == [(1, 1, 2, False)]
+
+
+@GONE
 def test_versions_of_a_collection_that_is_gone_end(tmp_path: Path, event: Any) -> None:
     """And those that ended before keep their ends."""
     entries = Entries()

@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.client.flight import LogClient
 from penstock.client.pipelines import PipelineOrder, PipelineStatus
@@ -173,7 +174,7 @@ def test_a_plan_says_what_a_run_would_do_and_writes_nothing(
     log.append([put(number, n=number)] for number in range(6))
     log.append([[change(1, "insert", {"x": 1}, collection="lines")], [gap()]])
     with LogClient(endpoint) as client:
-        found = plan_of("p", config, client, None)
+        found = plan_of("p", config, client)
         assert not (tmp_path / "lake").exists()
         assert (found.sequence, found.until, found.entries, found.batches) == (0, 8, 8, 2)
         assert found.control_events == 1
@@ -185,10 +186,34 @@ def test_a_plan_says_what_a_run_would_do_and_writes_nothing(
         assert found.collections[0].table == str(tmp_path / "lake" / "lines")
         with pytest.raises(PipelineError):
             run_pipeline("p", config, endpoint, spark=spark, once=True)
-        found = plan_of("p", config, client, None)
+        found = plan_of("p", config, client)
     # The batch with the gap was refused whole up to it; what came before is in the tables.
     assert found.entries < 8
     assert "row beside them" in found.why
+
+
+def test_a_collection_that_the_log_does_not_know_is_named(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    """A name that is misspelt makes no table, and nothing else would tell."""
+    log.append([[put(number, n=number)] for number in range(6)])
+    log.append([[change(1, "insert", {"x": 1}, collection="lines")], [gap()]])
+    log.append([[put(1, n=number)] for number in range(6)])
+    config = pipeline(tmp_path / "t", "orders", "lines", "oders", on_gap="record")
+    loaded = pipeline(tmp_path / "u", "oders", first_load="source")
+    with LogClient(endpoint) as client:
+        assert plan_of("p", config, client).unknown == ["oders"]
+        assert plan_of("p", loaded, client).unknown == []
+        with capture_logs() as logged:
+            run_pipeline("p", config, endpoint, spark=spark, once=True)
+        (said,) = [one for one in logged if "collections" in one]
+        assert (said["log_level"], said["collections"]) == ("warning", ["oders"])
+        log.append([[put(2, n=3)]])
+        # Nothing of `lines` is left to read, but the log has told of it.
+        assert plan_of("p", config, client).unknown == ["oders"]
+        with capture_logs() as logged:
+            run_pipeline("p", config, endpoint, spark=spark, once=True)
+        assert [one for one in logged if "collections" in one] == []
 
 
 def test_a_table_that_is_gone_comes_back_by_a_reset_and_nothing_is_applied_twice(
@@ -212,3 +237,25 @@ def test_a_table_that_is_gone_comes_back_by_a_reset_and_nothing_is_applied_twice
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert rows_of(tmp_path / "lake" / "orders") == orders
     assert len(rows_of(tmp_path / "lake" / "lines")) == 1
+
+
+def test_whatever_ends_a_pipeline_is_its_error_and_no_end_like_any_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class PanicException(BaseException):
+        """As delta-rs raises it."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException
+
+    monkeypatch.setattr("penstock.spark.many.run_pipeline", panic)
+    ended: dict[str, PenstockError | None] = {}
+    errors = run_pipelines(
+        {"p": pipeline(Path("t"))},
+        "127.0.0.1:1",
+        spark=cast("Any", None),
+        stop=threading.Event(),
+        on_end=ended.__setitem__,
+    )
+    assert "PanicException" in str(errors["p"])
+    assert ended == errors

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from penstock.client.flight import PipelineReport
+from penstock.client.flight import LogClient, PipelineReport
 from penstock.errors import (
     BatchTooLargeError,
     ChangesLostError,
@@ -21,6 +21,9 @@ from penstock.errors import (
 )
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
+from penstock.spark.config import TARGETS
+from penstock.spark.overtaken import way_back
+from penstock.spark.plan import plan_of, reset_place
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
 from penstock.spark.run import (
@@ -28,8 +31,11 @@ from penstock.spark.run import (
     run_pipeline,
 )
 from penstock.spark.table.delta import Table
+from penstock.spark.table.standing import StandingTable
 from penstock.spark.tables import merge_staged
+from penstock.spark.telling import ServiceTeller
 from tests.flight.blocks import BlockLog, gap
+from tests.spark.histories import history
 from tests.spark.tables import change, pipeline, put, rejects_of, rows_of, schema_event
 
 if TYPE_CHECKING:
@@ -88,12 +94,13 @@ def test_a_pipeline_goes_on_where_it_stood(
     assert {row["n"] for row in rows_of(tmp_path / "t").values()} == {1, 3}
 
 
+@pytest.mark.parametrize("on_gap", ["halt", "record"])
 def test_what_retention_took_while_a_pipeline_was_down_is_not_stepped_over(
-    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, on_gap: str
 ) -> None:
     """P7: starting at the oldest entry would leave a hole that nobody sees; the second collection,
-    which never had a change, is no reason to."""
-    config = pipeline(tmp_path / "t", "orders", "refunds")
+    which never had a change, is no reason to. `on_gap` is of gaps that a source has told."""
+    config = pipeline(tmp_path / "t", "orders", "refunds", on_gap=on_gap)
     log.append([[put(1, n=1)]])
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     log.append([put(number, n=2) for number in range(10)] for _ in range(2))
@@ -101,10 +108,46 @@ def test_what_retention_took_while_a_pipeline_was_down_is_not_stepped_over(
     with pytest.raises(TrimmedError) as raised:
         run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert raised.value.oldest == str(Progress(log.log_id, 8, log.trimmed_check))
-    lenient = pipeline(tmp_path / "t", "orders", "refunds", on_gap="record")
-    run_pipeline("p", lenient, endpoint, spark=spark, once=True)
+    assert "reset p --to oldest" in str(raised.value)
+    assert len(rows_of(tmp_path / "t" / "orders")) == 1
+    with LogClient(endpoint) as client:
+        with pytest.raises(TrimmedError, match="reset p --to oldest"):
+            plan_of("p", config, client)
+        StandingTable(config, "p").reset(reset_place(client, "oldest"), client.bounds())
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert len(rows_of(tmp_path / "t" / "orders")) == 10
-    assert [row["reason"][:3] for row in rejects_of(tmp_path / "t")] == ["gap"]
+
+
+def test_versions_are_not_continued_behind_what_retention_took(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    log.append([[put(1, n=1)]])
+    config = history(tmp_path / "h", on_gap="record")
+    run_pipeline("h", config, endpoint, spark=spark, once=True)
+    log.append([[put(1, n=number)] for number in range(9)])
+    log.trim(6)
+    with pytest.raises(TrimmedError, match="a new name and a new place"):
+        run_pipeline("h", config, endpoint, spark=spark, once=True)
+    assert DeltaTable(str(tmp_path / "h")).to_pyarrow_table().num_rows == 1
+
+
+@pytest.mark.parametrize("on_gap", ["halt", "record"])
+def test_only_what_keeps_every_change_goes_on_behind_what_retention_took(on_gap: str) -> None:
+    """There a gap is a row like any other; elsewhere rows would be wrong, and nobody would see."""
+    places = {
+        "audit": {"uri": "mongodb://x"},
+        "replicate": {"uri": "mongodb://x/shop"},
+        "view": {"path": "v", "query": "SELECT count(*) AS n FROM orders"},
+    }
+    for to, kind in TARGETS.items():
+        said = {"to": to, "source": "shop", "on_gap": on_gap, **places.get(to, {"path": "t"})}
+        config = kind.model_validate(said)
+        keeps = to in {"audit", "changelog"}
+        assert config.outlives_retention == (keeps and on_gap == "record")
+        assert ("on_gap = 'record'" in way_back("p", config)) == keeps
+        assert ("penstock snapshot shop" in way_back("p", config)) != keeps
+    loaded = pipeline(Path("t"), first_load="source")
+    assert "penstock pipeline backfill p" in way_back("p", loaded)
 
 
 def test_a_new_pipeline_does_not_begin_in_the_middle_of_a_history_without_being_told(
@@ -287,6 +330,54 @@ def test_what_a_place_raises_before_the_first_batch_is_named_too(
     with pytest.raises(PipelineError, match="ValueError") as raised:
         run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
     assert "secret" not in str(raised.value)
+
+
+class PanicException(BaseException):
+    """What delta-rs raises where it panics is no Exception."""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("step", ["start", "apply", "save"])
+def test_a_panic_ends_the_pipeline_with_an_error_that_names_it(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    """In a batch it had no answer, and Spark waited for one: neither error nor signal ended it."""
+
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("the secret of a document")
+
+    told: list[tuple[Any, ...]] = []
+    close = ServiceTeller.close
+
+    def closed(teller: ServiceTeller, *said: Any) -> None:
+        told.append(said)
+        close(teller, *said)
+
+    monkeypatch.setattr("penstock.spark.telling.ServiceTeller.close", closed)
+    monkeypatch.setattr(f"penstock.spark.tables.TableTarget.{step}", panic)
+    log.append([[put(1, n=1)]])
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark)
+        except BaseException as error:
+            failures.append(error)
+
+    running = threading.Thread(target=run, daemon=True)
+    running.start()
+    running.join(120)
+    assert not running.is_alive()
+    (failure,) = failures
+    assert isinstance(failure, PipelineError)
+    assert "PanicException, which is no error" in str(failure)
+    assert "secret" not in str(failure)
+    assert told[0] == ("failed", "pipeline")
 
 
 @pytest.mark.parametrize("against", ["log", "source"])

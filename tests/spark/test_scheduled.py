@@ -153,6 +153,26 @@ def test_differences_are_told_where_the_row_beside_the_tables_cannot_be_written(
     assert [line["log_level"] for line in lines] == ["error", "warning"]
 
 
+@pytest.mark.parametrize("panics", ["comparing", "writing"])
+def test_a_panic_is_told_like_any_error_and_ends_no_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, panics: str
+) -> None:
+    """It ended the thread that compares, and nobody knew."""
+
+    class PanicException(BaseException):
+        """As delta-rs raises it."""
+
+    def panic(*_: object) -> Verified:
+        raise PanicException
+
+    told: list[Verification] = []
+    if panics == "writing":
+        monkeypatch.setattr(Table, "replace", panic)
+    verify = panic if panics == "comparing" else lambda: found(3)
+    schedule(tmp_path, told, verify).compare_if_due(threading.Event())
+    assert told[-1].code == "pipeline"
+
+
 def test_rows_that_were_not_judged_are_said_and_are_no_differences(tmp_path: Path) -> None:
     told: list[Verification] = []
     with capture_logs() as lines:

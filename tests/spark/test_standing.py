@@ -5,15 +5,33 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from msgspec import structs
 
 from penstock.errors import HistoryTrimmedError, PipelineChangedError, StreamChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.config import TARGETS, HistoryPipelineConfig, TablePipelineConfig
+from penstock.spark.config import (
+    TARGETS,
+    ChangelogPipelineConfig,
+    HistoryPipelineConfig,
+    LakePipelineConfig,
+    TablePipelineConfig,
+    ViewPipelineConfig,
+)
 from penstock.spark.plan import begins
-from penstock.spark.table.standing import Standing, StandingTable, decide_start
+from penstock.spark.table.lake import Folders
+from penstock.spark.table.standing import (
+    Standing,
+    StandingTable,
+    decide_start,
+)
+from penstock.spark.views import tables_of
+from tests.spark.changelogs import add, changelog, started
+from tests.spark.histories import history
 from tests.spark.tables import Entries, apply, pipeline, put, version_of
 
 LOG = 0xFEDC_BA98_7654_3210
@@ -49,7 +67,7 @@ STANDING = Standing(
 
 
 def start(
-    config: TablePipelineConfig,
+    config: LakePipelineConfig,
     *,
     standing: Standing | None = STANDING,
     at: Bounds | None = None,
@@ -121,6 +139,89 @@ def test_other_rows_never_go_into_the_same_tables(begin: str) -> None:
         start(config("orders", "lines", start=begin), at=bounds(log_id=7))
 
 
+Kept = TablePipelineConfig | HistoryPipelineConfig | ChangelogPipelineConfig
+
+
+def kept(to: str, path: Path, *collections: str, **more: Any) -> Kept:
+    """A pipeline to `path` that says where it stands in one place, whatever it makes."""
+    said = {"to": to, "source": "shop", "path": str(path), "standing": str(path / "_stands")}
+    if to == "view":
+        view = {**said, "query": "SELECT status, count(*) AS n FROM orders GROUP BY status"}
+        return tables_of(ViewPipelineConfig.model_validate(view))
+    config = TARGETS[to].model_validate({**said, "collections": collections, **more})
+    assert isinstance(config, Kept)
+    return config
+
+
+def stands(config: Kept) -> None:
+    """The pipeline has come somewhere."""
+    row = StandingTable(config, "p")
+    row.start(bounds())
+    row.advance(Progress(LOG, 5, 5), {}, batch_id=0)
+    row.save(batch_id=0)
+
+
+KINDS = ("table", "history", "changelog", "view")
+
+
+@pytest.mark.parametrize("begin", ["beginning", "oldest"])
+@pytest.mark.parametrize("now", KINDS)
+@pytest.mark.parametrize("was", KINDS)
+def test_what_was_made_of_the_changes_is_not_taken_for_anything_else(
+    tmp_path: Path, was: str, now: str, begin: str
+) -> None:
+    """A table does not have what a changelog, at the same path, is past."""
+    stands(kept(was, tmp_path, "orders"))
+    again = StandingTable(kept(now, tmp_path, "orders", start=begin), "p")
+    if was == now:
+        assert again.start(bounds()).after.sequence == 5
+    else:
+        with pytest.raises(PipelineChangedError, match=f"with to = '{was}', and now it says"):
+            again.start(bounds())
+
+
+def test_a_changelog_of_one_format_is_not_gone_on_with_in_the_other(tmp_path: Path) -> None:
+    stands(kept("changelog", tmp_path))
+    other = StandingTable(kept("changelog", tmp_path, format="parquet"), "p")
+    with pytest.raises(PipelineChangedError, match="'delta', and now it says format = 'parquet'"):
+        other.start(bounds())
+
+
+def test_a_changelog_that_never_said_what_it_is_is_known_by_its_one_table() -> None:
+    """As the row was until it said so."""
+    before = structs.replace(STANDING, collections=(), tables={"": 500})
+    with pytest.raises(PipelineChangedError, match="is a changelog, and now it says to = 'table'"):
+        start(config(), standing=before, has={"": 500})
+    as_before = kept("changelog", Path("lake"))
+    assert start(as_before, standing=before, has={"": 500}) == 500
+    assert start(config(), standing=structs.replace(STANDING, collections=())) == 500
+
+
+def test_a_table_of_anything_else_is_not_written_over_by_where_a_pipeline_stands(
+    tmp_path: Path,
+) -> None:
+    chosen = kept("table", tmp_path, "orders")
+    write_deltalake(chosen.standing_path, pa.table({"mine": [1]}))
+    with pytest.raises(PipelineChangedError, match="is not its standing"):
+        StandingTable(chosen, "p")
+    assert DeltaTable(chosen.standing_path).to_pyarrow_table().to_pylist() == [{"mine": 1}]
+
+
+@pytest.mark.parametrize("was", ["history", "changelog"])
+def test_a_table_of_versions_or_of_entries_is_not_opened_as_one_of_rows(
+    tmp_path: Path, was: str
+) -> None:
+    """Also where nothing says what the pipeline was."""
+    there, entries = tmp_path / "t", Entries()
+    entries.commit(put(1, n=1))
+    if was == "history":
+        apply(entries.table(), history(there, "orders"))
+    else:
+        add(started(changelog(there, "orders")), entries.table())
+    with pytest.raises(PipelineChangedError, match="so it is none of current rows"):
+        Folders(pipeline(there), "p").table("orders")
+
+
 def test_the_place_is_kept_with_the_tables_and_only_moves_with_them(tmp_path: Path) -> None:
     chosen = pipeline(tmp_path / "t")
     entries = Entries()
@@ -134,6 +235,18 @@ def test_the_place_is_kept_with_the_tables_and_only_moves_with_them(tmp_path: Pa
     shutil.rmtree(tmp_path / "t" / "_delta_log")
     with pytest.raises(PipelineChangedError, match="the table of orders"):
         StandingTable(chosen, "p").start(bounds())
+
+
+def test_a_row_that_another_driver_made_meanwhile_is_not_written_over(tmp_path: Path) -> None:
+    chosen = pipeline(tmp_path / "t")
+    first, second = StandingTable(chosen, "p"), StandingTable(chosen, "p")
+    first.start(bounds())
+    second.start(bounds())
+    for sequence in (4, 8):
+        first.advance(Progress(LOG, sequence, 1), {"orders": 0}, batch_id=0)
+    with pytest.raises(CommitFailedError):
+        second.advance(Progress(LOG, 4, 1), {"orders": 0}, batch_id=0)
+    assert StandingTable(chosen, "p").start(bounds()).after.sequence == 8
 
 
 def test_a_pipeline_that_has_nothing_to_apply_moves_on_without_a_write_per_batch(
@@ -161,9 +274,10 @@ def test_a_plan_begins_where_a_run_would_even_if_retention_has_passed_it(
     row.start(bounds())
     row.advance(Progress(LOG, 5, 5), {}, batch_id=0)
     row.save(batch_id=0)
-    assert begins("p", config, bounds(trimmed=9), None)[0].sequence == 5
+    assert begins("p", config, bounds(trimmed=9))[0].sequence == 5
 
 
+@pytest.mark.slow
 def test_many_batches_leave_one_row(tmp_path: Path) -> None:
     chosen = pipeline(tmp_path / "t", history=0.001)
     standing = StandingTable(chosen, "p")

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.spark.session import LOCAL_SETTINGS, SETTINGS
 from tests.spark.cluster import ROOT, Certified
+from tests.spark.submitted import CODE
 
-STATE = "spark.sql.streaming.stateStore.providerClass"
 ZONE = "spark.sql.session.timeZone"
 MEMORY = "spark.driver.memory"
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -28,7 +28,7 @@ def test_settings_come_from_the_code_then_from_spark_submit_and_then_from_us(
             *command,
             *(f"--conf={name}={value}" for name, value in told.items()),
             str(ROOT / "tests/spark/submitted.py"),
-            *(STATE, ZONE, MEMORY, PARTITIONS, "spark.driver.bindAddress"),
+            *(*SETTINGS, MEMORY, "spark.driver.bindAddress"),
         ],
         env=Certified(tmp_path).environment(tmp_path),
         capture_output=True,
@@ -37,10 +37,14 @@ def test_settings_come_from_the_code_then_from_spark_submit_and_then_from_us(
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said[PARTITIONS] == "7"
+    assert {name: said[name] for name in CODE} == CODE
     assert (said[ZONE], said[MEMORY]) == (told[ZONE], told[MEMORY])
-    assert said[STATE] == SETTINGS[STATE]
+    ours = {name: value for name, value in SETTINGS.items() if name not in told}
+    assert {name: said[name] for name in ours} == ours
     # Executors on other machines could not reach a driver on loopback.
     assert said["spark.driver.bindAddress"] != LOCAL_SETTINGS["spark.driver.bindAddress"]
     assert said["master"] == "local[1]"
-    assert "local[7]" in said["refused"]
+    master, decided, late = said["refused"]
+    assert "local[7]" in master
+    assert "spark.driver.memory, spark.jars.packages any more" in decided
+    assert "spark.executor.memory any more" in late

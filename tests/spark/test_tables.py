@@ -13,8 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from penstock.errors import ChangesLostError, IncompleteCommitError, StreamChangedError
+from penstock.errors import (
+    ChangesLostError,
+    IncompleteCommitError,
+    PipelineChangedError,
+    PipelineError,
+    StreamChangedError,
+)
 from penstock.event import ChangeEvent
+from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from tests.spark.histories import history
 from tests.spark.tables import (
     Entries,
@@ -139,12 +146,14 @@ def test_a_batch_that_changes_no_row_is_applied_all_the_same(tmp_path: Path) -> 
     assert [*rows_of(path).values()] == [{"_id": 1, "n": 1}]
 
 
-def test_another_pipeline_name_starts_over_and_another_log_is_refused(tmp_path: Path) -> None:
+def test_another_pipeline_name_and_another_log_are_refused(tmp_path: Path) -> None:
     """F10: sequences of another log say nothing about this table."""
     entries = Entries()
     entries.commit(put(1, n=1))
     config = pipeline(tmp_path / "t")
     apply(entries.table(), config)
+    with pytest.raises(PipelineChangedError, match="is of pipeline p"):
+        apply(entries.table(), config, name="q")
     with pytest.raises(StreamChangedError, match="fedcba9876543210"):
         apply(entries.table(), config, log_id=7)
 
@@ -255,6 +264,41 @@ def test_a_dropped_database_takes_only_its_own_rows_along(tmp_path: Path) -> Non
     entries.commit(schema_event("dropDatabase", collection=""))
     apply(entries.table(), pipeline(tmp_path / "t"))
     assert list(rows_of(tmp_path / "t")) == [("other", '{"_id":1}')]
+
+
+@pytest.mark.parametrize(
+    ("make", "to"), [(TablePipelineConfig, "table"), (HistoryPipelineConfig, "history")]
+)
+@pytest.mark.parametrize("ends", [[4], [1, 4], [3, 4]])
+def test_a_dropped_database_empties_every_table_where_no_collections_are_named(
+    tmp_path: Path, make: Any, to: str, ends: list[int]
+) -> None:
+    """A source need not tell the drop of each table first: those of MySQL do not."""
+    config = make(source="shop", path=str(tmp_path), to=to)
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(change(1, "insert", {"_id": 1}, collection="lines"))
+    entries.commit(change(1, "insert", {"_id": 1}, collection="lines", database="other"))
+    entries.commit(schema_event("dropDatabase", collection=""))
+    known: dict[str, int] = {}
+    for after, until in itertools.pairwise([0, *ends]):
+        known |= apply(entries.table(after, until), config, tables=known).tables
+
+    def current(collection: str) -> list[Any]:
+        rows = DeltaTable(str(tmp_path / collection)).to_pyarrow_table().to_pylist()
+        return [row["_database"] for row in rows if row.get("_current", True)]
+
+    assert (current("orders"), current("lines")) == ([], ["other"])
+
+
+def test_a_dropped_database_stops_who_does_not_say_which_tables_there_are(tmp_path: Path) -> None:
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(schema_event("dropDatabase", collection=""))
+    config = TablePipelineConfig.model_validate({"source": "shop", "path": str(tmp_path)})
+    with pytest.raises(PipelineError, match=r"at sequence 2 the database db is dropped"):
+        apply(entries.table(), config)
+    assert list(rows_of(tmp_path / "orders")) == [("db", '{"_id":1}')]
 
 
 @pytest.mark.parametrize("batches", [1, 3])

@@ -1,18 +1,30 @@
 """What the tables promise to whoever else works with them, and what a configuration may say."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from msgspec import structs
 
 from penstock.errors import PipelineError, TrimmedError
 from penstock.spark.config import TablePipelineConfig, config_class
+from penstock.spark.history import delta as history_delta
+from penstock.spark.history.columns import INSTANT, VERSION_COLUMNS
+from penstock.spark.history.delta import VersionTable
 from penstock.spark.raised import own_error
-from penstock.spark.table.delta import Stamp, Table
-from penstock.spark.table.plan import OWN_COLUMNS
-from penstock.spark.table.upkeep import due, tidy
+from penstock.spark.table import delta as table_delta
+from penstock.spark.table.committing import commit
+from penstock.spark.table.delta import Table, create_table
+from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
+from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.table.stamp import Stamp
+from penstock.spark.table.upkeep import Tidied, due, tidy
+from tests.spark.histories import history
 from tests.spark.tables import Entries, apply, pipeline, put, rows_of
 
 
@@ -34,6 +46,10 @@ def own_rows(*keys: str) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=OWN_COLUMNS)
 
 
+def stored(path: str) -> list[dict[str, Any]]:
+    return DeltaTable(path).to_pyarrow_table().to_pylist()
+
+
 def test_two_drivers_that_apply_the_same_batch_cannot_both_commit(tmp_path: Path) -> None:
     Table(str(tmp_path)).append(own_rows("a"), stamp(1))
     first, second = Table(str(tmp_path)), Table(str(tmp_path))
@@ -42,6 +58,71 @@ def test_two_drivers_that_apply_the_same_batch_cannot_both_commit(tmp_path: Path
         second.append(own_rows("b"), stamp(2))
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 2
     assert "one driver per pipeline" in str(own_error(refused.value, pipeline="p"))
+
+
+def versions(*keys: str) -> pa.Table:
+    values: dict[Any, Any] = {pa.int64(): 1, pa.bool_(): True, INSTANT: 0}
+    rows = [
+        {
+            field.name: None if field.nullable else values.get(field.type, key)
+            for field in VERSION_COLUMNS
+        }
+        for key in keys
+    ]
+    return pa.Table.from_pylist(rows, schema=VERSION_COLUMNS)
+
+
+def changed(*keys: str) -> pa.Table:
+    return own_rows(*keys).append_column(OPERATION, pa.array([PUT] * len(keys), pa.int8()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "write"),
+    [
+        (Table, own_rows, Table.append),
+        (Table, own_rows, Table.replace),
+        (Table, changed, Table.merge),
+        (VersionTable, versions, VersionTable.put),
+    ],
+)
+def test_a_driver_that_saw_no_table_writes_nothing_over_what_another_made_meanwhile(
+    tmp_path: Path, kind: Any, rows: Any, write: Any
+) -> None:
+    """Rows were there twice, older ones in place of newer ones, and the table's place went back."""
+    first, second = kind(str(tmp_path)), kind(str(tmp_path))
+    write(first, rows("a"), stamp(1))
+    write(first, rows("b"), stamp(4))
+    there = DeltaTable(str(tmp_path)).to_pyarrow_table()
+    for _ in range(2):
+        with pytest.raises(CommitFailedError) as refused:
+            write(second, rows("a"), stamp(2))
+        assert "one driver per pipeline" in str(own_error(refused.value, pipeline="p"))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table() == there
+    assert kind(str(tmp_path)).applied("p", log_id=1) == 4
+
+
+def test_pipelines_that_have_their_rejects_in_one_table_may_both_make_it(tmp_path: Path) -> None:
+    first, second = Table(str(tmp_path)), Table(str(tmp_path))
+    first.append(own_rows("a"), stamp(1))
+    second.append(own_rows("b"), structs.replace(stamp(9), pipeline="q"))
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 2
+
+
+def test_of_two_who_make_a_table_at_the_same_moment_one_does(tmp_path: Path) -> None:
+    """The other's commit came on top, with a schema of its own for the rows that were there."""
+    for number in range(8):
+        path, both = str(tmp_path / str(number)), threading.Barrier(2)
+
+        def make(path: str = path, both: threading.Barrier = both) -> None:
+            both.wait(10)
+            create_table(path, OWN_COLUMNS, storage={})
+
+        makers = [threading.Thread(target=make) for _ in range(2)]
+        for one in makers:
+            one.start()
+        for one in makers:
+            one.join()
+        assert DeltaTable(path).version() == 0
 
 
 def test_a_commit_says_which_part_of_which_log_it_holds(tmp_path: Path) -> None:
@@ -73,6 +154,91 @@ def test_tidying_keeps_the_rows_the_place_and_what_lies_beside(tmp_path: Path) -
     assert rows_of(tmp_path / "t") == rows
     assert (beside / "0").read_text() == "kept"
     assert Table(config.path).applied("p", log_id=None) == entries.head
+
+
+TABLES = pytest.mark.parametrize(
+    ("made", "kind", "module"),
+    [(pipeline, Table, table_delta), (history, VersionTable, history_delta)],
+    ids=["table", "history"],
+)
+
+
+@TABLES
+def test_files_joined_while_columns_become_wider_leave_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: Any, kind: type[Table], module: Any
+) -> None:
+    """The commit that joins them wins, and the batch is written all the same."""
+    config, entries = made(tmp_path / "t"), Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2))
+    entries.commit(put(3, n=1.5))
+    for until in (1, 2):
+        apply(entries.table(until - 1, until), config)
+    real, tidied = module.write_deltalake, list[Tidied]()
+
+    def write(*said: Any, **more: Any) -> None:
+        if not tidied:
+            tidied.append(tidy("p", config, kind(config.path)))
+        real(*said, **more)
+
+    monkeypatch.setattr(module, "write_deltalake", write)
+    apply(entries.table(2, 3), config)
+    assert tidied[0].joined == 2
+    assert sorted(row["n"] for row in stored(config.path)) == [1.0, 1.5, 2.0]
+    assert kind(config.path).applied("p", log_id=None) == 3
+
+
+def test_tidying_is_in_the_way_of_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether rows are merged, replaced, deleted or relabelled."""
+    path = str(tmp_path / "t")
+
+    def behind_tidying(delta: DeltaTable, act: Any) -> None:
+        for key in ("x", "y"):
+            write_deltalake(path, own_rows(key), mode="append")
+        delta.update_incremental()
+        assert Table(path).compact()[0] > 1
+        commit(delta, act)
+
+    Table(path).append(own_rows("a"), stamp(1))
+    monkeypatch.setattr(table_delta, "commit", behind_tidying)
+    changed = own_rows("a", "b").append_column(OPERATION, pa.array([DELETE, PUT], pa.int8()))
+    writes: list[tuple[Callable[[Table], None], str]] = [
+        (lambda table: table.merge(changed, stamp(2)), "bxy"),
+        (lambda table: table.empty("_key = 'x'", stamp(3)), "byy"),
+        (lambda table: table.relabel("_key = 'b'", {"_key": "'c'"}, stamp(4)), "cxyyy"),
+        (lambda table: table.replace(own_rows("d"), stamp(5)), "d"),
+    ]
+    for at, (write, keys) in enumerate(writes, 2):
+        table = Table(path)
+        write(table)
+        assert "".join(sorted(row["_key"] for row in stored(path))) == keys
+        assert table.applied("p", log_id=None) == at
+
+
+def test_a_commit_that_changes_rows_is_not_written_over(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    Table(path).append(own_rows("a"), stamp(1))
+    late = Table(path)
+    write_deltalake(path, own_rows("b"), mode="append")
+    with pytest.raises(CommitFailedError):
+        late.replace(own_rows("c"), stamp(2))
+    assert sorted(row["_key"] for row in stored(path)) == ["a", "b"]
+
+
+def test_a_row_that_is_kept_alone_goes_on_when_its_table_was_tidied(tmp_path: Path) -> None:
+    """By whoever keeps it, or by another: neither commit is one of its own."""
+    path = str(tmp_path / "t")
+    kept = Table(path)
+    for until, other in ((1, kept), (2, kept), (3, Table(path))):
+        kept.replace(own_rows("a"), stamp(until))
+        other.reload()
+        write_deltalake(path, own_rows("b"), mode="append")
+        kept.reload()
+        assert other.compact()[0] == 2
+    kept.replace(own_rows("a"), stamp(4))
+    assert len(stored(path)) == 1
 
 
 def test_tidying_is_due_once_for_each_multiple_that_commits_have_passed() -> None:

@@ -97,6 +97,7 @@ def stretches(history: History, data: st.DataObject) -> Iterator[pa.Table]:
         reached = until
 
 
+@pytest.mark.slow
 @given(histories(), st.data())
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_decided_of_batches_is_the_exploding_of_the_current_documents(
@@ -109,6 +110,7 @@ def test_what_is_decided_of_batches_is_the_exploding_of_the_current_documents(
     assert all(row[REJECTED] is None for row in table.rows)
 
 
+@pytest.mark.slow
 @given(histories(hard=True), st.data())
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_document_is_what_it_is_or_what_it_was_and_its_last_change_is_in_the_rejects(
@@ -129,6 +131,15 @@ def test_a_document_is_what_it_is_or_what_it_was_and_its_last_change_is_in_the_r
         else:
             assert mine == rows_of_document(database, key, last)
             assert marks.get((database, key_of(key))) is None
+
+
+def test_a_document_is_as_stale_as_the_last_of_its_changes_that_a_batch_rejects() -> None:
+    table, entries = Memory(), Entries()
+    entries.commit(put(1, items=[1]))
+    entries.commit(put(1, items=["x"]), change(1, "update"))
+    assert table.apply(entries.table(0, 1)) == []
+    assert table.apply(entries.table(1)) == [3, 2]
+    assert [row[REJECTED] for row in table.rows] == [3]
 
 
 # --- in Delta -----------------------------------------------------------------------------------
@@ -292,6 +303,7 @@ def test_columns_become_wider_under_the_rows_of_other_documents(tmp_path: Path) 
     assert items_of(path) == items | {'{"_id":2}': [7]}
 
 
+@pytest.mark.slow
 def test_a_rename_hands_documents_over_and_a_drop_takes_their_rows(tmp_path: Path) -> None:
     config, entries = exploding(tmp_path, "orders", "archive"), Entries()
     old = change(9, "insert", {"_id": 9, "items": [0]}, collection="archive")

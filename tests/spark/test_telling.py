@@ -40,6 +40,7 @@ def book(tmp_path: Path, log: BlockLog) -> Iterator[PipelineBook]:
     book.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", ["refuses", "is silent"])
 def test_a_service_that_cannot_be_told_does_not_stop_the_driver_and_is_logged_once(
     answers: str, monkeypatch: pytest.MonkeyPatch
@@ -65,6 +66,7 @@ def test_a_service_that_cannot_be_told_does_not_stop_the_driver_and_is_logged_on
     assert not stop.is_set()
 
 
+@pytest.mark.slow
 def test_only_what_is_stored_is_told_and_an_order_to_stop_is_heard(
     log: BlockLog, book: PipelineBook
 ) -> None:
@@ -74,7 +76,7 @@ def test_only_what_is_stored_is_told_and_an_order_to_stop_is_heard(
         tell = teller(server.address, stop)
         tell.began(log.marker(3))
         tell.passed(log.marker(9))
-        tell.applied(Applied(entries=6, rows=5, rejected=1), seconds=2.0)
+        tell.applied(Applied(entries=6, rows=5, rejected=1, lost=((9, 11), (11, 12))), seconds=2.0)
         while not (known := book.status(EVERYTHING)) or not known[0].batches:
             pass
         assert (known[0].sequence, known[0].entries_per_second) == (3, 3.0)
@@ -86,7 +88,8 @@ def test_only_what_is_stored_is_told_and_an_order_to_stop_is_heard(
     finally:
         server.stop()
     (one,) = book.status(EVERYTHING)
-    assert (one.sequence, one.state, one.code, one.rejected) == (9, "stopped", "", 1)
+    assert (one.sequence, one.state, one.code) == (9, "stopped", "")
+    assert (one.rejected, one.lost) == (1, 3)
 
 
 def test_a_run_that_never_began_says_nothing(log: BlockLog, book: PipelineBook) -> None:

@@ -1,17 +1,21 @@
 """What a view can keep, and what is refused by name before anything starts."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError
 from pydantic import ValidationError
 
 from penstock.errors import PipelineChangedError
 from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.table.kinds import Kind
+from penstock.spark.view import stored
 from penstock.spark.view.query import parse_columns, parse_query
-from penstock.spark.view.stored import ViewTable
+from penstock.spark.view.state import Mark
+from penstock.spark.view.stored import Made, ViewTable
 
 _FROM = "FROM orders o JOIN customers c ON o.customer = c._id"
 
@@ -130,3 +134,42 @@ def test_a_table_that_is_no_view_of_the_pipeline_is_never_written_over(tmp_path:
     table = ViewTable(str(tmp_path), "p", config=view("SELECT count(*) AS n FROM orders"))
     with pytest.raises(PipelineChangedError, match="is no view of it"):
         table.made(("orders",))
+
+
+def test_a_view_that_another_driver_made_meanwhile_is_not_taken_back(tmp_path: Path) -> None:
+    config = view("SELECT count(*) AS n FROM orders")
+    first, second = (ViewTable(str(tmp_path), "p", config=config) for _ in range(2))
+    newer, older = (Made(query=1, marks={"orders": Mark(table=1, version=at)}) for at in (7, 6))
+    first.replace(pa.table({"n": [7]}), newer)
+    with pytest.raises(CommitFailedError):
+        second.replace(pa.table({"n": [6]}), older)
+    second.reload()
+    assert second.made(("orders",)) == newer
+
+
+def test_files_joined_while_a_view_is_made_anew_leave_no_row_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "v")
+    table = ViewTable(path, "p", config=view("SELECT count(*) AS n FROM orders"))
+
+    def rows(*numbers: int) -> pa.Table:
+        return pa.table({"n": pa.array(numbers)})
+
+    table.replace(rows(1), Made(query=1, marks={}))
+    write_deltalake(path, rows(2), mode="append")
+    table.reload()
+    joined: list[int] = []
+
+    def write(*said: Any, **more: Any) -> None:
+        joined.append(DeltaTable(path).optimize.compact()["numFilesRemoved"])
+        write_deltalake(*said, **more)
+
+    monkeypatch.setattr(stored, "write_deltalake", write)
+    table.replace(rows(3, 4), Made(query=2, marks={}))
+    assert joined == [2, 0]
+    found: list[Any] = DeltaTable(path).to_pyarrow_table()["n"].to_pylist()
+    assert sorted(found) == [3, 4]
+    made = table.made(())
+    assert made is not None
+    assert made.query == 2

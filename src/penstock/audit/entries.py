@@ -39,6 +39,13 @@ def entry_of(row: Row, *, tz: str, bytes_max: int) -> Entry:
     return Entry(**place, **made_ready(record, bytes_max=bytes_max))
 
 
+def said_range(entry: Entry) -> tuple[int, int]:
+    """The range (after, until] that an entry stands for which is trimmed."""
+    assert entry.record is not None
+    said: Record = bson.decode(entry.record)["said"]  # pyright: ignore[reportUnknownMemberType]
+    return int(said["from"]), int(said["to"])
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 

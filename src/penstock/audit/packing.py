@@ -39,6 +39,11 @@ class Entry(NamedTuple):
     def size(self) -> int:
         return len(self.record or b"")
 
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether it stands for entries that retention removed before they were read."""
+        return self.commit < 0
+
 
 class Tally(NamedTuple):
     """What of a commit is to come."""

@@ -118,11 +118,23 @@ class Writer:
         self._retires = call(self._has_retired)
         return self._head
 
+    def look(self) -> Head | None:
+        """The head as `open` would give it; None for a new trail. Raises as it does.
+
+        Writes nothing, and asks once: TrailUnavailableError where MongoDB does not answer.
+        """
+        head = self._patience.once(self._found)
+        if head is None:
+            return None
+        refuse_others(head, self._head)
+        return head if head.staged is None else structs.replace(head, progress=head.staged.progress)
+
     def _has_retired(self) -> bool:
         wanted = {"op": "sys", "sys.act": "retire"}
         return self._trail.records.find_one(wanted, {"_id": 1}) is not None
 
-    def _opened(self) -> Head:
+    def _found(self) -> Head | None:
+        """The head as it is stored; None where a trail may be begun. Raises TrailTakenError."""
         trail = self._trail
         head = trail.head()
         if head is not None:
@@ -136,6 +148,13 @@ class Writer:
                 why=f"the collection holds the trail of source {other['_id']}",
                 remedy="Give this pipeline another `records`, or another database.",
             )
+        return None
+
+    def _opened(self) -> Head:
+        trail = self._trail
+        head = self._found()
+        if head is not None:
+            return head
         try:
             trail.heads.insert_one(self._stored(self._head, {}))
         except DuplicateKeyError:

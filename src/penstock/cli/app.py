@@ -99,7 +99,7 @@ app.command("quickstart")(quickstart.command)
 def main() -> None:
     """Run the command line; never returns. Exit codes are stable (see `penstock --help`)."""
     try:
-        app(prog_name="penstock")
+        output.literal(typer.main.get_command(app))(prog_name="penstock")
     except PenstockError as error:
         output.report(error, as_json="--json" in sys.argv)
         sys.exit(error.exit_code)

@@ -6,6 +6,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
+from penstock.cli import output
+
 _MODULES: Final = {
     "query": "audit_query",
     "view": "audit_view",
@@ -33,7 +35,7 @@ class _Commands(TyperGroup):
         alone.callback()(_nothing)  # so that it is a group, however many commands it has
         import_module(f"penstock.cli.{_MODULES[cmd_name]}").register(alone)
         group: Any = typer.main.get_command(alone)
-        return group.get_command(ctx, cmd_name)
+        return output.literal(group.get_command(ctx, cmd_name))
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
+    Final,
     Protocol,
     TypeVar,
     cast,
@@ -64,6 +65,11 @@ _SECTIONS = (
     "processes",
     "spark",
 )
+_KNOWN_BY_ITSELF: Final[Mapping[str | int, str]] = {
+    "keys": "the key is the source's own. Leave it out",
+    "sequence_by": "the order is the log's. Leave it out",
+}
+"""What other tools ask of a pipeline, and why ours need not be told."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -415,6 +421,8 @@ def _sentence(
 ) -> str:
     key = ".".join((where, *map(str, place)))
     if what == "extra_forbidden":
+        if where.startswith("pipelines.") and place[0] in _KNOWN_BY_ITSELF:
+            return f"there is no setting {key}: {_KNOWN_BY_ITSELF[place[0]]}"
         return f"there is no setting {key}{near(str(place[-1]), kind.model_fields)}"
     if what == "missing":
         return f"{key} is missing"

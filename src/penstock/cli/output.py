@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from penstock.errors import PenstockError
 
@@ -55,6 +56,18 @@ def stdout() -> Console:
 def stderr() -> Console:
     """Where errors and hints go."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def literal(command: Any) -> Any:
+    """The command, and those below it, with help that is shown as it is written: `[spark]` is a
+    word there, not a style. To be done once."""
+    for part in (command, *command.params):
+        for text in ("help", "short_help", "epilog"):
+            if said := getattr(part, text, None):
+                setattr(part, text, escape(said))
+    for below in getattr(command, "commands", {}).values():
+        literal(below)
+    return command
 
 
 def emit(fact: Any) -> None:

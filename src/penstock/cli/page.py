@@ -29,6 +29,7 @@ from penstock.telemetry import (
     QUERY_HELD_BYTES,
     QUERY_LAG_ENTRIES,
     QUERY_LAG_SECONDS,
+    QUERY_LOST_ENTRIES,
     QUERY_REJECTED,
     QUERY_ROWS,
     QUERY_RUNNING,
@@ -51,6 +52,7 @@ _QUERY_METRICS = (
     QUERY_HELD_BYTES,
     QUERY_LAG_ENTRIES,
     QUERY_LAG_SECONDS,
+    QUERY_LOST_ENTRIES,
     QUERY_REJECTED,
     QUERY_ROWS,
     QUERY_RUNNING,
@@ -70,6 +72,7 @@ def count_pipelines(pipelines: Sequence[PipelineStatus]) -> None:
         QUERY_ENTRIES.labels(name).set(one.entries)
         QUERY_ROWS.labels(name).set(one.rows)
         QUERY_REJECTED.labels(name).set(one.rejected)
+        QUERY_LOST_ENTRIES.labels(name).set(one.lost)
         QUERY_BATCH_SECONDS.labels(name).set(one.batch_seconds)
         QUERY_ENTRIES_PER_SECOND.labels(name).set(one.entries_per_second)
         QUERY_DIFFERENCES.labels(name).set(one.differences)

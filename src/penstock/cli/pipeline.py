@@ -189,25 +189,19 @@ def replay(
     from penstock.client.credentials import Credentials
 
     try:
-        from penstock.spark.raised import own_error
         from penstock.spark.replaying import replay_rejects
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
     service = endpoint or settings.serve.flight
-    try:
-        with pipeline_spark.catalog_session(
-            "replay", name, pipeline, settings, master, conf
-        ) as spark:
-            outcomes = replay_rejects(
-                name,
-                pipeline,
-                service,
-                spark=spark,
-                credentials=Credentials.from_environment(),
-                archive=settings.archive.path or "",
-            )
-    except Exception as error:
-        raise own_error(error, pipeline=name) from error
+    with pipeline_spark.catalog_session("replay", name, pipeline, settings, master, conf) as spark:
+        outcomes = replay_rejects(
+            name,
+            pipeline,
+            service,
+            spark=spark,
+            credentials=Credentials.from_environment(),
+            archive=settings.archive.path or "",
+        )
     for one in outcomes:
         if as_json:
             output.emit(to_builtins(one))

@@ -55,7 +55,8 @@ class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
     lag_seconds: float | None = None
     """Since when the first of them is in the log."""
     trimmed: bool = False
-    """Retention has removed entries that it has not applied: it will stop with TRIMMED."""
+    """Retention has removed entries that it has not applied: it will stop with TRIMMED, or write a
+    gap for them (`changelog` and `audit`)."""
     held_bytes: int | None = None
     """About what of the log follows its place."""
     held_until_ms: int | None = None
@@ -74,6 +75,8 @@ class PipelineReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """Rows that differed then."""
     verify_code: str = ""
     """Of the error for which the last comparison came to nothing."""
+    lost: int = 0
+    """Entries that retention removed before its last run read them: its destination has a gap."""
 
 
 def chosen(settings: "Settings", names: Sequence[str]) -> "dict[str, PipelineConfig]":
@@ -276,6 +279,8 @@ def table_of(found: Sequence[PipelineReport], errors: Mapping[str, str] | None =
         state = f"[{_STYLES.get(state, 'dim')}]{state}{f' ({code})' if code else ''}[/]"
         if one.differences:
             state += f" [bold red]{one.differences:,} DIFFER[/]"
+        if one.lost:
+            state += f" [bold red]{one.lost:,} LOST[/]"
         table.add_row(
             one.pipeline,
             one.to,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli import output
+from penstock.cli.pipeline_spark import own_errors
 from penstock.errors import ConfigError
 
 
@@ -50,8 +51,9 @@ def command(
     if isinstance(pipeline, DeltaPipelineConfig):
         storage = secrets(pipeline.storage_options)
         for one in set(pipeline.collections).difference(schemas):
-            table = Table(pipeline.table_path(one), storage_options=storage)
-            schemas[one] = columns_of(table.schema)
+            with own_errors(name):
+                table = Table(pipeline.table_path(one), storage_options=storage)
+                schemas[one] = columns_of(table.schema)
     files = project(
         name,
         pipeline,

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError
 from penstock.telemetry import (
     PIPELINE_BATCH_SECONDS,
     PIPELINE_ENTRIES,
+    PIPELINE_LOST,
     PIPELINE_REGISTRY,
     PIPELINE_REJECTED,
     PIPELINE_ROWS,
@@ -69,6 +70,7 @@ class Meter(Collector):
         PIPELINE_ENTRIES.labels(name).inc(progress.entries)
         PIPELINE_ROWS.labels(name).inc(progress.rows)
         PIPELINE_REJECTED.labels(name).inc(progress.rejected)
+        PIPELINE_LOST.labels(name).inc(progress.lost)
         for expectation, changes in progress.unmet.items():
             PIPELINE_UNMET.labels(name, expectation).inc(changes)
         PIPELINE_BATCH_SECONDS.labels(name).observe(progress.seconds)

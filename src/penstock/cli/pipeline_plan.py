@@ -8,7 +8,7 @@ from msgspec import to_builtins
 
 from penstock.cli import output
 from penstock.cli.pipeline_ask import EndpointOption, NameArgument, chosen, connected
-from penstock.cli.pipeline_spark import ConfOption, MasterOption, catalog_session
+from penstock.cli.pipeline_spark import ConfOption, MasterOption, catalog_session, own_errors
 from penstock.errors import BackfillRefusedError, ConfigError, ResetRefusedError
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def plan(
     which tables it would write. Nothing is written, and Spark is started only for tables in a
     catalog.
 
-    Reads what a run would read. What a run would stop with is this command's error, with its exit
-    code.
+    The destination is asked where it stands, as a run does, so it must answer. Reads what a run
+    would read. What a run would stop with is this command's error, with its exit code.
     """
     from penstock.cli.config import load, missing_extra
 
@@ -38,10 +38,11 @@ def plan(
         from penstock.spark.plan import plan_of
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
-    with connected(settings, endpoint) as client:
-        known = {one.pipeline: one for one in client.pipelines()}.get(name)
-        with catalog_session("plan", name, pipeline, settings, master, conf) as spark:
-            found = plan_of(name, pipeline, client, known, spark=spark)
+    with (
+        connected(settings, endpoint) as client,
+        catalog_session("plan", name, pipeline, settings, master, conf) as spark,
+    ):
+        found = plan_of(name, pipeline, client, spark=spark)
     if as_json:
         output.emit(to_builtins(found))
         return
@@ -50,11 +51,18 @@ def plan(
         f"It would read {found.entries:,} entries of source {found.source} up to "
         f"{found.until:,}, {output.size(found.bytes)}, in {found.batches:,} batches or more."
     )
+    if found.lost:
+        typer.echo(
+            f"{found.lost:,} entries were removed by retention before it read them; it would write "
+            f"a gap for them."
+        )
     if found.control_events:
         typer.echo(f"{found.control_events:,} of them are no data: gaps, or changes of shape.")
     for one in found.collections:
         where = f" -> {one.table}" if one.table else ""
         typer.echo(f"  {one.collection}: {one.entries:,}{where}")
+    for unknown in found.unknown:
+        typer.echo(f"  {unknown}: the log has no entry of it; see that its name is right")
 
 
 _REMEDIES = {
@@ -166,7 +174,6 @@ def backfill(
     try:
         from penstock.spark.loading.backfill import ALL, backfill
         from penstock.spark.loading.load import require_readable
-        from penstock.spark.raised import own_error
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
     if pipeline.first_load == "source":
@@ -185,10 +192,8 @@ def backfill(
             raise ConfigError("backfill asks before it changes anything; with --json give --yes.")
         what = ", ".join(names) or "all its collections"
         typer.confirm(f"Have {name} read {what} from the source again?", abort=True)
-    try:
+    with own_errors(name):
         read = backfill(name, pipeline, names, bounds)
-    except Exception as error:
-        raise own_error(error, pipeline=name) from error
     if as_json:
         output.emit({"pipeline": name, "collections": [one for one in read if one != ALL]})
     else:

@@ -25,6 +25,19 @@ ConfOption = Annotated[
 
 
 @contextmanager
+def own_errors(name: str) -> Generator[None]:
+    """Raise whatever the block raises as an error of ours, of the pipeline of that name."""
+    from penstock.spark.raised import own_error
+
+    try:
+        yield
+    except (PenstockError, typer.Exit, typer.Abort):
+        raise
+    except Exception as error:
+        raise own_error(error, pipeline=name) from error
+
+
+@contextmanager
 def session_for(
     what: str, name: str, settings: "Settings", master: str | None, conf: Sequence[str] | None
 ) -> "Generator[SparkSession]":
@@ -33,7 +46,7 @@ def session_for(
     from pyspark.sql import SparkSession
 
     from penstock.cli.spark_settings import with_conf
-    from penstock.spark.raised import LOST, own_error
+    from penstock.spark.raised import LOST
     from penstock.spark.session import local_session, require_driver
 
     running = SparkSession.getActiveSession()
@@ -44,11 +57,8 @@ def session_for(
     )
     require_driver(spark)
     try:
-        yield spark
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise own_error(error, pipeline=name) from error
+        with own_errors(name):
+            yield spark
     finally:
         if running is None:
             with suppress(*LOST):
@@ -65,9 +75,10 @@ def catalog_session(
     conf: Sequence[str] | None,
 ) -> "Generator[SparkSession | None]":
     """As `session_for`, where a pipeline's tables are in a catalog; no Spark is started for any
-    other."""
+    other, and storage's errors are raised as those that they are."""
     if pipeline.to != "table" or pipeline.catalog is None:
-        yield None
+        with own_errors(name):
+            yield None
         return
     with session_for(what, name, settings, master, conf) as spark:
         yield spark

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from msgspec import to_builtins
@@ -18,6 +18,22 @@ if TYPE_CHECKING:
     from penstock.spark.verifying import Verified
 
 _SHOWN = 20
+_INSTEAD: Final = {
+    "audit": "A trail is proved by `penstock audit verify {name}`.",
+    "history": "A history has every version of a row, and no comparison of those is offered. Its "
+    "open versions are the current rows: compare them by hand with those of a pipeline to 'table' "
+    "that was verified. One that is wrong is replaced by another pipeline, with a path of its own.",
+    "changelog": "A changelog repeats the log, entry by entry, and no comparison is offered: "
+    "compare it by `sequence` with what Spark reads with format('penstock'). One that is wrong is "
+    "replaced by another pipeline, with a path of its own.",
+    "view": "A view is a query of current rows, and no comparison is offered: run the query in "
+    "Spark over the tables of a pipeline to 'table' that was verified. One that is wrong is "
+    "replaced by another pipeline of the same query, with a path of its own.",
+    "replicate": "A replica is in a database of its own, and no comparison is offered: compare it "
+    "by hand with the source, or with the tables of a pipeline to 'table' that was verified. Or "
+    "begin anew, as docs/how-to/replicate.md says: another pipeline, into an empty database.",
+}
+"""What to do where nothing is compared, by destination."""
 
 
 class Against(StrEnum):
@@ -82,7 +98,7 @@ def command(
     if not isinstance(pipeline, TablePipelineConfig):
         raise ConfigError(
             f"pipeline {name} goes to {pipeline.to!r}, and what is compared are tables of current "
-            f"rows. Nothing was compared. A trail is proved by penstock audit verify."
+            f"rows (to = 'table'). Nothing was compared. {_INSTEAD[pipeline.to].format(name=name)}"
         )
     source = settings.sources.get(pipeline.source)
     verify: Callable[..., Verified] = verify_tables

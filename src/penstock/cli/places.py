@@ -46,15 +46,21 @@ def beside(folder: Path, pipeline: "PipelineConfig") -> "PipelineConfig":
 def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | None:
     """Two places that are the same, or of which one lies in the other; None if all keep apart.
 
-    A pipeline may keep its own rejects inside its own folder.
+    A pipeline may keep its own rejects, and where it stands, inside its own folder.
     """
     places = [place for name, one in pipelines.items() for place in _places(name, one)]
     for one, other in combinations(places, 2):
         shared = min(len(one.parts), len(other.parts))
         if one.parts[:shared] != other.parts[:shared]:
             continue
-        if one.pipeline != other.pipeline or len(one.parts) >= len(other.parts):
+        inside = one.key == "path" and len(one.parts) < len(other.parts)
+        if one.pipeline != other.pipeline or not inside:
             return one, other
+    for name, pipeline in pipelines.items():
+        tables = {table.parts: table for table in _tables(name, pipeline)}
+        for place in _places(name, pipeline):
+            if place.key != "path" and (table := tables.get(place.parts)) is not None:
+                return table, place
     return None
 
 
@@ -63,13 +69,28 @@ def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
         return
     if pipeline.to == "table" and pipeline.catalog is not None:
         return  # its tables say whose they are
-    written = [("path", pipeline.path), ("rejects", pipeline.rejects_path)]
+    written = [("path", pipeline.path)]
     if pipeline.to == "changelog" and pipeline.format == "parquet":
-        written.append(("path", pipeline.table_path("")))
+        written.append(("path", pipeline.manifest_path))
     if pipeline.to == "view":
         written.append(("path", pipeline.state_path))
+    written += [("rejects", pipeline.rejects_path), ("standing", pipeline.standing_path)]
+    if pipeline.to == "table" and pipeline.first_load != "off":
+        written.append(("standing", pipeline.load_path))
+    if pipeline.to == "table" and pipeline.verify_every:
+        written.append(("standing", pipeline.verified_path))
     for key, address in written:
         yield Place(pipeline=name, key=key, parts=_parts(address))
+
+
+def _tables(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
+    """The tables of the collections that it names; they lie in its path."""
+    if pipeline.to != "table" and pipeline.to != "history":  # noqa: PLR1714 - types follow it
+        return
+    if pipeline.to == "table" and pipeline.catalog is not None:
+        return
+    for one in pipeline.collections:
+        yield Place(pipeline=name, key="path", parts=_parts(pipeline.table_path(one)))
 
 
 def _parts(address: str) -> tuple[str, ...]:

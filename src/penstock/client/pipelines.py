@@ -55,6 +55,8 @@ class PipelineTold(Struct, frozen=True, kw_only=True, rename="camel"):
     """Rows that differed then."""
     verify_code: str = ""
     """Of the error for which the last comparison came to nothing."""
+    lost: int = 0
+    """Entries that retention removed before they were read: the destination has a gap for them."""
 
 
 class PipelineAnswer(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -107,3 +109,4 @@ class PipelineStatus(Struct, frozen=True, kw_only=True, rename="camel"):
     verified_at_ms: int = 0
     differences: int = 0
     verify_code: str = ""
+    lost: int = 0

@@ -15,12 +15,17 @@ class TrimmedError(ProgressError):
 
     code = "TRIMMED"
 
-    def __init__(self, *, oldest: str) -> None:
+    def __init__(self, *, oldest: str, pipeline: str = "", remedy: str = "") -> None:
+        """`pipeline` is the reader, if one was overtaken, and `remedy` what it needs then."""
         self.oldest = oldest
         super().__init__(
-            f"the entries after this marker were removed by retention. What you processed is safe, "
-            f"but what came next is no longer here. Rebuild from the source, then follow from the "
-            f"oldest marker: {oldest}"
+            f"pipeline {pipeline}: retention has removed entries from the log that it had not "
+            f"read. Nothing that follows them was written, and what its destination has is whole. "
+            f"{remedy} The oldest marker that is left: {oldest}"
+            if pipeline
+            else f"the entries after this marker were removed by retention. What you processed is "
+            f"safe, but what came next is no longer here. Rebuild from the source, then follow "
+            f"from the oldest marker: {oldest}"
         )
 
 
@@ -66,6 +71,13 @@ class MalformedProgressError(ProgressError):
             f"not a progress marker: {marker[:64]!r}. Nothing was sent. Send back, unchanged, the "
             f"`progress` of the last event you processed, or an empty one to start at the head."
         )
+
+    @classmethod
+    def saying(cls, sentence: str) -> "MalformedProgressError":
+        """The same of a place that is asked for otherwise, with a sentence of its own."""
+        error = cls("")
+        error.args = (sentence,)
+        return error
 
 
 class GapError(ProgressError):

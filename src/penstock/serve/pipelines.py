@@ -251,6 +251,7 @@ class PipelineBook:
             verified_at_ms=told.verified_at_ms,
             differences=told.differences,
             verify_code=told.verify_code,
+            lost=told.lost,
         )
 
     def _waited(self, after: int, now: int) -> float:

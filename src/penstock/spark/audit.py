@@ -21,7 +21,7 @@ import pyarrow as pa
 import structlog
 
 from penstock.archive.opening import log_client
-from penstock.audit.entries import entry_of
+from penstock.audit.entries import entry_of, said_range
 from penstock.audit.outages import Patience, StoppedError
 from penstock.audit.packing import Entry, Packer, Place, Step, Tally
 from penstock.audit.records import COLUMNS
@@ -36,7 +36,7 @@ from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow
 from penstock.spark.tallies import tallies_of
-from penstock.spark.target import Applied, TargetStoppedError
+from penstock.spark.target import Applied, Beginning, TargetStoppedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -160,6 +160,7 @@ class AuditTarget:
             rows=writer.written - before,
             sequence=read.last.sequence if read.last else 0,
             timestamp=read.last.timestamp if read.last else 0,
+            lost=tuple(read.lost),
         )
 
     def _steps(self, batch: "DataFrame", tallies: Iterator[Tally], read: "_Read") -> Iterator[Step]:
@@ -180,6 +181,8 @@ class AuditTarget:
                     sequence=entry.sequence,
                     description="a gap of the source",
                 )
+            if entry.is_trimmed:
+                read.lost.append(said_range(entry))
             read.last = entry
             yield from packer.add(entry)
         yield from packer.end()
@@ -215,6 +218,30 @@ class _Read:
 
     entries = 0
     last: Entry | None = None
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[int, int]] = []
+
+
+def beginning_of_trail(
+    pipeline: str,
+    config: AuditPipelineConfig,
+    bounds: Bounds,
+    whole: Callable[[], Bounds] | None = None,
+) -> Beginning:
+    """Where `AuditTarget.start` would begin; raises as it does, and writes nothing. MongoDB is
+    asked once: TrailUnavailableError where it does not answer."""
+    trail = Trail(config.source, config)
+    try:
+        patience = Patience(config.source, config, stopping=threading.Event())
+        writer = Writer(trail, pipeline, patience=patience, collections=config.collections)
+        head = writer.look()
+    finally:
+        trail.close()
+    marker = "" if head is None else head.progress
+    knowingly = config.start == "oldest"
+    after = decide_start(pipeline, marker, bounds, knowingly=knowingly, whole=whole)
+    return Beginning(after=after, stood=parse_progress(marker) if marker else None)
 
 
 def decide_start(

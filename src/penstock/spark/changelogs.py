@@ -41,11 +41,12 @@ from penstock.spark.changelog.writing import (
 )
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp, secrets
+from penstock.spark.table.delta import secrets
 from penstock.spark.table.reduce import verify_commits
-from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.stamp import Stamp
+from penstock.spark.table.standing import StandingTable, Start
 from penstock.spark.table.upkeep import keep_up
-from penstock.spark.target import Applied
+from penstock.spark.target import Applied, Beginning
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,14 +73,29 @@ class ChangelogTarget:
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start`, and as `Format.check`."""
+        kept, start, applied = self._decided(bounds, whole)
+        if applied > max(start.tables.values(), default=0):
+            kept.finish(applied)
+        return start.after
+
+    def beginning(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Beginning:
+        """Where `start` would begin; raises as it does, and writes nothing."""
+        _, start, _ = self._decided(bounds, whole)
+        return Beginning(
+            after=start.after,
+            stood=self._standing.stood,
+            restepped=self._standing.restepped,
+        )
+
+    def _decided(
+        self, bounds: Bounds, whole: Callable[[], Bounds] | None
+    ) -> tuple[Format, Start, int]:
+        """The format as it is, where to go on, and up to where the changelog has everything."""
         kept = format_of(self._pipeline, self._config)
         kept.check()
         self._standing = StandingTable(self._config, self._pipeline)
         start = self._standing.start(bounds, whole)
-        applied = kept.table.applied(self._pipeline, log_id=bounds.log_id)
-        if applied > max(start.tables.values(), default=0):
-            kept.finish(applied)
-        return start.after
+        return kept, start, kept.table.applied(self._pipeline, log_id=bounds.log_id)
 
     def apply(
         self,
@@ -136,6 +152,7 @@ class ChangelogTarget:
             rows=sum(file.rows for file in files),
             sequence=last.last,
             timestamp=last.timestamp,
+            lost=tuple(sorted(lost for one in reports for lost in one.lost if lost[1] > after)),
         )
 
     def _write(

@@ -102,9 +102,16 @@ def _struct(kind: StructType) -> Converter:
         if not isinstance(value, dict):
             raise MisfitError(f"{_kind_name(value)} is no document")
         converted: dict[str, Any] = {}
+        cased: dict[str, str] | None = None
         for name, inner, nullable in fields:
             given = value.get(name)
             if given is None:
+                if name not in value:
+                    # Spark takes the two for one name, and a condition would be about nothing.
+                    if cased is None:
+                        cased = {key.lower(): key for key in value}
+                    if (other := cased.get(name.lower())) is not None:
+                        raise MisfitError(f"is missing, and there is {other}").within(name)
                 if not nullable:
                     raise MisfitError("is missing or null, and the schema says NOT NULL").within(
                         name

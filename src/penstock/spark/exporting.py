@@ -40,7 +40,7 @@ _TYPES: Final = {
 
 _MODULE: Final = '''"""Changes that Penstock captures, applied by the engine's AUTO CDC.
 
-Set PENSTOCK_TOKEN_FILE where the service asks for a token, and PENSTOCK_CA where it has TLS.
+Set PENSTOCK_TOKEN_FILE where the service asks for a token, and PENSTOCK_TLS_CA where it has TLS.
 """
 
 import os
@@ -56,7 +56,7 @@ register(spark)
 ENDPOINT = os.environ.get("PENSTOCK_ENDPOINT", {endpoint})
 SECRETS = {{
     option: os.environ[name]
-    for option, name in (("tokenFile", "PENSTOCK_TOKEN_FILE"), ("tlsCa", "PENSTOCK_CA"))
+    for option, name in (("tokenFile", "PENSTOCK_TOKEN_FILE"), ("tlsCa", "PENSTOCK_TLS_CA"))
     if name in os.environ
 }}
 

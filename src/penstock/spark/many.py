@@ -122,7 +122,7 @@ class _Run(threading.Thread):
                 archive=self._archive,
                 open_source=self._open_source,
             )
-        except Exception as error:  # whatever it is, it is this pipeline's alone
+        except BaseException as error:  # whatever it is, it is this pipeline's alone
             self.error = own_error(error, pipeline=self.pipeline)
             log.error(  # noqa: TRY400 - a text of Spark's may quote a document
                 "pipeline failed",

@@ -1,8 +1,7 @@
 """What a run of a pipeline would do: where it would begin, and what it would read. Writes nothing.
 
-For tables, of rows or of versions, the destination is asked, as a run does. Other destinations
-cannot be asked without being opened to write, so where they stand is what their driver last told
-the service.
+The destination is asked where it stands, as a run does: only it says where a run goes on. What the
+service was told of the pipeline is not looked at, for a run does not look at it either.
 """
 
 from collections.abc import Callable
@@ -10,16 +9,24 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from penstock.client.flight import LogClient, ReadRequest
-from penstock.client.pipelines import PipelineStatus
-from penstock.errors import HistoryTrimmedError, RequestError
+from penstock.client.flight import LogClient, Plan, ReadRequest
+from penstock.errors import MalformedProgressError, PenstockError, RequestError, TrimmedError
 from penstock.event import Kind
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
+from penstock.spark.config import (
+    AuditPipelineConfig,
+    HistoryPipelineConfig,
+    LakePipelineConfig,
+    PipelineConfig,
+    TablePipelineConfig,
+)
+from penstock.spark.overtaken import overtaken
+from penstock.spark.raised import own_error
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.lake import Lake, seen_lake
-from penstock.spark.table.standing import StandingTable
+from penstock.spark.target import Beginning
+from penstock.spark.unknown import without_entries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +39,15 @@ _COLUMNS: Final = (
     "full_document_before_change",
     "update_description",
 )
+_STANDS: Final = {
+    "table": "its tables have come, as the row beside them says",
+    "history": "its tables have come, as the row beside them says",
+    "view": "its current rows have come, as the row beside them says",
+    "changelog": "its changelog has come, as the row beside it says",
+    "replicate": "its destination has come, as its place there says",
+    "audit": "its trail has come, as the head of the trail says",
+}
+"""By destination: what says where a run goes on."""
 
 
 class CollectionPlan(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -59,66 +75,108 @@ class RunPlan(Struct, frozen=True, kw_only=True, rename="camel"):
     """Those of this pipeline between the two."""
     bytes: int
     """Of their keys, documents and updates."""
+    lost: int
+    """Entries of the log between the two that retention has removed: one gap stands for them."""
     control_events: int
     """How many of them are no data: gaps, and changes of shape."""
     batches: int
     """At least so many, for max_events_per_batch."""
     collections: list[CollectionPlan]
+    unknown: list[str]
+    """Collections that it names, of which the log has no entry at all: misspelt, perhaps."""
 
 
 def begins(
     name: str,
     config: PipelineConfig,
     bounds: Bounds,
-    known: PipelineStatus | None,
     lake: Lake | None = None,
     whole: Callable[[], Bounds] | None = None,
 ) -> tuple[Progress, str]:
     """Where a run would begin, and why; `lake` is where its tables are, if it has some, and `whole`
-    as in `Target.start`. Raises what a run would stop with before it reads."""
-    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
-        standing = StandingTable(config, name, lake)
-        start = standing.start(bounds, whole)
-        stood = standing.stood
-        if stood is None:
-            return start.after, "it is new: its destination has nothing of it"
-        if start.after != stood:
-            return start.after, (
-                "collections were added, or tables are gone, and start = 'oldest' says to read "
-                "the log again; what tables have they ignore"
+    as in `Target.start`.
+
+    Raises what a run would stop with before it reads, and PipelineError, DestinationError or
+    TrailUnavailableError for a destination that cannot be read now.
+    """
+    try:
+        found = _beginning(name, config, bounds, lake, whole)
+    except PenstockError:
+        raise
+    except Exception as error:
+        if not isinstance(config, LakePipelineConfig):
+            raise
+        raise own_error(error, pipeline=name) from error
+    if found.stood is None:
+        return found.after, "it is new: its destination has nothing of it"
+    if found.after == found.stood:
+        why = f"that is how far {_STANDS[config.to]}"
+        if found.restepped:
+            changed = ", ".join(name or "all" for name in found.restepped)
+            why += (
+                f"; the steps of {changed} were changed, and rows that are there stay as they are"
             )
-        return start.after, "that is how far its tables have come, as the row beside them says"
-    if known is not None:
-        return parse_progress(known.progress), (
-            "that is how far its destination has come, as its driver last told the service"
+        return found.after, why
+    if isinstance(config, AuditPipelineConfig):
+        return found.after, (
+            "its trail was made from another log, and start = 'oldest' says to read this one from "
+            "its oldest entry; what the trail has is left out"
         )
-    held = bounds if whole is None else whole()
-    if held.trimmed and config.start == "beginning":
-        raise HistoryTrimmedError(pipeline=name, trimmed=held.trimmed)
-    return Progress(
-        held.log_id, held.trimmed, held.trimmed_check
-    ), "the service knows nothing of it, so it is taken to be new"
+    return found.after, (
+        "collections were added, or tables are gone, and start = 'oldest' says to read "
+        "the log again; what tables have they ignore"
+    )
+
+
+def _beginning(
+    name: str,
+    config: PipelineConfig,
+    bounds: Bounds,
+    lake: Lake | None,
+    whole: Callable[[], Bounds] | None,
+) -> Beginning:
+    """As the target of a run says. A client of its database is only needed where it is one."""
+    if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
+        from penstock.spark.tables import beginning_of_tables
+
+        return beginning_of_tables(name, config, bounds, whole, lake=lake)
+    if config.to == "replicate":
+        from penstock.spark.replicate import beginning_of_replica
+
+        return beginning_of_replica(name, config, bounds, whole)
+    if config.to == "view":
+        from penstock.spark.views import beginning_of_view
+
+        return beginning_of_view(name, config, bounds, whole)
+    if config.to == "changelog":
+        from penstock.spark.changelogs import ChangelogTarget
+
+        return ChangelogTarget(name, config).beginning(bounds, whole)
+    from penstock.spark.audit import beginning_of_trail
+
+    return beginning_of_trail(name, config, bounds, whole)
 
 
 def plan_of(
     name: str,
     config: PipelineConfig,
     client: LogClient,
-    known: PipelineStatus | None,
     *,
     spark: "SparkSession | None" = None,
 ) -> RunPlan:
     """What a run would do now. Reads what it would read, once; with `spark`, where tables are.
 
-    Raises what a run would stop with: HistoryTrimmedError, PipelineChangedError,
-    StreamChangedError, TrimmedError, ConfigError.
+    Raises as `begins`: what a run would stop with is HistoryTrimmedError, PipelineChangedError,
+    StreamChangedError, TrailTakenError, DestinationError or ConfigError; and TrimmedError.
     """
     lake = None
     if isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         lake = seen_lake(config, name, spark)
-    after, why = begins(name, config, client.live_bounds(), known, lake, client.bounds)
-    planned = client.plan(after=after)
-    entries = bytes_ = control = 0
+    after, why = begins(name, config, client.live_bounds(), lake, client.bounds)
+    planned, lost = _planned(name, config, client, after)
+    begun = after if lost else planned.after
+    entries = control = 1 if lost else 0
+    bytes_ = 0
     counts: dict[str, int] = {}
     request = ReadRequest(
         log_id=planned.to.log_id,
@@ -135,16 +193,19 @@ def plan_of(
         control += batch.num_rows - data.num_rows
         for one in compute.value_counts(data["collection"]).to_pylist():
             counts[one["values"]] = counts.get(one["values"], 0) + one["counts"]
+    unread = [one for one in config.collections if one not in counts]
+    unknown = without_entries(client, config, unread, until=begun)
     return RunPlan(
         pipeline=name,
         to=config.to,
         source=config.source,
-        after=str(planned.after),
-        sequence=planned.after.sequence,
+        after=str(begun),
+        sequence=begun.sequence,
         why=why,
         until=planned.to.sequence,
         entries=entries,
         bytes=bytes_,
+        lost=lost,
         control_events=control,
         batches=-(-entries // config.max_events_per_batch),
         collections=[
@@ -155,7 +216,21 @@ def plan_of(
             )
             for one in sorted(counts)
         ],
+        unknown=unknown,
     )
+
+
+def _planned(
+    name: str, config: PipelineConfig, client: LogClient, after: Progress
+) -> tuple[Plan, int]:
+    """What is there to read, and how many entries are gone that a gap would stand for."""
+    try:
+        return client.plan(after=after), 0
+    except TrimmedError as error:
+        if not config.outlives_retention:
+            raise overtaken(name, config, error) from error
+        planned = client.plan(after=parse_progress(error.oldest))
+        return planned, planned.after.sequence - after.sequence
 
 
 def reset_place(client: LogClient, asked: str) -> Progress:
@@ -164,12 +239,13 @@ def reset_place(client: LogClient, asked: str) -> Progress:
     Raises MalformedProgressError, TrimmedError, StreamChangedError or AheadError for a marker that
     cannot be resumed from, and RequestError for one inside a commit.
     """
+    marker = None if asked in {"beginning", "oldest"} else _marker(asked)
     bounds = client.bounds()
-    if asked == "beginning":
-        return Progress(bounds.log_id, 0, 0)
-    if asked == "oldest":
+    if marker is None:
+        if asked == "beginning":
+            return Progress(bounds.log_id, 0, 0)
         return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
-    place = client.plan(after=parse_progress(asked), until=parse_progress(asked)).after
+    place = client.plan(after=marker, until=marker).after
     if place.sequence > bounds.trimmed:
         before = client.marker(log_id=place.log_id, sequence=place.sequence - 1)
         if client.plan(after=before, events_max=1).to.sequence != place.sequence:
@@ -179,3 +255,13 @@ def reset_place(client: LogClient, asked: str) -> Progress:
                 f"list --json` shows."
             )
     return place
+
+
+def _marker(asked: str) -> Progress:
+    try:
+        return parse_progress(asked)
+    except MalformedProgressError:
+        raise MalformedProgressError.saying(
+            f"{asked[:64]!r} is no place of the log: say beginning, oldest or a marker. Nothing "
+            f"was changed. `penstock pipeline list --json` shows markers, as `progress`."
+        ) from None

@@ -35,6 +35,8 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
     """When the last entry was committed, in Unix milliseconds; 0 where that is not known."""
     unmet: dict[str, int] = {}
     """By expectation: how many changes did not meet it."""
+    lost: int = 0
+    """Entries that retention removed before they were read: the target has a gap for them."""
 
     @property
     def entries_per_second(self) -> float:
@@ -55,6 +57,7 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
             seconds=seconds,
             timestamp=result.timestamp,
             unmet=unmet,
+            lost=result.entries_lost,
         )
 
 

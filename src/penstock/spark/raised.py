@@ -1,10 +1,13 @@
 """What an error that came through Spark, as text, says in our own words."""
 
 import re
+import traceback
+from pathlib import Path
 from typing import Final
 
 from deltalake.exceptions import CommitFailedError
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
 
 from penstock import errors
 from penstock.client.flight import from_wire
@@ -15,13 +18,20 @@ from penstock.errors import (
     WorkersUnavailableError,
 )
 from penstock.spark.options import NOTE
+from penstock.spark.storage import trouble_of
 
 _NO_MEMORY: Final = ("OutOfMemoryError", "spark.driver.maxResultSize")
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 LOST: Final = (Py4JNetworkError, ConnectionError)
 """What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
+TO_END: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
+"""What is no Exception and no error either; all else is one, as a panic of delta-rs."""
 _OVERTAKEN: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED")
 """What Delta calls a commit in Spark that another one has made impossible."""
+_SAFE: Final = (
+    "Each table has a batch whole or not at all; one that is not whole is applied again when the "
+    "pipeline is started."
+)
 _NAMED = re.compile(r"penstock\.errors\.(\w+): (.*)")
 _NOTED = re.compile(re.escape(NOTE) + r"(\{.*\})")
 
@@ -65,14 +75,30 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
     if isinstance(error, CommitFailedError) or is_overtaken(error):
         return PipelineError(
             f"pipeline {pipeline}: another process committed to the same table at the same time. "
-            f"Nothing of the batch was written twice. Run one driver per pipeline, and tidy its "
-            f"tables while it does not run; then start it again."
+            f"Nothing of the batch was written twice. Run one driver per pipeline, and let nothing "
+            f"else write rows to its tables; then start it again."
+        )
+    trouble = trouble_of(error)
+    if trouble is not None:
+        return PipelineError(
+            f"pipeline {pipeline}: {trouble} ({kind_of(error)}). {_SAFE} {trouble.kind.remedy}"
+        )
+    if isinstance(error, PySparkException | Py4JError):
+        return PipelineError(
+            f"pipeline {pipeline}: {kind_of(error)}, which is no error of Penstock's own; Spark's "
+            f"log has its text. {_SAFE}"
         )
     return PipelineError(
-        f"pipeline {pipeline}: {kind_of(error)}, which is no error of Penstock's own; Spark's log "
-        f"has its text. Each table has a batch whole or not at all; the batch is applied again "
-        f"when the pipeline is started."
+        f"pipeline {pipeline}: {kind_of(error)}, which is no error of Penstock's own"
+        f"{_place_of(error)}; its text is not shown, for it may quote what was captured. "
+        f"{_SAFE} Please report it."
     )
+
+
+def _place_of(error: BaseException) -> str:
+    """Where it was raised, as words; none for what never was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def is_overtaken(error: BaseException) -> bool:

@@ -22,7 +22,8 @@ from penstock.spark.config import (
 from penstock.spark.mending import refuse_running
 from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.rejects import REPLAYED
-from penstock.spark.transform.replay import Replay, Replayed, pending_in
+from penstock.spark.transform.fate import Replayed
+from penstock.spark.transform.replay import Replay, pending_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

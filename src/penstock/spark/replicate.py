@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from penstock.client.patience import StoppedError
+from penstock.errors import DestinationError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
@@ -40,7 +41,7 @@ from penstock.spark.replica.place import Place, decide_start
 from penstock.spark.replica.steps import Done, refused_of, steps_of
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
-from penstock.spark.target import Applied, TargetStoppedError
+from penstock.spark.target import Applied, Beginning, TargetStoppedError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -155,6 +156,30 @@ class ReplicaTarget:
     def close(self) -> None:
         """Close the connection."""
         self._destination.reset()
+
+
+def beginning_of_replica(
+    pipeline: str,
+    config: ReplicatePipelineConfig,
+    bounds: Bounds,
+    whole: Callable[[], Bounds] | None = None,
+) -> Beginning:
+    """Where `ReplicaTarget.start` would begin; raises as it does, and writes nothing. The
+    destination is asked once: DestinationError where it does not answer."""
+    destination = destination_of(pipeline, config)
+    try:
+        found = destination.standing()
+    except destination.errors as error:
+        raise destination.judge(error) or DestinationError(
+            pipeline=pipeline,
+            what=f"its destination does not answer ({type(error).__name__}), and only there it is "
+            f"written where a run would begin",
+            remedy="See that it can be reached from here, then ask again. A run would wait for it.",
+        ) from None
+    place = _decided(pipeline, config, bounds, whole, found.place, found.tables, found.gone)
+    return Beginning(
+        after=place.progress, stood=None if found.place is None else found.place.progress
+    )
 
 
 def destination_of(pipeline: str, config: ReplicatePipelineConfig) -> Destination:

@@ -246,3 +246,9 @@ def gap_row(
     }
     schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
     return pa.RecordBatch.from_pylist([{name: row[name] for name in columns}], schema=schema)
+
+
+def range_of(description: str) -> tuple[int, int]:
+    """The range (after, until] that an entry of `gap_row` says in its `full_document`."""
+    said = json.loads(description)
+    return int(said["from"]), int(said["to"])

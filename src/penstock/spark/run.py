@@ -24,7 +24,7 @@ from msgspec import structs
 
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
-from penstock.errors import ConfigError, PartialViewError, PenstockError
+from penstock.errors import ConfigError, PartialViewError, PenstockError, TrimmedError
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import (
@@ -34,8 +34,9 @@ from penstock.spark.config import (
     TablePipelineConfig,
 )
 from penstock.spark.options import credential_options, place_of
+from penstock.spark.overtaken import overtaken
 from penstock.spark.progress import PipelineProgress, ProgressTeller
-from penstock.spark.raised import LOST, own_error
+from penstock.spark.raised import LOST, TO_END, own_error
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
 from penstock.spark.session import local_session, on_this_machine, require_driver
@@ -44,6 +45,7 @@ from penstock.spark.table.standing import has_loaded
 from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
+from penstock.spark.unknown import without_entries
 from penstock.spark.verifying import Verified, verify_tables
 
 if TYPE_CHECKING:
@@ -87,7 +89,8 @@ def run_pipeline(
     and must show everything of the source: PartialViewError else. `archive` is where the service's
     [archive] is: a new pipeline begins with the first entry of that. `open_source` makes the
     pipeline's source, for a first load from there; workers call it too. With `once`, that is done
-    when this returns.
+    when this returns; and if it has read the log from its first entry, collections that `config`
+    names and the log does not are a warning.
 
     The service is told how far the target has durably come, so that the log holds what follows; if
     it was asked to (`penstock pipeline stop`), it sets `stop`.
@@ -216,6 +219,8 @@ class _Runner:
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
+        self._from_first = False
+        """Whether the log is read from its first entry on, and not from where a run stood."""
 
     def schedule(self) -> VerifySchedule | None:
         """Who compares the tables with log or source, if the pipeline has that done."""
@@ -267,6 +272,8 @@ class _Runner:
                 self._query(once=once)
                 if not once or self._load is None or self._load.complete:
                     return
+            except TrimmedError as error:
+                raise overtaken(self._name, self._config, error) from error
             except PenstockError as error:
                 attempt = 1 if self._batches > before else attempt + 1
                 if not error.transient or (once and attempt >= _ATTEMPTS_ONCE):
@@ -296,6 +303,7 @@ class _Runner:
                 after = self._in_our_words(lambda: self._target.start(bounds, client.bounds))
             except TargetStoppedError:
                 return
+        self._from_first = self._from_first or after.sequence <= bounds.trimmed
         self._service.began(after)
         self._raised = None
         with scratch_folder() as checkpoint:
@@ -305,7 +313,9 @@ class _Runner:
                     query.awaitTermination(_LOOK_SECONDS)  # type: ignore[arg-type]
                     self._load_on(once=once)
                 self._stop(query)
-            except Exception as error:
+            except TO_END:
+                raise
+            except BaseException as error:
                 own = self._own(error)
                 if own is None:
                     return
@@ -320,14 +330,38 @@ class _Runner:
         except TargetStoppedError:
             return  # the service is told of no more than is stored
         self._service.settled()
+        if once and self._from_first:
+            self._name_unknown()
+
+    def _name_unknown(self) -> None:
+        """Warn of collections that the log knows nothing of, where all of it was read."""
+        if self._stopping.is_set():
+            return
+        names: list[str] = []
+        with suppress(PenstockError):  # all is applied, whether this is known or not
+            names = self._in_our_words(self._unknown)
+        if names:
+            log.warning(
+                "the log has no entry of collections that the pipeline names; see that their names "
+                "are right",
+                pipeline=self._name,
+                collections=names,
+            )
+
+    def _unknown(self) -> list[str]:
+        with log_client(
+            self._endpoint, archive=self._archive, credentials=self._credentials
+        ) as client:
+            collections = self._config.collections
+            return without_entries(client, self._config, collections, until=client.head())
 
     def _in_our_words(self, act: Callable[[], _Result]) -> _Result:
         """What `act` returns; what it raises, as the error of the tree that it is."""
         try:
             return act()
-        except (PenstockError, TargetStoppedError):
+        except (PenstockError, TargetStoppedError, *TO_END):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise own_error(error, pipeline=self._name) from error
 
     def _load_on(self, *, once: bool) -> None:
@@ -351,7 +385,7 @@ class _Runner:
             "collections": ",".join(config.names),
             "startingOffsets": str(after),
             "maxOffsetsPerTrigger": str(config.max_events_per_batch),
-            "failOnDataLoss": "true" if config.on_gap == "halt" else "false",
+            "failOnDataLoss": "false" if config.outlives_retention else "true",
             "pipeline": self._name,
             **credential_options(self._credentials),
         }
@@ -384,7 +418,20 @@ class _Runner:
                 except Exception as error:
                     self._raised = own_error(error, pipeline=self._name)
                     raise
+                except BaseException as error:
+                    # A panic of delta-rs. py4j answers for an Exception only, and Spark would wait
+                    # for its answer for ever.
+                    self._raised = own_error(error, pipeline=self._name)
+                    raise self._raised from error
                 self._batches += 1
+            for after, last in result.lost:
+                log.error(
+                    "retention removed entries before the pipeline read them; a gap stands for "
+                    "them",
+                    pipeline=self._name,
+                    first=after + 1,
+                    last=last,
+                )
             seconds = time.monotonic() - started
             self._service.applied(result, seconds=seconds)
             self._teller.tell(PipelineProgress.of(self._name, batch_id, result, seconds, unmet))

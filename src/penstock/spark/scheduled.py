@@ -17,10 +17,10 @@ from msgspec import Struct, structs
 
 from penstock.progress import parse_progress
 from penstock.spark.config import TablePipelineConfig
-from penstock.spark.raised import own_error
+from penstock.spark.raised import TO_END, own_error
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import lake_of
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.verifying import Verified
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ class VerifySchedule:
         self._due_at = time.monotonic() + self._every
         try:
             found = self._verify()
-        except Exception as error:
+        except TO_END:
+            raise
+        except BaseException as error:
             if self._closing.is_set():
                 return  # it was given up
             if not self._known.at_ms:
@@ -181,7 +183,9 @@ class VerifySchedule:
         self._know(Verification(at_ms=_now_ms(), differences=differences))
         try:
             self._write(self._known, found)
-        except Exception as error:
+        except TO_END:
+            raise
+        except BaseException as error:
             if self._closing.is_set():
                 return
             code = own_error(error, pipeline=self._pipeline).code

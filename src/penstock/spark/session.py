@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """The variable with which spark-submit tells a program where its JVM is."""
+_DECIDED: Final = (
+    *("spark.driver.memory", "spark.driver.cores", "spark.driver.extra", "spark.driver.default"),
+    *("spark.jars", "spark.submit."),
+)
+"""What only spark-submit itself can do, by its names' beginnings: it starts the driver's JVM."""
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -92,22 +97,19 @@ def local_session(
     `master` is where the work is done, as Spark writes it; without it that is what `settings`,
     spark-submit or `users_own` say, else this machine. A new session has SETTINGS, and
     LOCAL_SETTINGS on this machine; what the user tells Spark wins over them, and `settings` over
-    all, but for what spark-submit has decided for the whole application. A running one keeps what
-    it was started with, but for `settings`.
+    all. A running one keeps what it was started with, but for `settings`.
 
     Where no spark-submit has done so, it sets what `java_environment` says and, if not set,
     PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, for this process and its children.
-    Raises ConfigError if there is no Java, for another master than spark-submit was told, and for
-    a Spark Connect server.
+    Raises ConfigError if there is no Java, for another master than spark-submit was told, for one
+    of `settings` that comes too late, and for a Spark Connect server.
     """
     if master is not None and master.startswith("sc://"):
         raise _no_driver(master)
     from pyspark.sql import SparkSession
 
     if (running := SparkSession.getActiveSession()) is not None:
-        for name, value in (settings or {}).items():
-            running.conf.set(name, value)
-        return running
+        return _with(running, settings or {})
     if _SUBMITTED in os.environ:
         return _submitted(master, settings or {})
     os.environ.update(java_environment())
@@ -143,20 +145,48 @@ def on_this_machine(master: str) -> bool:
 
 def _submitted(master: str | None, settings: Mapping[str, str]) -> "SparkSession":
     """The session that spark-submit, which started this process, has asked for."""
+    from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    session = SparkSession.builder.getOrCreate()
-    told = session.sparkContext.getConf()
-    if master is not None and master != session.sparkContext.master:
-        asked = session.sparkContext.master
-        session.stop()
+    # What spark-submit was told is in the JVM. Much of it is fixed once there is a session.
+    SparkContext._ensure_initialized()  # pyright: ignore[reportPrivateUsage]
+    new = SparkContext._active_spark_context is None  # pyright: ignore[reportPrivateUsage]
+    told = SparkConf()
+    asked = told.get("spark.master")
+    master = master or settings.get("spark.master")
+    if master not in {None, asked}:
         raise ConfigError(
             f"spark-submit was told the master {asked}, and this program {master}. Nothing was "
             f"read or written. Say it to spark-submit alone."
         )
+    late = [name for name, value in settings.items() if told.get(name) != value]
+    if late := [name for name in sorted(late) if name.startswith(_DECIDED)]:
+        raise ConfigError(
+            f"the driver was started by spark-submit, and cannot be given {', '.join(late)} any "
+            f"more. Nothing was read or written. Say it to spark-submit, with --conf."
+        )
     ours = {name: value for name, value in SETTINGS.items() if not told.contains(name)}
+    builder = SparkSession.builder
     for name, value in {**ours, **settings}.items():
-        # What concerns the whole application was decided before this process began.
-        if session.conf.isModifiable(name):
-            session.conf.set(name, value)
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    return session if new else _with(session, settings)
+
+
+def _with(session: "SparkSession", settings: Mapping[str, str]) -> "SparkSession":
+    """The session with these settings. Raises ConfigError where it is too late for one."""
+    from pyspark.errors import AnalysisException
+
+    late: list[str] = []
+    for name, value in settings.items():
+        if session.conf.get(name, None) != value:
+            try:
+                session.conf.set(name, value)
+            except AnalysisException:
+                late.append(name)
+    if late:
+        raise ConfigError(
+            f"the Spark session was there already, and cannot be given {', '.join(sorted(late))} "
+            f"any more. Nothing was read or written. Set it where the session is made."
+        )
     return session

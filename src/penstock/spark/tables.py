@@ -21,10 +21,10 @@ from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
 from penstock.spark.table.lake import Lake, lake_of
-from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.standing import StandingTable, loads
 from penstock.spark.table.upkeep import keep_up
 from penstock.spark.table.writing import BatchResult, Writer
-from penstock.spark.target import Applied
+from penstock.spark.target import Applied, Beginning
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
@@ -59,10 +59,13 @@ class TableTarget:
         was given up before it was complete: rows are missing then that no log tells."""
         self._standing = StandingTable(self._config, self._pipeline, self._lake)
         start = self._standing.start(bounds, whole)
+        if self._standing.stood is None:
+            for name in self._config.collections:
+                self._lake.table(name)  # whatever is there is refused before anything is written
         if self._load is not None:
             self._load.begin(self._standing)
-        elif isinstance(self._config, TablePipelineConfig) and self._config.catalog is None:
-            refuse_unfinished(self._pipeline, self._config)
+        else:
+            _refuse_unfinished(self._pipeline, self._config)
         return start.after
 
     def apply(
@@ -100,6 +103,28 @@ class TableTarget:
         """Nothing is held between runs."""
 
 
+def beginning_of_tables(
+    pipeline: str,
+    config: TablePipelineConfig | HistoryPipelineConfig,
+    bounds: Bounds,
+    whole: Callable[[], Bounds] | None = None,
+    *,
+    lake: Lake | None = None,
+) -> Beginning:
+    """Where `TableTarget.start` would begin; raises as it does, and writes nothing. `lake` is where
+    the tables are; without it, in folders."""
+    standing = StandingTable(config, pipeline, lake)
+    start = standing.start(bounds, whole)
+    if not loads(config):
+        _refuse_unfinished(pipeline, config)
+    return Beginning(after=start.after, stood=standing.stood, restepped=standing.restepped)
+
+
+def _refuse_unfinished(pipeline: str, config: TablePipelineConfig | HistoryPipelineConfig) -> None:
+    if isinstance(config, TablePipelineConfig) and config.catalog is None:
+        refuse_unfinished(pipeline, config)
+
+
 def merge_into_delta(
     batch: "DataFrame",
     batch_id: int,
@@ -113,11 +138,12 @@ def merge_into_delta(
 
     `batch` has the columns INPUT_COLUMNS, and READ_COLUMNS too where there are steps, as
     `format("penstock")` gives them, in any order and partitioning, and holds whole commits.
-    `pipeline` is the identity under which the tables keep their place: the same name goes on,
-    another one starts over. `log_id` is the log's, so that the tables refuse another one. Entries
+    `pipeline` is the identity under which the tables keep their place: the same name goes on, and
+    another one is refused. `log_id` is the log's, so that the tables refuse another one. Entries
     applied before are ignored. `tables` says, by collection, what sequence its table must have
-    already. A path belongs to one pipeline: rows are told apart by key, source and database, not
-    by collection.
+    already, and, without `collections`, whose rows a dropped database had: the `tables` of the
+    results before. A path belongs to one pipeline: rows are told apart by key, source and database,
+    not by collection.
 
     Memory: workers pass on the last change of each row, or all for a history, and this process
     holds and joins those of the whole batch at once, with the open versions of its rows, some four

@@ -1,6 +1,6 @@
 """Where a pipeline's changes go: what `penstock.spark.run` asks of a target."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
@@ -25,6 +25,24 @@ class Applied(Struct, frozen=True, kw_only=True):
     """The last one applied; 0 for an empty batch."""
     timestamp: int = 0
     """When that was committed, in Unix milliseconds; 0 where the target does not know."""
+    lost: tuple[tuple[int, int], ...] = ()
+    """Ranges, each (after, until], that retention removed before they were read."""
+
+    @property
+    def entries_lost(self) -> int:
+        """How many entries that were."""
+        return sum(until - after for after, until in self.lost)
+
+
+class Beginning(Struct, frozen=True, kw_only=True):
+    """Where a run would begin."""
+
+    after: Progress
+    """As `Target.start` would give it."""
+    stood: Progress | None
+    """How far the destination says that it has come; None if it has nothing of the pipeline."""
+    restepped: Sequence[str] = ()
+    """Collections whose steps are others than its rows were made with; "" where it is all."""
 
 
 class TargetStoppedError(Exception):

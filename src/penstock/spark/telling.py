@@ -91,6 +91,7 @@ class ServiceTeller:
                 entries=told.entries + result.entries,
                 rows=told.rows + result.rows,
                 rejected=told.rejected + result.rejected,
+                lost=told.lost + result.entries_lost,
                 batch_seconds=seconds,
                 entries_per_second=result.entries / seconds if seconds else 0.0,
                 code="",

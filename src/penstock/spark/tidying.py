@@ -1,7 +1,8 @@
 """Tidy all tables of a pipeline now, whether or not it is due.
 
-A changelog is only added to, and can be tidied while its pipeline runs. A table is merged into: if
-the pipeline commits at the same time, one of the two is refused, and nothing is lost or repeated.
+The pipeline may run meanwhile. A changelog is only added to. A table is merged into: of two commits
+at the same time the later one is refused. A pipeline writes again then, and a table that is not
+tidied is said to be so; no row is lost or there twice.
 """
 
 from collections.abc import Iterator

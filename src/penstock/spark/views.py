@@ -7,15 +7,15 @@ A crash in between is no case of its own: the next start takes the second step f
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig, ViewPipelineConfig
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.delta import secrets
-from penstock.spark.tables import TableTarget
-from penstock.spark.target import Applied
+from penstock.spark.tables import TableTarget, beginning_of_tables
+from penstock.spark.target import Applied, Beginning
 from penstock.spark.view.query import parse_columns, parse_query
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
@@ -82,6 +82,26 @@ class ViewTarget:
         self._rows.close()
 
 
+def beginning_of_view(
+    pipeline: str,
+    config: ViewPipelineConfig,
+    bounds: Bounds,
+    whole: Callable[[], Bounds] | None = None,
+) -> Beginning:
+    """Where `ViewTarget.start` would begin; raises as it does, but for what Spark would say of the
+    query. Writes nothing, and needs no Spark."""
+    found = beginning_of_tables(pipeline, tables_of(config), bounds, whole)
+    view = ViewTable(config.path, pipeline, config=config)
+    view.made(parse_query(config.query).collections)
+    return found
+
+
+class _RowsConfig(TablePipelineConfig):
+    """The tables of a view, which are no pipeline's to go on with as tables."""
+
+    makes: ClassVar[str] = "view"
+
+
 def tables_of(config: ViewPipelineConfig) -> TablePipelineConfig:
     """The tables of current rows, as a pipeline of their own would keep them."""
     shared = {
@@ -89,7 +109,7 @@ def tables_of(config: ViewPipelineConfig) -> TablePipelineConfig:
         for name in TablePipelineConfig.model_fields
         if name in type(config).model_fields and name not in {"to", "path", "rejects", "standing"}
     }
-    return TablePipelineConfig(
+    return _RowsConfig(
         **shared,
         path=config.state_path,
         rejects=config.rejects_path,

@@ -1,6 +1,7 @@
 """What every destination promises: run by one class for each of them."""
 
 import random
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,9 @@ from penstock.errors import (
     SupersededPipelineError,
 )
 from penstock.event import ChangeEvent
+from penstock.ports import Bounds
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.plan import begins
 from penstock.spark.replica import mongodb as replicas
 from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.rejecting import Written
@@ -25,7 +28,7 @@ from penstock.spark.replica.replaying import ReplicaReplay, pending_at
 from penstock.spark.replica.steps import Done
 from tests.spark.replica.support import Driver, Replica, replay_beside
 from tests.spark.stepped import MemoryLog
-from tests.spark.tables import Entries, change, fold, gap, put, schema_event
+from tests.spark.tables import LOG_ID, Entries, change, fold, gap, put, schema_event
 
 
 def history(dice: random.Random, entries: Entries, *, commits: int = 40) -> None:
@@ -64,6 +67,18 @@ def expected(replica: Replica, entries: Entries, collection: str = "orders") -> 
 
 
 STEPS: dict[str, Any] = {"transform": [{"cast": {"n": "int"}}, {"rename": {"m": "mm"}}]}
+
+
+def bounds(*, log_id: int = LOG_ID, trimmed: int = 0) -> Bounds:
+    """Of a log that ends at 9."""
+    return Bounds(
+        log_id=log_id,
+        trimmed=trimmed,
+        trimmed_check=0,
+        head=9,
+        head_commit=9,
+        head_check=0,
+    )
 
 
 class Stepped:
@@ -616,6 +631,35 @@ class ReplicaContract:
         found = {one.sequence: one.state for one in Replay(entries, replica.config()).run()}
         assert found == {2: "superseded", 5: "replayed"}
 
+    def test_rejects_of_a_renamed_row_are_open_until_its_row_is_whole_where_it_is(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """Whatever a replay knows, or comes under the old name."""
+        entries.commit(put(1, n=1), put(2, n=1))
+        entries.commit(put(1, n=1.5))  # 3
+        entries.commit(put(3, n=1.5))  # 4
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        update = {"updatedFields": {"m": 7}}
+        entries.commit(change(1, "update", update=update, collection="lines"))  # 6
+        driver: Driver = start(**STEPS)
+        for end in (2, 3, 4, 5, 6):
+            driver.apply(0, end)
+        entries.commit(put(1, n=4), put(3, n=4))
+        before = replica.rows("lines")
+        for head in (6, 8):
+            driver.apply(0, head)
+            for trimmed in (0, 2, 5):
+                found = Replay(entries, replica.config(), trimmed=trimmed).run()
+                assert {one.sequence: one.state for one in found} == dict.fromkeys(
+                    (3, 4, 6), "left"
+                )
+            assert replica.rows("lines") == before
+            driver = start(**STEPS)
+        entries.commit(line(1, n=5))
+        driver.apply(8)
+        assert [row["sequence"] for row in pending_at("p", driver.config)] == [4]
+        assert {key: row["n"] for key, row in replica.rows("lines").items()} == {1: 5, 2: 1}
+
     # --- what a pipeline may begin with -----------------------------------------------------------
 
     def test_a_table_that_no_pipeline_has_written_is_not_written_over(
@@ -659,3 +703,82 @@ class ReplicaContract:
         refused(HistoryTrimmedError, "first 1 entries", fresh, trimmed=1)
         replica.drop("orders")
         refused(PipelineChangedError, "orders is gone", Driver(entries, replica.config("orders")))
+
+    # --- plans ------------------------------------------------------------------------------------
+
+    def test_a_plan_begins_where_a_run_would_and_changes_nothing(
+        self, replica: Replica, entries: Entries, start: Any, drivers: list[Driver]
+    ) -> None:
+        """Whatever the service knows, and though retention has passed the place."""
+        config = replica.config("orders")
+        entries.commit(put(1, n=1))
+        found, why = begins("p", config, bounds())
+        assert (found.sequence, why) == (0, "it is new: its destination has nothing of it")
+        with pytest.raises(HistoryTrimmedError, match="first 5 entries"):
+            begins("p", config, bounds(trimmed=5))
+        assert replica.names() == set()
+        driver: Driver = start("orders")
+        driver.apply()
+        before = replica.rows("orders"), replica.names()
+        found, why = begins("p", config, bounds(trimmed=5))
+        assert driver.place is not None
+        assert (found, why) == (
+            driver.place.progress,
+            "that is how far its destination has come, as its place there says",
+        )
+        assert (replica.rows("orders"), replica.names()) == before
+        # Nothing was claimed: the driver is still the newest.
+        entries.commit(put(1, n=2))
+        driver.apply(1)
+        assert replica.rows("orders")[1]["n"] == 2
+        assert begins("p", config, bounds())[0].sequence == 2
+        again = Driver(entries, config)
+        drivers.append(again)
+        assert again.start(trimmed=5) == 2
+
+    def test_what_a_run_would_stop_with_is_the_error_of_its_plan(
+        self, replica: Replica, entries: Entries, start: Any, drivers: list[Driver]
+    ) -> None:
+        entries.commit(put(1, n=1))
+        start("orders").apply()
+
+        def refused(
+            kind: type[Exception], config: ReplicatePipelineConfig, name: str = "p", **at: int
+        ) -> None:
+            driver = Driver(entries, config, name)
+            drivers.append(driver)
+            with pytest.raises(kind) as stopped:
+                driver.start(**at)
+            with pytest.raises(kind, match=f"^{re.escape(str(stopped.value))}$"):
+                begins(name, config, bounds(**at))
+
+        refused(StreamChangedError, replica.config("orders"), log_id=5)
+        refused(PipelineChangedError, replica.config("orders", "lines"))
+        refused(HistoryTrimmedError, replica.config(), "fresh", trimmed=1)
+        replica.drop("orders")
+        refused(PipelineChangedError, replica.config("orders"))
+
+    def test_a_plan_waits_for_no_driver_that_holds_the_place(
+        self, replica: Replica, entries: Entries, start: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries.commit(put(1, n=1))
+        driver: Driver = start("orders")
+        driver.apply()
+        entries.commit(put(1, n=2))
+        found: list[int] = []
+        rejected = Written.rejected
+
+        def meanwhile(*given: Any, **named: Any) -> Any:
+            found.append(begins("p", replica.config("orders"), bounds())[0].sequence)
+            return rejected(*given, **named)
+
+        monkeypatch.setattr(Written, "rejected", meanwhile)
+        driver.apply(1)
+        assert found == [1]
+
+    def test_a_plan_of_a_destination_that_is_away_says_so(self, replica: Replica) -> None:
+        uri = re.sub(r":\d+(?=/)", ":1", replica.uri)
+        config = replica.config(uri=uri, answer_seconds=0.3)
+        with pytest.raises(DestinationError, match="its destination does not answer") as told:
+            begins("p", config, bounds())
+        assert "See that it can be reached from here" in str(told.value)

@@ -56,6 +56,10 @@ class Replica(ABC):
         """The rows of a table by `_id`; nulls are left out. Empty where there is no table."""
 
     @abstractmethod
+    def names(self) -> set[str]:
+        """All tables that there are."""
+
+    @abstractmethod
     def rejects(self) -> list[Document]:
         """By sequence: {sequence, table, key, reason, healed}."""
 
@@ -90,6 +94,7 @@ class Replica(ABC):
 
 class SqlReplica(Replica):
     quote = '"'
+    schema = "'public'"
 
     @abstractmethod
     def ask(self, statement: str) -> list[Document]:
@@ -109,6 +114,10 @@ class SqlReplica(Replica):
             for row in found
         ]
         return {row["_id"]: row for row in rows}
+
+    def names(self) -> set[str]:
+        statement = "SELECT table_name AS name FROM information_schema.tables WHERE table_schema = "
+        return {row["name"] for row in self.ask(statement + self.schema)}
 
     def rejects(self) -> list[Document]:
         return sorted(
@@ -199,6 +208,7 @@ class MysqlReplica(SqlReplica):
             return list(cursor.fetchall())
 
     quote = "`"
+    schema = "DATABASE()"
 
     def value(self, value: Any) -> Any:
         if isinstance(value, datetime):
@@ -226,6 +236,9 @@ class MongoReplica(Replica):
 
     def rows(self, table: str) -> dict[Any, Document]:
         return {row["_id"]: row for row in self.database[table].find()}
+
+    def names(self) -> set[str]:
+        return set(self.database.list_collection_names())
 
     def rejects(self) -> list[Document]:
         found = self.database["_penstock_rejects"].find().sort("sequence", 1)

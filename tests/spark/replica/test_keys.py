@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
@@ -19,15 +18,11 @@ from penstock.spark.replica.mysql import MysqlDialect
 from penstock.spark.replica.postgres import PostgresDialect
 from penstock.spark.replica.rows import decode_keyed, prepared
 from penstock.spark.table.kinds import Kind
-from penstock.testing.servers import MariaDbServer, PostgresServer
 from tests.seeds import cases
 from tests.spark.replica.support import (
     Driver,
-    MysqlReplica,
-    PostgresReplica,
     SqlReplica,
     collected,
-    database,
     replay_beside,
 )
 from tests.spark.tables import Entries, change, schema_event
@@ -197,29 +192,6 @@ def of(key: Any, n: int | None = None) -> ChangeEvent:
         document = {"_id": key, "n": n}
         event = change(1, "replace", text=json.dumps(document))
     return structs.replace(event, key=Raw(entry_key(key).encode()))
-
-
-@pytest.fixture(params=["postgres", "mariadb"])
-def replica(request: pytest.FixtureRequest) -> SqlReplica:
-    if request.param == "postgres":
-        postgres: PostgresServer = request.getfixturevalue("postgres")
-        return PostgresReplica(postgres.create(database()))
-    mariadb: MariaDbServer = request.getfixturevalue("mariadb")
-    return MysqlReplica(mariadb.host, mariadb.port, request.getfixturevalue("mariadb_database"))
-
-
-@pytest.fixture
-def start(replica: SqlReplica) -> Iterator[Any]:
-    drivers: list[Driver] = []
-
-    def start(entries: Entries) -> Driver:
-        drivers.append(Driver(entries, replica.config()))
-        drivers[-1].start()
-        return drivers[-1]
-
-    yield start
-    for driver in drivers:
-        driver.close()
 
 
 def test_an_object_id_and_its_digits_as_text_are_not_one_row(

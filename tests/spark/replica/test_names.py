@@ -31,7 +31,9 @@ class Named(NamedTuple):
     written: tuple[tuple[str, ...], ...]
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.server) for name in ("postgres", "mariadb")]
+)
 def named(request: pytest.FixtureRequest) -> Named:
     if request.param == "postgres":
         postgres: PostgresServer = request.getfixturevalue("postgres")

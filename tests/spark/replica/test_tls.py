@@ -140,6 +140,7 @@ def standalone() -> Iterator[MongoStandalone]:
         yield server
 
 
+@pytest.mark.server
 def test_a_standalone_mongodb_is_refused_with_nothing_written(standalone: MongoStandalone) -> None:
     uri = standalone.uri.replace("/?", "/replica?")
     refused(config(uri), DestinationError, "standalone MongoDB, which has no transactions")

@@ -39,7 +39,8 @@ from penstock.spark.changelog.writing import (
 )
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.stamp import Stamp
 
 log = structlog.get_logger()
 
@@ -52,6 +53,7 @@ _FILE_FIELDS: Final = (
     arrow.field("until", pa.int64(), nullable=False),
 )
 """A row of the manifest: a file, and the sequence up to which its batch has everything."""
+_MANIFEST: Final = frozenset(field.name for field in _FILE_FIELDS)
 
 
 class Format(Protocol):
@@ -66,7 +68,8 @@ class Format(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises PipelineChangedError if what is at the path has other columns or folders."""
+        """Raises PipelineChangedError if what is at the path has other columns or folders, or is
+        of the other format: readers of the folder would see changes twice."""
         ...
 
     def finish(self, until: int) -> None:
@@ -91,7 +94,10 @@ class Format(Protocol):
 
 
 def format_of(pipeline: str, config: ChangelogPipelineConfig) -> Format:
-    """The format that the configuration says, as it is at its path now."""
+    """The format that the configuration says, as it is at its path now.
+
+    Raises PipelineChangedError for the changelog of another pipeline.
+    """
     kind = DeltaFormat if config.format == "delta" else ParquetFormat
     return kind(pipeline, config)
 
@@ -104,7 +110,8 @@ class _Files:
         self._config = config
         self._columns = columns
         self._storage = secrets(config.storage_options)
-        self.table = Table(config.table_path(""), storage_options=self._storage)
+        path = config.table_path("")
+        self.table = Table(path, pipeline=pipeline, storage_options=self._storage)
         self._opened: Folder | None = None
 
     @property
@@ -130,6 +137,15 @@ class _Files:
             f"{'with' if self._config.explodes else 'without'} explode",
             remedy="or change partition_by, format or explode back",
         )
+
+    def _other_format(self, there: str) -> PipelineChangedError:
+        """What to raise where `there` is what another format has."""
+        change = f"{there}, and now it says format = '{self._config.format}'"
+        remedy = "or change format back"
+        if self.table.version >= 0:
+            change += f", which {self.table.path} is: readers of the folder see changes twice"
+            remedy = "where all of the log is written once"
+        return PipelineChangedError(pipeline=self._pipeline, change=change, remedy=remedy)
 
     def _seen(self, names: Iterable[tuple[str, int]]) -> None:
         """Raises PipelineError if a file is not there, as the driver sees it, with its size."""
@@ -178,6 +194,9 @@ class DeltaFormat(_Files):
 
     def check(self) -> None:
         """As `Format.check`."""
+        manifest = Table(self._config.manifest_path, storage_options=self._storage).layout
+        if manifest is not None and set(manifest[0].names).issuperset(_MANIFEST):
+            raise self._other_format(f"{self._config.manifest_path} is a changelog's manifest")
         self._check([field.name for field in partition_fields(self._config.partition_by)])
 
     def finish(self, until: int) -> None:
@@ -209,6 +228,9 @@ class ParquetFormat(_Files):
 
     def check(self) -> None:
         """As `Format.check`."""
+        path = self._config.path.rstrip("/")
+        if Table(path, storage_options=self._storage).version >= 0:
+            raise self._other_format(f"{path} is a Delta table")
         self._check([])
 
     def finish(self, until: int) -> None:

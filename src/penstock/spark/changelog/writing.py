@@ -30,6 +30,8 @@ from penstock.spark.changelog.entries import (
 )
 from penstock.spark.changelog.exploding import ELEMENT_FIELDS, Explode, exploded
 from penstock.spark.changelog.folder import Folder
+from penstock.spark.rows import range_of
+from penstock.spark.storage import at_its_path, stored_at
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import PIECE_BYTES
 from penstock.spark.table.reduce import sum_commits
@@ -125,6 +127,8 @@ class Report(Struct, frozen=True, kw_only=True):
     """When that was committed."""
     gap: int | None = None
     """The sequence of the first entry that says that changes were lost."""
+    lost: list[tuple[int, int]] = []
+    """Ranges, each (after, until], that retention removed before they were read."""
 
 
 def hidden_name(path: str) -> str:
@@ -201,14 +205,16 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _told(told: Report, piece: pa.Table) -> Report:
     last = compute.max(piece["sequence"]).as_py()
     latest, *_ = piece.filter(compute.equal(piece["sequence"], last))["timestamp"].to_pylist()
-    lost = piece.filter(compute.equal(piece["kind"], int(Kind.GAP)))["sequence"]
-    gaps = [one for one in (told.gap, compute.min(lost).as_py()) if one is not None]
+    lost = piece.filter(compute.equal(piece["kind"], int(Kind.GAP)))
+    gaps = [one for one in (told.gap, compute.min(lost["sequence"]).as_py()) if one is not None]
+    trimmed = lost.filter(compute.is_null(lost["source"]))["full_document"].to_pylist()
     newer = last > told.last
     return Report(
         entries=told.entries + piece.num_rows,
         last=last if newer else told.last,
         timestamp=(latest or 0) if newer else told.timestamp,
         gap=min(gaps, default=None),
+        lost=[*told.lost, *(range_of(one or "") for one in trimmed)],
     )
 
 
@@ -224,7 +230,9 @@ class _Files:
 
     def __init__(self, writing: Writing) -> None:
         self._writing = writing
-        self._folder = Folder(writing.path, storage_options=writing.storage_options)
+        self.path = writing.path
+        with stored_at(self.path):
+            self._folder = Folder(writing.path, storage_options=writing.storage_options)
         self._open: OrderedDict[Partition, _OpenFile] = OrderedDict()
         self._done: list[File] = []
 
@@ -241,6 +249,7 @@ class _Files:
     def _name(self, file: File) -> str:
         return file.hidden if self._writing.hidden else file.path
 
+    @at_its_path
     def write(self, partition: Partition, rows: pa.Table) -> None:
         """Write rows of one partition as a row group of its file."""
         opened = self._open.pop(partition, None)
@@ -266,6 +275,7 @@ class _Files:
         self._done.append(self._open[partition].close())
         del self._open[partition]
 
+    @at_its_path
     def finish(self) -> list[File]:
         """Close what is open. All files that were written."""
         for partition in list(self._open):

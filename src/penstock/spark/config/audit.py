@@ -19,6 +19,11 @@ class AuditPipelineConfig(ReadingConfig, TrailConfig):
     )
     on_gap: Literal["halt", "record"] = Field(
         "record",
-        description="What to do where changes were lost upstream: write the gap to the trail, in "
-        "its place, and go on; or stop before it.",
+        description="What to do where changes were lost, upstream or to the log's retention: write "
+        "the gap to the trail, in its place, and go on; or stop before it.",
     )
+
+    @property
+    def outlives_retention(self) -> bool:
+        """As `on_gap` says: a gap is a record like any other."""
+        return self.on_gap == "record"

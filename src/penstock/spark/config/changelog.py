@@ -1,6 +1,6 @@
 """`to = "changelog"`: every change."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -10,6 +10,8 @@ from penstock.spark.config.lake import LakePipelineConfig
 
 class ChangelogPipelineConfig(LakePipelineConfig):
     """Keep every change of a source, append-only, with Spark."""
+
+    makes: ClassVar[str] = "changelog"
 
     to: Literal["changelog"] = Field(
         description="What is made of the changes: `changelog` keeps every one of them, unaltered."
@@ -38,8 +40,8 @@ class ChangelogPipelineConfig(LakePipelineConfig):
     )
     on_gap: Literal["halt", "record"] = Field(
         "record",
-        description="What to do where changes were lost upstream: write the gap to the changelog, "
-        "in its place, and go on; or stop before it.",
+        description="What to do where changes were lost, upstream or to the log's retention: write "
+        "the gap to the changelog, in its place, and go on; or stop before it.",
     )
     history: Seconds = Field(
         3600.0,
@@ -61,6 +63,11 @@ class ChangelogPipelineConfig(LakePipelineConfig):
             raise ValueError("explode adds columns, which plain Parquet files have no table for")
 
     @property
+    def outlives_retention(self) -> bool:
+        """As `on_gap` says: a gap is a row like any other."""
+        return self.on_gap == "record"
+
+    @property
     def standing_path(self) -> str:
         """As of any pipeline, beside the one Delta table."""
         return self.standing or f"{self.table_path('')}/_penstock_standing"
@@ -72,5 +79,9 @@ class ChangelogPipelineConfig(LakePipelineConfig):
 
     def table_path(self, collection: str) -> str:  # noqa: ARG002 - all are in one
         """The Delta table: the changelog, or the manifest of its files."""
-        path = self.path.rstrip("/")
-        return path if self.format == "delta" else f"{path}_manifest"
+        return self.path.rstrip("/") if self.format == "delta" else self.manifest_path
+
+    @property
+    def manifest_path(self) -> str:
+        """The Delta table that lists the files of `format = "parquet"`."""
+        return f"{self.path.rstrip('/')}_manifest"

@@ -1,6 +1,6 @@
 """`to = "history"`: every version of every row."""
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ from penstock.spark.config.lake import DeltaPipelineConfig
 
 class HistoryPipelineConfig(DeltaPipelineConfig):
     """Keep every version of every row in tables, with Spark."""
+
+    makes: ClassVar[str] = "history"
 
     to: Literal["history"] = Field(
         description="What is made of the changes: `history` keeps all versions of rows in Delta."

@@ -1,6 +1,6 @@
 """What pipelines to files have in common: where they are, and how they are looked after."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr
 
@@ -11,6 +11,9 @@ from penstock.spark.config.reading import SteppedPipelineConfig
 
 class LakePipelineConfig(SteppedPipelineConfig):
     """What is kept as files at a path, and looked after."""
+
+    makes: ClassVar[str]
+    """`to`, as the row that says how far the pipeline has come has it."""
 
     path: str = Field(
         description="Where the Delta table is, a folder or a URL. With one collection the table "
@@ -30,8 +33,9 @@ class LakePipelineConfig(SteppedPipelineConfig):
     )
     on_gap: Literal["halt", "record"] = Field(
         "halt",
-        description="What to do where changes were lost upstream: stop, or write the gap to the "
-        "rejects and go on.",
+        description="What to do where the log says that changes were lost upstream: stop, or write "
+        "the gap to the rejects and go on. Where the log's own retention was faster than the "
+        "pipeline, it stops whatever this says.",
     )
     history: Seconds = Field(
         3600.0, gt=0, description="How long replaced files of a table are kept for its readers."

@@ -35,6 +35,12 @@ class ReadingConfig(Config):
     )
 
     @property
+    def outlives_retention(self) -> bool:
+        """Whether it goes on where retention removed what it had not read, with a gap in its
+        place; else it stops with TRIMMED."""
+        return False
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The collections, each with its source: a "/" in a name is not what separates them."""
         return tuple(f"{self.source}/{name}" for name in self.collections)

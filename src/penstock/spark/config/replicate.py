@@ -60,8 +60,9 @@ class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
     )
     on_gap: Literal["halt", "record"] = Field(
         "halt",
-        description="What to do where changes were lost upstream: stop, or write the gap to the "
-        "rejects and go on.",
+        description="What to do where the log says that changes were lost upstream: stop, or write "
+        "the gap to the rejects and go on. Where the log's own retention was faster than the "
+        "pipeline, it stops whatever this says.",
     )
     answer_seconds: Seconds = Field(
         120.0, gt=0, le=3600, description="Wait so long for an answer of the destination."

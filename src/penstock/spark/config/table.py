@@ -1,7 +1,7 @@
 """`to = "table"`: current rows."""
 
 import re
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -16,6 +16,8 @@ _CATALOG = re.compile(r"\w[\w-]*(\.\w[\w-]*)?", re.ASCII)
 
 class TablePipelineConfig(DeltaPipelineConfig):
     """Keep tables equal to collections, with Spark."""
+
+    makes: ClassVar[str] = "table"
 
     to: Literal["table"] = Field(
         "table", description="What is made of the changes: `table` keeps current rows in Delta."

@@ -1,6 +1,6 @@
 """`to = "view"`: the result of a query."""
 
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -9,6 +9,8 @@ from penstock.spark.config.lake import DeltaPipelineConfig
 
 class ViewPipelineConfig(DeltaPipelineConfig):
     """Keep the result of a SQL aggregate over collections, with Spark."""
+
+    makes: ClassVar[str] = "view"
 
     to: Literal["view"] = Field(
         description="What is made of the changes: `view` keeps what a query gives of current rows."

@@ -36,8 +36,9 @@ from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
-from penstock.spark.table.delta import Stamp, secrets
+from penstock.spark.table.delta import secrets
 from penstock.spark.table.lake import Lake
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.writing import Writer
 
 
@@ -73,7 +74,8 @@ class HistoryWriter(Writer[VersionTable]):
         )
 
     def _open(self, collection: str) -> VersionTable:
-        table = VersionTable(self._config.table_path(collection), storage_options=self._storage)
+        path = self._config.table_path(collection)
+        table = VersionTable(path, pipeline=self._pipeline, storage_options=self._storage)
         if table.layout is not None and AS_OF_EVENT not in table.layout[0].names:
             raise PipelineChangedError(
                 pipeline=self._pipeline,

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from penstock.spark.ahead import Ahead
 from penstock.spark.history.columns import (
@@ -25,7 +25,9 @@ from penstock.spark.history.columns import (
     VERSION_COLUMNS,
 )
 from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.delta import WRITER, Stamp, Table, as_wide, of_stream
+from penstock.spark.table.committing import commit
+from penstock.spark.table.delta import WRITER, Table, as_wide, of_stream
+from penstock.spark.table.stamp import Stamp
 
 _OPEN: Final = f"`{CURRENT}` = true"
 
@@ -56,35 +58,42 @@ class VersionTable(Table):
         same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in IDENTITY)
         values = {f"`{name}`": f"s.`{name}`" for name in versions.column_names}
         known = {*self.own.names, *self.schema.names}
-        (
-            self._delta.merge(
-                versions,
-                f"t.{_OPEN} AND {same}",
-                source_alias="s",
-                target_alias="t",
-                merge_schema=not known.issuperset(versions.column_names),
-                writer_properties=WRITER,
-                commit_properties=stamp.properties(),
-            )
-            .when_matched_update(values)
-            .when_not_matched_insert(values)
-            .execute()
+        commit(
+            self._delta,
+            lambda delta: (
+                delta.merge(
+                    versions,
+                    f"t.{_OPEN} AND {same}",
+                    source_alias="s",
+                    target_alias="t",
+                    merge_schema=not known.issuperset(versions.column_names),
+                    writer_properties=WRITER,
+                    commit_properties=stamp.properties(),
+                )
+                .when_matched_update(values)
+                .when_not_matched_insert(values)
+                .execute()
+            ),
         )
 
     def put_wider(self, versions: pa.Table, stamp: Stamp) -> None:
         """As `put`, but columns may have become wider: every file is written anew."""
         assert self._delta is not None
-        # The writer pulls batches on a thread of its runtime, where the table cannot be read.
-        with Ahead(_rewritten(self.scan(), versions)) as batches:
-            write_deltalake(
-                self._delta,
-                arrow.RecordBatchReader.from_batches(versions.schema, batches),
-                mode="overwrite",
-                schema_mode="overwrite",
-                partition_by=list(self.partitions),
-                writer_properties=WRITER,
-                commit_properties=stamp.properties(),
-            )
+
+        def write(delta: DeltaTable) -> None:
+            # The writer pulls batches on a thread of its runtime, where the table cannot be read.
+            with Ahead(_rewritten(self.scan(), versions)) as batches:
+                write_deltalake(
+                    delta,
+                    arrow.RecordBatchReader.from_batches(versions.schema, batches),
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    partition_by=list(self.partitions),
+                    writer_properties=WRITER,
+                    commit_properties=stamp.properties(overwrites=True),
+                )
+
+        commit(self._delta, write)
 
     def close(
         self, source: str, database: str, *, sequence: int, timestamp: int, stamp: Stamp

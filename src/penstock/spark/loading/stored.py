@@ -17,7 +17,8 @@ from penstock.errors import PipelineChangedError
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.parts import Part, Plan
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.upkeep import tidy
 
 _TIDY_COMMITS: Final = 100
@@ -53,7 +54,9 @@ class StoredPlan:
     def __init__(self, pipeline: str, config: TablePipelineConfig) -> None:
         self._pipeline = pipeline
         self._config = config
-        self._table = Table(config.load_path, storage_options=secrets(config.storage_options))
+        self._table = Table(
+            config.load_path, pipeline=pipeline, storage_options=secrets(config.storage_options)
+        )
 
     def read(self) -> Plan:
         """What is kept; a plan of nothing if there is none."""

@@ -18,10 +18,11 @@ from penstock.spark.table.apply import prepare
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import Chunk, join
 from penstock.spark.table.decode import documents_of
-from penstock.spark.table.delta import Stamp, Table, secrets, text
+from penstock.spark.table.delta import Table, secrets, text
 from penstock.spark.table.lake import Folders
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REJECTS_SCHEMA, Reject
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import keep_up
 

@@ -67,8 +67,8 @@ def database_of(client: MongoClient[Document], config: ReplicatePipelineConfig) 
     )
 
 
-def prepare(client: MongoClient[Document], pipeline: str, config: ReplicatePipelineConfig) -> Any:
-    """The database, with our own collections in it.
+def checked(client: MongoClient[Document], pipeline: str, config: ReplicatePipelineConfig) -> Any:
+    """The database, as it is.
 
     Raises ConfigError, DestinationError for a server without transactions.
     """
@@ -87,6 +87,12 @@ def prepare(client: MongoClient[Document], pipeline: str, config: ReplicatePipel
             remedy="Make it a replica set, of this one member at least: start mongod with "
             "--replSet, and run rs.initiate() once.",
         )
+    return database
+
+
+def prepare(client: MongoClient[Document], pipeline: str, config: ReplicatePipelineConfig) -> Any:
+    """As `checked`, with our own collections in it."""
+    database = checked(client, pipeline, config)
     there = set(database.list_collection_names())
     for name in (PLACES, TABLES, REJECTS):
         if name not in there:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import structlog
+from msgspec import Struct
 
 from penstock.client.patience import Patience
 from penstock.errors import PenstockError, PipelineChangedError, SupersededPipelineError
@@ -21,6 +22,14 @@ REJECTS = "_penstock_rejects"
 
 Decide = Callable[[Place | None, Collection[str], Collection[str]], Place]
 """From the stored place, the pipeline's tables, and those that are gone, to the place of a run."""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What a destination says of a pipeline: what its `Decide` is told."""
+
+    place: Place | None = None
+    tables: Collection[str] = ()
+    gone: Collection[str] = ()
 
 
 class Destination(Protocol):
@@ -44,6 +53,13 @@ class Destination(Protocol):
         """Begin a run: store the place that `decide` gives for the one that is stored.
 
         Raises what `decide` raises, DestinationError.
+        """
+        ...
+
+    def standing(self) -> Standing:
+        """What `claim` would decide by. Changes nothing, makes nothing, and locks nothing.
+
+        Raises DestinationError.
         """
         ...
 

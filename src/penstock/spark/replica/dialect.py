@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.spark.table.arrow import Column, compute
 from penstock.spark.table.kinds import Kind
 from penstock.spark.table.plan import Naming
+from penstock.spark.table.room import Room
 
 JSON_COMMENT: Final = "Extended JSON"
 """Says of a column of text that it holds values of any kind, as JSON."""
@@ -71,12 +72,20 @@ class Dialect(Protocol):
     @property
     def naming(self) -> Naming: ...
 
+    def room(self, key_limits: Sequence[int | None]) -> Room:
+        """What a table holds whose key's columns have these limits, as `SqlColumn.limit`."""
+        ...
+
     def connect(self) -> Any:
         """A connection without autocommit. Raises `errors`, ConfigError, DestinationError."""
         ...
 
     def passes(self, error: Exception) -> bool:
         """Whether an error goes away by itself."""
+        ...
+
+    def is_too_wide(self, error: Exception) -> bool:
+        """Whether a row says more than fits the server's pages."""
         ...
 
     def code_of(self, error: Exception) -> str:

@@ -31,6 +31,10 @@ class Ledger:
         self._pipeline = pipeline
         self._dialect = dialect
 
+    def has(self, cursor: Any, name: str) -> bool:
+        """Whether there is that one of our tables."""
+        return self._dialect.describe(cursor, name) is not None
+
     def make(self, cursor: Any) -> None:
         """Have the tables."""
         for statement in self._dialect.own_tables():
@@ -72,9 +76,16 @@ class Ledger:
 
     def locked_place(self, cursor: Any) -> Place | None:
         """Where the pipeline stands; nobody else moves it before the transaction's end."""
+        return self._place(cursor, " FOR UPDATE")
+
+    def place(self, cursor: Any) -> Place | None:
+        """Where the pipeline stands, as of now."""
+        return self._place(cursor, "")
+
+    def _place(self, cursor: Any, lock: str) -> Place | None:
         cursor.execute(
             f"SELECT source, collections, epoch, progress FROM {self._dialect.table(PLACES)} "
-            f"WHERE pipeline = %s FOR UPDATE",
+            f"WHERE pipeline = %s{lock}",
             (self._pipeline,),
         )
         found = cursor.fetchone()

@@ -28,6 +28,7 @@ from penstock.progress import parse_progress
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.attempts import Attempts
 from penstock.spark.replica.connection import (
+    checked,
     connect,
     database_of,
     lifetime_seconds,
@@ -35,7 +36,14 @@ from penstock.spark.replica.connection import (
     prepare,
     refusal_of,
 )
-from penstock.spark.replica.destination import PLACES, REJECTS, TABLES, Decide, is_applied
+from penstock.spark.replica.destination import (
+    PLACES,
+    REJECTS,
+    TABLES,
+    Decide,
+    Standing,
+    is_applied,
+)
 from penstock.spark.replica.documents import decode_bson
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
@@ -90,10 +98,9 @@ class MongoDestination:
         self.reset()
         while True:
             database = self._database()
-            there = set(database.list_collection_names())
-            stored = self._stored(None)
-            mine = list(self._known.owned(self._pipeline))
-            place = decide(stored, mine, [name for name in mine if name not in there])
+            found = self._standing(database, self._known)
+            stored = found.place
+            place = decide(stored, found.tables, found.gone)
             if stored is None:
                 database[PLACES].insert_one({"_id": self._pipeline, **_document(place)})
                 return place
@@ -107,6 +114,24 @@ class MongoDestination:
             if claimed.matched_count:
                 self._known = self._learned(database)
                 return place
+
+    def standing(self) -> Standing:
+        """As `Destination.standing`."""
+        client = connect(self._pipeline, self._config)
+        try:
+            database = checked(client, self._pipeline, self._config)
+            return self._standing(database, Known(streams=_streams(database, None)))
+        finally:
+            client.close()
+
+    def _standing(self, database: Any, known: Known) -> Standing:
+        there = set(database.list_collection_names())
+        mine = list(known.owned(self._pipeline))
+        return Standing(
+            place=_place(database, self._pipeline, None),
+            tables=mine,
+            gone=[name for name in mine if name not in there],
+        )
 
     def apply(
         self, steps: Sequence[Step], *, before: Place, until: Place, entries_at: EntriesAt
@@ -365,17 +390,22 @@ class MongoDestination:
             stale.setdefault(one["table"], {})[one["key"]] = int(one["sequence"])
         return Known(streams=_streams(database, None), stale=stale)
 
-    def _stored(self, session: ClientSession | None) -> Place | None:
-        found = self._database()[PLACES].find_one({"_id": self._pipeline}, session=session)
-        if found is None:
-            return None
-        return Place(
-            pipeline=self._pipeline,
-            source=found["source"],
-            collections=tuple(found["collections"]),
-            epoch=int(found["epoch"]),
-            progress=parse_progress(found["progress"]),
-        )
+    def _stored(self, session: ClientSession) -> Place | None:
+        return _place(self._database(), self._pipeline, session)
+
+
+def _place(database: Any, pipeline: str, session: ClientSession | None) -> Place | None:
+    """Where a pipeline stands."""
+    found = database[PLACES].find_one({"_id": pipeline}, session=session)
+    if found is None:
+        return None
+    return Place(
+        pipeline=pipeline,
+        source=found["source"],
+        collections=tuple(found["collections"]),
+        epoch=int(found["epoch"]),
+        progress=parse_progress(found["progress"]),
+    )
 
 
 def _streams(database: Any, session: ClientSession | None) -> dict[str, tuple[str, Stream]]:

@@ -27,6 +27,7 @@ from penstock.spark.replica.mysql_connection import connect
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from penstock.spark.table.plan import Naming, Unwritable
+from penstock.spark.table.room import Room
 
 _TYPES: Final = {
     Kind.BOOL: "tinyint(1)",
@@ -57,6 +58,22 @@ _PASSING: Final = frozenset(
 )
 """Source: the error references of MySQL and MariaDB. Too many connections, shutting down, a lost
 connection, a lock, a deadlock, killed; read-only for now; a full disk."""
+_TOO_WIDE: Final = 1118
+_LARGE: Final = TEXTS | {Kind.BINARY, Kind.UNFIT}
+_ELSEWHERE: Final = 41
+_ELSEWHERE_MARIADB: Final = 21
+"""What a row keeps of a value that may be on pages of its own, in bytes: where it is, with its
+length; MySQL takes its beginning, of the same length, into account too."""
+_BYTES: Final = {
+    Kind.BOOL: 1,
+    Kind.INT32: 4,
+    Kind.INT64: 8,
+    Kind.DOUBLE: 8,
+    Kind.TIMESTAMP: 8,
+    Kind.DECIMAL: 17,
+}
+_ROW_BYTES_MAX: Final = 8126 - 64
+"""Half of a page of InnoDB's, of 16 KiB, less what it has for itself."""
 
 
 def one_case(name: str) -> str:
@@ -75,7 +92,7 @@ class MysqlDialect:
     naming = Naming(
         own=(),
         forbidden={},
-        columns_max=1000,
+        room=Room(1000),
         bytes_max=64,
         unwritable=Unwritable(
             re.compile(r"[\0\U00010000-\U0010ffff]|[ \t-\r]\Z"),
@@ -92,6 +109,7 @@ class MysqlDialect:
         self._uri = urlsplit(config.uri.get_secret_value())
         self._database = config.database or unquote(self._uri.path.lstrip("/"))
         self._collation = "utf8mb4_bin"
+        self._elsewhere = _ELSEWHERE
         if not self._database:
             raise ConfigError(
                 f"pipeline {pipeline}: neither its uri nor `database` names a database. Nothing "
@@ -109,7 +127,16 @@ class MysqlDialect:
         mariadb = "mariadb" in str(connection.server_version).lower()
         # Texts that differ in case, accents or blanks at their end are others.
         self._collation = "utf8mb4_nopad_bin" if mariadb else "utf8mb4_0900_bin"
+        self._elsewhere = _ELSEWHERE_MARIADB if mariadb else _ELSEWHERE
         return connection
+
+    def room(self, key_limits: Sequence[int | None]) -> Room:
+        """As `Dialect.room`. A bit of each column says whether it is null."""
+        widths = {
+            kind: 8 * (self._elsewhere if kind in _LARGE else _BYTES[kind]) + 1 for kind in Kind
+        }
+        key = sum(2 + min(4 * limit, 256) for limit in key_limits if limit is not None)
+        return Room(self.naming.room.columns_max, widths, 8 * (_ROW_BYTES_MAX - key))
 
     def passes(self, error: Exception) -> bool:
         """As `Dialect.passes`."""
@@ -118,6 +145,10 @@ class MysqlDialect:
         if _is_untrusted(error):
             return False
         return bool(error.args) and error.args[0] in _PASSING
+
+    def is_too_wide(self, error: Exception) -> bool:
+        """As `Dialect.is_too_wide`."""
+        return bool(error.args) and error.args[0] == _TOO_WIDE
 
     def code_of(self, error: Exception) -> str:
         """As `Dialect.code_of`."""

@@ -23,6 +23,7 @@ from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTa
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from penstock.spark.table.plan import Naming, Unwritable
+from penstock.spark.table.room import Room
 
 _TYPES: Final = {
     Kind.BOOL: "boolean",
@@ -62,6 +63,8 @@ _KEY_BYTES_MAX: Final = 2000
 _PASSING: Final = ("08", "53", "57", "40", "55P03", "25006")
 """SQLSTATEs, or their classes: no connection, no resources, an operator's doing, a conflict, a
 lock, a server that is read-only for now, as a standby is."""
+_TOO_WIDE: Final = "54000"
+"""Of a row that does not fit a page, even with its longest values elsewhere."""
 
 
 class PostgresDialect:
@@ -71,7 +74,7 @@ class PostgresDialect:
     naming = Naming(
         own=(),
         forbidden={},
-        columns_max=1500,
+        room=Room(1500),
         bytes_max=63,
         unwritable=Unwritable(re.compile(r"\0| \Z"), "a NUL, or a blank at its end"),
         reserved=re.compile("tableoid|[xc]min|[xc]max|ctid"),
@@ -117,6 +120,10 @@ class PostgresDialect:
             raise
         return connection
 
+    def room(self, key_limits: Sequence[int | None]) -> Room:  # noqa: ARG002
+        """As `Dialect.room`."""
+        return self.naming.room
+
     def passes(self, error: Exception) -> bool:
         """As `Dialect.passes`."""
         assert isinstance(error, psycopg.Error)
@@ -125,6 +132,11 @@ class PostgresDialect:
             # No answer. What the server refuses before there is a connection has no state either.
             return _refusal(error) is None
         return state.startswith(_PASSING)
+
+    def is_too_wide(self, error: Exception) -> bool:
+        """As `Dialect.is_too_wide`."""
+        assert isinstance(error, psycopg.Error)
+        return error.sqlstate == _TOO_WIDE
 
     def code_of(self, error: Exception) -> str:
         """As `Dialect.code_of`."""

@@ -40,8 +40,9 @@ from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, Chunk, reduce_entries
 from penstock.spark.table.reduce import RELATIVE
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
-from penstock.spark.transform.found import ended
-from penstock.spark.transform.replay import LEFT, Replayed, through
+from penstock.spark.transform.fate import LEFT, Replayed
+from penstock.spark.transform.found import event_of
+from penstock.spark.transform.replay import through
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
@@ -207,6 +208,7 @@ class ReplicaReplay:
         bounds = self._client.bounds()
         wanted = arrow.array(sorted(keys), pa.string())
         found: list[pa.RecordBatch] = []
+        own_place = (stream.collection, stream.database)
         since = bounds.trimmed
         if since >= place.progress.sequence:
             return _nothing()
@@ -227,7 +229,8 @@ class ReplicaReplay:
             here = compute.and_(compute.and_(data, own), compute.is_in(batch["key"], wanted))
             found.append(batch.filter(here))
             for row in batch.filter(compute.invert(data)).to_pylist():
-                if stream.database in ended(row, stream.collection):
+                event = event_of(row, self._config)
+                if event is not None and event.behind(own_place) != own_place:
                     since = max(since, row["sequence"])
         if not found:
             return _nothing()

@@ -73,6 +73,8 @@ class Prepared(Struct, frozen=True, kw_only=True):
     puts: Sequence[Values] = ()
     put: Sequence[str] = ()
     """The keys of the rows of `puts`."""
+    sequences: Sequence[int] = ()
+    """Their last changes."""
     deletes: Sequence[Values] = ()
     deleted: Sequence[str] = ()
     absent: Sequence[str] = ()
@@ -119,7 +121,8 @@ def prepared(
     key = _key_of(chunk, name, table, pipeline)
     existing = _existing(table)
     rows = _folded(chunk, existing, table, dialect, stale, select)
-    placement = place(existing, rows.cells, rows.sequences, naming=dialect.naming)
+    naming = dialect.naming._replace(room=dialect.room(_limits(key, table, dialect)))
+    placement = place(existing, rows.cells, rows.sequences, naming=naming)
     told = tell_apart(
         forms,
         rows.keys,
@@ -151,6 +154,7 @@ def prepared(
         key=key,
         puts=_values(placement, puts, None),
         put=put,
+        sequences=rows.sequences[puts].tolist(),
         deletes=_values(placement, deletes, key) if table is not None else (),
         deleted=[rows.keys[row] for row in deletes.tolist()] if table is not None else (),
         absent=[rows.keys[row] for row in misfits if rows.operations[row] == DELETE],
@@ -176,6 +180,13 @@ def _key_of(chunk: Chunk, name: str, table: SqlTable | None, pipeline: str) -> t
             "name.",
         )
     return key
+
+
+def _limits(key: Sequence[str], table: SqlTable | None, dialect: Dialect) -> list[int | None]:
+    """As `SqlColumn.limit`, of each column of the key."""
+    if table is None:
+        return [dialect.key_limit(len(key))] * len(key)
+    return [one.limit for one in table.columns if one.name in key]
 
 
 def _existing(table: SqlTable | None) -> pa.Schema:

@@ -20,7 +20,7 @@ from msgspec import structs
 
 from penstock.errors import DestinationError, PenstockError, PipelineError
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.destination import Decide, is_applied
+from penstock.spark.replica.destination import PLACES, TABLES, Decide, Standing, is_applied
 from penstock.spark.replica.dialect import Dialect
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.ledger import Ledger
@@ -39,7 +39,11 @@ from penstock.spark.replica.steps import (
     Step,
 )
 from penstock.spark.replica.tables import SqlTables
+from penstock.spark.table.rejects import Reject
 
+_WIDE: Final = (
+    "the row is too wide: what its columns have fits no page of the server, or of an index"
+)
 _SETUPS_MAX: Final = 1000
 """Each finds one table or a few columns more."""
 
@@ -95,12 +99,32 @@ class SqlDestination:
         stored = self._ledger.locked_place(cursor)
         # Behind the lock: what an older driver was committing is known too.
         self._known = self._ledger.known(cursor)
-        mine = list(self._known.owned(self._pipeline))
-        gone = [name for name in mine if self._dialect.describe(cursor, name) is None]
+        mine, gone = self._mine(cursor, self._known)
         place = decide(stored, mine, gone)
         self._ledger.store(cursor, place, new=stored is None)
         self._connection.commit()
         return place
+
+    def standing(self) -> Standing:
+        """As `Destination.standing`."""
+        connection = self._dialect.connect()
+        try:
+            cursor = connection.cursor()
+            cursor.execute("SET TRANSACTION READ ONLY", ())
+            mine, gone = list[str](), list[str]()
+            # Before the place: a new pipeline has one before it has tables.
+            if self._ledger.has(cursor, TABLES):
+                streams, _ = self._ledger.tables(cursor)
+                mine, gone = self._mine(cursor, Known(streams=streams))
+            place = self._ledger.place(cursor) if self._ledger.has(cursor, PLACES) else None
+        finally:
+            connection.close()
+        return Standing(place=place, tables=mine, gone=gone)
+
+    def _mine(self, cursor: Any, known: Known) -> tuple[list[str], list[str]]:
+        """The pipeline's tables, and those of them that are not there any more."""
+        mine = list(known.owned(self._pipeline))
+        return mine, [name for name in mine if self._dialect.describe(cursor, name) is None]
 
     def apply(
         self, steps: Sequence[Step], *, before: Place, until: Place, entries_at: EntriesAt
@@ -187,24 +211,49 @@ class SqlDestination:
         if rows.setup:
             owner = () if described is not None else ((name, step.stream),)
             raise SetupNeededError(Setup(statements=rows.setup, owned=owner))
-        if described is not None:
-            self._put(cursor, name, rows)
+        wide = self._put(cursor, name, rows) if described is not None else {}
         self._ledger.keep_forms(cursor, name, rows.forms, written)
-        written.rows += len(rows.deleted) + len(rows.put)
+        written.rows += len(rows.deleted) + len(rows.put) - len(wide)
         written.rejects += [(name, reject) for reject in rows.rejects]
+        written.rejects += [(name, Reject(sequence=one, reason=_WIDE)) for one in wide.values()]
         stale = written.known.stale.setdefault(name, {})
-        healed = [key for key in (*rows.put, *rows.deleted, *rows.absent) if key in stale]
+        current = (key for key in (*rows.put, *rows.deleted, *rows.absent) if key not in wide)
+        healed = [key for key in current if key in stale]
         self._ledger.heal(cursor, name, healed, until=step.chunk.last_sequence)
         for key in healed:
             del stale[key]
-        stale.update(rows.stale)
+        stale.update({**rows.stale, **wide})
 
-    def _put(self, cursor: Any, name: str, rows: Prepared) -> None:
+    def _put(self, cursor: Any, name: str, rows: Prepared) -> dict[str, int]:
+        """Write rows; by key the last changes of those that are too wide for the server."""
         # In this order: a key that the source writes in two ways is one here.
         if rows.deleted:
             self._dialect.delete(cursor, name, rows.deletes)
         if rows.put:
-            self._dialect.upsert(cursor, name, rows.puts, rows.key)
+            wide = self._upsert(cursor, name, rows, range(len(rows.put)))
+            return {rows.put[at]: rows.sequences[at] for at in wide}
+        return {}
+
+    def _upsert(self, cursor: Any, name: str, rows: Prepared, wanted: range) -> list[int]:
+        """Write these of the rows of `puts`; those that are too wide, found by halves."""
+        puts = [
+            one._replace(column=one.column.slice(wanted.start, len(wanted))) for one in rows.puts
+        ]
+        cursor.execute("SAVEPOINT penstock_rows", ())
+        try:
+            self._dialect.upsert(cursor, name, puts, rows.key)
+        except self.errors as error:
+            if not self._dialect.is_too_wide(error):
+                raise
+            cursor.execute("ROLLBACK TO SAVEPOINT penstock_rows", ())
+        else:
+            cursor.execute("RELEASE SAVEPOINT penstock_rows", ())
+            return []
+        if len(wanted) == 1:
+            return [wanted.start]
+        middle = wanted.start + len(wanted) // 2
+        first = self._upsert(cursor, name, rows, range(wanted.start, middle))
+        return first + self._upsert(cursor, name, rows, range(middle, wanted.stop))
 
     def _empty(self, cursor: Any, stream: Stream, sequence: int, written: Written) -> None:
         name = self._tables.name(stream)

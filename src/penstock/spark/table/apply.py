@@ -86,7 +86,7 @@ def prepare(
     placement = place(schema, outcomes.cells, sequences)
     for row, why in sorted(placement.misfits.items()):
         operations[row] = STALE
-        rejected[row] = int(sequences[row])
+        rejected[row] = max(rejected[row] or 0, int(sequences[row]))
         rejects.append(Reject(sequence=int(sequences[row]), reason=why.reason, field=why.field))
     changes = _changes(outcomes.identities, sequences, rejected, operations, placement)
     return TableWrite(

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.chunk import Chunk, Control
-from penstock.spark.table.delta import Stamp, of_stream, text
+from penstock.spark.table.delta import of_stream, text
 from penstock.spark.table.elements import (
     Elements,
     elements_of,
@@ -33,6 +33,7 @@ from penstock.spark.table.elements import (
 )
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import DATABASE, SEQUENCE
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.writing import Writer
 
 

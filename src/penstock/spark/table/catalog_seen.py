@@ -15,10 +15,11 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, PipelineChangedError, StreamChangedError
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import app_id, of_stream
+from penstock.spark.table.delta import of_stream
 from penstock.spark.table.plan import KEY, OWN_COLUMNS
 from penstock.spark.table.side import CatalogSide
 from penstock.spark.table.sparks import NotDeltaError, Seen, frame_of, spark_sql
+from penstock.spark.table.stamp import app_id
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

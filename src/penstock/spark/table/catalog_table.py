@@ -24,7 +24,7 @@ when the batch comes again there is nothing left to do.
 
 import math
 import secrets
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -34,7 +34,8 @@ import pyarrow as pa
 from penstock.errors import PipelineError
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.catalog_seen import KEEPS, LOG, PIPELINE, SeenTable
-from penstock.spark.table.delta import Stamp, app_id, text
+from penstock.spark.table.committing import TRIES, UPKEEP
+from penstock.spark.table.delta import text
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -57,10 +58,8 @@ from penstock.spark.table.sparks import (
     spark_sql,
     told,
 )
+from penstock.spark.table.stamp import Stamp, app_id
 
-_TRIES: Final = 5
-_HARMLESS: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
-"""Commits that change no row."""
 _EXISTS: Final = "TABLE_OR_VIEW_ALREADY_EXISTS"
 _LEFT: Final = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 
@@ -122,8 +121,7 @@ class CatalogTable(SeenTable):
         self.reload()
         since = history(self._session, self._sql, commits=self.version - seen)
         if any(
-            mark not in str(one["userMetadata"]) and one["operation"] not in _HARMLESS
-            for one in since
+            mark not in str(one["userMetadata"]) and one["operation"] not in UPKEEP for one in since
         ):
             raise PipelineError(
                 f"pipeline {self._pipeline}: another process wrote {self.path} while rows were "
@@ -140,6 +138,7 @@ class CatalogTable(SeenTable):
         """As `KeptTable.replace`. Raises PipelineError if another process did so since `reload`."""
         place = self.applied(self._pipeline, log_id=None) + 1
         self.make()
+        self._add_columns(rows.schema)
         self._put("OVERWRITE", rows, stamp, place=place)
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
@@ -167,11 +166,17 @@ class CatalogTable(SeenTable):
 
     def empty(self, predicate: str, stamp: Stamp | None) -> None:
         """As `KeptTable.empty`."""
-        if self._seen is not None:
-            statement = f"DELETE FROM {self._sql} WHERE {spark_sql(predicate)}"
-            # Where nothing is to be deleted Delta commits nothing, and the place stays.
-            place = None if stamp is None else stamp.until
-            self._commit(statement, stamp, place=place, always=False)
+        if self._seen is None:
+            return
+        statement = f"DELETE FROM {self._sql} WHERE {spark_sql(predicate)}"
+        if stamp is None:
+            self._commit(statement, None)
+            return
+        self._commit(statement, stamp, place=stamp.until, always=False)
+        if self.applied(self._pipeline, log_id=None) < stamp.until:
+            # Where nothing is to be deleted Delta commits nothing, and the place is to be stored.
+            nothing = f"INSERT INTO {self._sql} SELECT * FROM {self._sql} WHERE false"
+            self._commit(nothing, stamp, place=stamp.until)
 
     def relabel(self, predicate: str, values: Mapping[str, str], stamp: Stamp) -> None:
         """As `KeptTable.relabel`."""
@@ -239,7 +244,6 @@ class CatalogTable(SeenTable):
         assert self._seen is not None
         has = self._seen.schema
         fields = [field for field in wanted if field.name != OPERATION]
-        new = [field for field in fields if field.name not in has.names]
         wider = {
             field.name: field
             for field in fields
@@ -247,14 +251,20 @@ class CatalogTable(SeenTable):
         }
         if wider:
             self._widen(wider)
-        if new:
-            columns = schema_of(arrow.schema([*self._seen.schema, *new]))
-            frame = self._session.createDataFrame([], columns)
-            frame.write.format("delta").mode("append").option("mergeSchema", "true").saveAsTable(
-                self._sql
-            )
-        if wider or new:
-            self.reload()
+        self._add_columns(fields)
+
+    def _add_columns(self, fields: Iterable["pa.Field[Any]"]) -> None:
+        """Have those of the columns that are new. No row changes."""
+        assert self._seen is not None
+        has = self._seen.schema
+        new = [field for field in fields if field.name not in has.names]
+        if not new:
+            return
+        frame = self._session.createDataFrame([], schema_of(arrow.schema([*has, *new])))
+        frame.write.format("delta").mode("append").option("mergeSchema", "true").saveAsTable(
+            self._sql
+        )
+        self.reload()
 
     def _widen(self, wider: Mapping[str, "pa.Field[Any]"]) -> None:
         """Write all rows anew, with these columns as they are here.
@@ -265,19 +275,24 @@ class CatalogTable(SeenTable):
 
         assert self._seen is not None
         place, has = self.applied(self._pipeline, log_id=None), self._seen.schema
-        self.reload()
-        is_same = self._seen.schema.equals(has, check_metadata=True)
-        if not is_same or self.applied(self._pipeline, log_id=None) != place:
-            raise _overtaken(self._pipeline)
         columns = schema_of(arrow.schema([wider.get(field.name, field) for field in has]))
-        # Of no version: Delta reads what its own commit replaces, and no other commit is lost.
-        frame = self._session.table(self._sql).select(
-            *(
-                F.col(f"`{one.name}`").cast(one.dataType).alias(one.name, metadata=one.metadata)
-                for one in columns.fields
+
+        def write() -> None:
+            self.reload()
+            assert self._seen is not None
+            is_same = self._seen.schema.equals(has, check_metadata=True)
+            if not is_same or self.applied(self._pipeline, log_id=None) != place:
+                raise _overtaken(self._pipeline)
+            # Of no version: Delta reads what its own commit replaces, and no other commit is lost.
+            frame = self._session.table(self._sql).select(
+                *(
+                    F.col(f"`{one.name}`").cast(one.dataType).alias(one.name, metadata=one.metadata)
+                    for one in columns.fields
+                )
             )
-        )
-        frame.writeTo(self._sql).option("overwriteSchema", "true").overwrite(F.lit(True))
+            frame.writeTo(self._sql).option("overwriteSchema", "true").overwrite(F.lit(True))
+
+        run_again(write, tries=TRIES)
         self.reload()
 
     def _commit(
@@ -294,17 +309,15 @@ class CatalogTable(SeenTable):
 
         What another's commit made impossible, as one that joins files, is tried again: Delta passes
         over what is there already. Raises PipelineError if the table is not there afterwards, but
-        where there was nothing to commit and that need not `always` be done.
+        where Delta need not `always` commit.
         """
-        before = self.version
         says = {} if stamp is None else {SAID: _said(stamp, mark)}
         if place is not None:
             says |= {APP: app_id(self._pipeline), VERSION: str(place)}
         with told(self._session, says):
-            run_again(self._session, statement, tries=1 if place is None else _TRIES)
+            run_again(lambda: self._session.sql(statement), tries=1 if place is None else TRIES)
         self.reload()
-        nothing = not always and self.version == before
-        if place is None or nothing:
+        if place is None or not always:
             return
         if self.applied(self._pipeline, log_id=None) < place:
             raise PipelineError(

@@ -13,7 +13,6 @@ from msgspec import Struct, structs
 
 from penstock.errors import PipelineError
 from penstock.spark.table.arrow import Field, arrow, compute
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import (
     DATABASE,
@@ -26,6 +25,7 @@ from penstock.spark.table.plan import (
 )
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.side import Side
+from penstock.spark.table.stamp import Stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,11 +1,4 @@
-"""Delta tables through delta-rs: what is applied, rows by key, and one commit per batch.
-
-Every commit carries two app transactions of the Delta protocol: how far the table has come in the
-log (a sequence), and which log that is. They are the guard that makes batches exactly-once: Delta
-refuses two concurrent commits of one app transaction, and whoever writes looks first. They belong
-to the pipeline's name, so neither Spark's checkpoint nor its query id matters.
-Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-identifiers
-"""
+"""Delta tables through delta-rs: what is applied, rows by key, and one commit per batch."""
 
 # The stubs of pyarrow leave element types open.
 # mypy: disable-error-code="no-any-return"
@@ -17,14 +10,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction
-from msgspec import Struct
 
-from penstock.errors import StreamChangedError
+from penstock.errors import PipelineChangedError, StreamChangedError
 from penstock.spark.ahead import Ahead
+from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
+from penstock.spark.table.committing import commit
+from penstock.spark.table.owner import owners_of
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -36,66 +31,16 @@ from penstock.spark.table.plan import (
 )
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.side import FolderSide
+from penstock.spark.table.stamp import Stamp, app_id, log_app_id, signed
 from penstock.spark.transform.config import ELEMENT
 
 WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
-_SIGN: Final = 1 << 64
 _SAME_ELEMENT: Final = (
     f"((s.{OPERATION} = {PUT} AND t.{ELEMENT} = s.{ELEMENT}) OR "
     f"(s.{OPERATION} <> {PUT} AND t.{ELEMENT} >= s.{ELEMENT}))"
 )
 _LITERALS_MAX: Final = 500
 """Beyond so many keys, reading all and choosing is faster than a condition that names them."""
-
-
-class Stamp(Struct, frozen=True, kw_only=True):
-    """What a commit says about itself."""
-
-    pipeline: str
-    log_id: int | None
-    after: int
-    """Sequence before the first entry that the commit applies."""
-    until: int
-    """Sequence of the last one."""
-    batch: int
-
-    @property
-    def moves(self) -> bool:
-        """Whether the table is further with the commit. It is not where rows are mended, as of the
-        place where it is."""
-        return self.until > self.after
-
-    def properties(self) -> CommitProperties:
-        """The commit's app transactions, and the same for people in its history."""
-        transactions = [Transaction(app_id(self.pipeline), self.until)]
-        if self.log_id is not None:
-            transactions.append(Transaction(_log_app_id(self.pipeline), _signed(self.log_id)))
-        return CommitProperties(custom_metadata=self.said(), app_transactions=transactions)
-
-    def said(self) -> dict[str, str]:
-        """What it says to people, in the table's history."""
-        said = {
-            "penstock.pipeline": self.pipeline,
-            "penstock.after": str(self.after),
-            "penstock.until": str(self.until),
-            "penstock.batch": str(self.batch),
-        }
-        if self.log_id is not None:
-            said["penstock.log"] = f"{self.log_id:016x}"
-        return said
-
-
-def app_id(pipeline: str) -> str:
-    """The app transaction that says how far a table has come."""
-    return f"penstock/{pipeline}"
-
-
-def _log_app_id(pipeline: str) -> str:
-    return f"penstock/{pipeline}/log"
-
-
-def _signed(log_id: int) -> int:
-    return log_id - _SIGN if log_id >= _SIGN >> 1 else log_id
 
 
 class Table:
@@ -105,19 +50,51 @@ class Table:
     """Its columns beside those of the documents."""
     partitions: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, path: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        pipeline: str = "",
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """`pipeline` is whose it is to be; without it, it may be of any, or of more than one.
+
+        Raises PipelineChangedError for a table of another pipeline, and so does `reload`.
+        """
         self.path = path
+        self._pipeline = pipeline
         self._storage = dict(storage_options or {})
         self._delta: DeltaTable | None = None
         self.reload()
         self._opened = self.version
 
+    @at_its_path
     def reload(self) -> None:
         """See what others have committed."""
         try:
-            self._delta = DeltaTable(self.path, storage_options=self._storage or None)
-        except TableNotFoundError:
+            seen = DeltaTable(self.path, storage_options=self._storage or None)
+        except TableNotFoundError as error:
+            if not means_no_table(error):
+                raise
             self._delta = None
+            return
+        self._refuse_others(seen)
+        self._delta = seen
+
+    def _refuse_others(self, seen: DeltaTable) -> None:
+        name = self._pipeline
+        if not name or seen.transaction_version(app_id(name)) is not None:
+            return
+        owners = owners_of(seen, storage=self._storage)
+        if not owners or name in owners:
+            return
+        whose = ", ".join(sorted(owners))
+        raise PipelineChangedError(
+            pipeline=name,
+            change=f"the table {self.path} is of pipeline {whose}, as its commits say, and not its "
+            f"own",
+            remedy=f"or its name back if it was called {whose}",
+        )
 
     def applied(self, pipeline: str, *, log_id: int | None) -> int:
         """The sequence up to which the pipeline's changes are in the table; 0 in a new one.
@@ -127,11 +104,11 @@ class Table:
         """
         if self._delta is None:
             return 0
-        known = self._delta.transaction_version(_log_app_id(pipeline))
-        if log_id is not None and known is not None and known != _signed(log_id):
+        known = self._delta.transaction_version(log_app_id(pipeline))
+        if log_id is not None and known is not None and known != signed(log_id):
             raise StreamChangedError(
-                f"the table {self.path} was made from log {known % _SIGN:016x}, and this is log "
-                f"{log_id:016x}; move the table away or give the pipeline another path"
+                f"the table {self.path} was made from log {known % (1 << 64):016x}, and this is "
+                f"log {log_id:016x}; move the table away or give the pipeline another path"
             )
         return self._delta.transaction_version(app_id(pipeline)) or 0
 
@@ -161,6 +138,7 @@ class Table:
             [column for column in self._arrow_schema if column.name not in self.own.names]
         )
 
+    @at_its_path
     def rows(self, keys: Sequence[str], *, where: str | None = None) -> pa.Table:
         """The rows with one of these `_key`s, of whatever database; `where` is SQL."""
         if self._delta is None or not keys:
@@ -179,6 +157,7 @@ class Table:
         """All rows of one database of a source."""
         return self.found(of_stream(source, database))
 
+    @at_its_path
     def found(self, predicate: str) -> pa.Table:
         """The rows for which a condition of SQL holds."""
         if self._delta is None:
@@ -189,8 +168,12 @@ class Table:
         """The table's rows, all columns, in no order."""
         if self._delta is None:
             return
-        schema = self._arrow_schema
-        for batch in self._delta.scan(predicate=predicate):
+        schema, batches = self._arrow_schema, iter(self._delta.scan(predicate=predicate))
+        while True:
+            with stored_at(self.path):
+                batch = next(batches, None)
+            if batch is None:
+                return
             rows = arrow.record_batch(batch)
             yield arrow.RecordBatch.from_arrays(
                 [rows[field.name].cast(field.type) for field in schema], schema=schema
@@ -205,6 +188,7 @@ class Table:
         """It as of this version, for Spark's tasks."""
         return FolderSide(path=self.path, version=self.version, storage=self._storage)
 
+    @at_its_path
     def merge(self, changes: pa.Table, stamp: Stamp) -> None:
         """Apply `changes` in one commit: OWN_COLUMNS, the documents' columns, and OPERATION.
 
@@ -213,7 +197,7 @@ class Table:
         deleted or is stale is said once for all elements from one on.
         """
         if self._delta is None:
-            self._create(changes.schema)
+            self._create(changes.schema, stamp)
         assert self._delta is not None
         if not self._delta.file_uris():
             self.append(_fresh(changes), stamp)
@@ -225,60 +209,74 @@ class Table:
         if ELEMENT in self.own.names:
             same += f" AND {_SAME_ELEMENT}"
         known = {*self.own.names, *self.schema.names}
-        (
-            self._delta.merge(
-                changes,
-                same,
-                source_alias="s",
-                target_alias="t",
-                merge_schema=not known.issuperset(columns),
-                writer_properties=WRITER,
-                commit_properties=stamp.properties(),
-            )
-            .when_matched_delete(f"s.{OPERATION} = {DELETE}")
-            .when_matched_update(
-                {f"`{REJECTED}`": f"s.`{REJECTED}`"}, predicate=f"s.{OPERATION} = {STALE}"
-            )
-            .when_matched_update(values)
-            .when_not_matched_insert(values, predicate=f"s.{OPERATION} = {PUT}")
-            .execute()
+        commit(
+            self._delta,
+            lambda delta: (
+                delta.merge(
+                    changes,
+                    same,
+                    source_alias="s",
+                    target_alias="t",
+                    merge_schema=not known.issuperset(columns),
+                    writer_properties=WRITER,
+                    commit_properties=stamp.properties(),
+                )
+                .when_matched_delete(f"s.{OPERATION} = {DELETE}")
+                .when_matched_update(
+                    {f"`{REJECTED}`": f"s.`{REJECTED}`"}, predicate=f"s.{OPERATION} = {STALE}"
+                )
+                .when_matched_update(values)
+                .when_not_matched_insert(values, predicate=f"s.{OPERATION} = {PUT}")
+                .execute()
+            ),
         )
         if self.version == before:
             # No row was changed, so nothing was committed; how far it has come is to be stored.
             self.append(_fresh(changes.slice(0, 0)), stamp)
 
+    @at_its_path
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider: every file is written anew."""
         assert self._delta is not None
         schema = arrow.schema([field for field in changes.schema if field.name != OPERATION])
-        # The writer pulls batches on a thread of its runtime, where the table cannot be read.
-        with Ahead(_rewritten(self.scan(), changes, schema)) as batches:
-            write_deltalake(
-                self._delta,
-                arrow.RecordBatchReader.from_batches(schema, batches),
-                mode="overwrite",
-                schema_mode="overwrite",
-                writer_properties=WRITER,
-                commit_properties=stamp.properties(),
-            )
 
+        def write(delta: DeltaTable) -> None:
+            # The writer pulls batches on a thread of its runtime, where the table cannot be read.
+            with Ahead(_rewritten(self.scan(), changes, schema)) as batches:
+                write_deltalake(
+                    delta,
+                    arrow.RecordBatchReader.from_batches(schema, batches),
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    writer_properties=WRITER,
+                    commit_properties=stamp.properties(overwrites=True),
+                )
+
+        commit(self._delta, write)
+
+    @at_its_path
     def replace(self, rows: pa.Table, stamp: Stamp) -> None:
-        """Have these rows and no others, in one commit."""
+        """Have these rows and no others, in one commit; columns that are new, too."""
         if self._delta is None:
-            self._create(rows.schema)
+            self._create(rows.schema, stamp)
         assert self._delta is not None
-        write_deltalake(
+        commit(
             self._delta,
-            rows,
-            mode="overwrite",
-            writer_properties=WRITER,
-            commit_properties=stamp.properties(),
+            lambda delta: write_deltalake(
+                delta,
+                rows,
+                mode="overwrite",
+                schema_mode="merge",
+                writer_properties=WRITER,
+                commit_properties=stamp.properties(overwrites=True),
+            ),
         )
 
+    @at_its_path
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows, in one commit."""
         if self._delta is None:
-            self._create(rows.schema)
+            self._create(rows.schema, stamp)
         assert self._delta is not None
         write_deltalake(
             self._delta,
@@ -289,27 +287,46 @@ class Table:
             commit_properties=stamp.properties(),
         )
 
+    @at_its_path
     def empty(self, predicate: str, stamp: Stamp | None) -> None:
         """Delete the rows for which `predicate` holds. Without a stamp it moves nothing on."""
         if self._delta is None:
             return
-        self._delta.delete(
-            predicate,
-            writer_properties=WRITER,
-            commit_properties=None if stamp is None else stamp.properties(),
+        before = self.version
+        commit(
+            self._delta,
+            lambda delta: delta.delete(
+                predicate,
+                writer_properties=WRITER,
+                commit_properties=None if stamp is None else stamp.properties(),
+            ),
         )
+        self._stamped(stamp, before)
 
+    @at_its_path
     def relabel(self, predicate: str, values: Mapping[str, str], stamp: Stamp) -> None:
         """Set columns to SQL expressions where `predicate` holds."""
         if self._delta is None:
             return
-        self._delta.update(
-            dict(values),
-            predicate=predicate,
-            writer_properties=WRITER,
-            commit_properties=stamp.properties(),
+        before = self.version
+        commit(
+            self._delta,
+            lambda delta: delta.update(
+                dict(values),
+                predicate=predicate,
+                writer_properties=WRITER,
+                commit_properties=stamp.properties(),
+            ),
         )
+        self._stamped(stamp, before)
 
+    def _stamped(self, stamp: Stamp | None, before: int) -> None:
+        """Store how far it has come where no row was there to change, so that nothing was committed
+        behind the version `before`."""
+        if stamp is not None and stamp.moves and self.version == before:
+            self.append(self._arrow_schema.empty_table(), stamp)
+
+    @at_its_path
     def add_files(self, files: Sequence[AddAction], schema: pa.Schema, stamp: Stamp) -> None:
         """Have files that are written already be part of the table, in one commit.
 
@@ -318,7 +335,7 @@ class Table:
         """
         partition_by = list(files[0].partition_values)
         if self._delta is None:
-            self._create(schema, partition_by=partition_by)
+            self._create(schema, stamp, partition_by=partition_by)
         assert self._delta is not None
         self._delta.create_write_transaction(
             list(files),
@@ -328,6 +345,7 @@ class Table:
             commit_properties=stamp.properties(),
         )
 
+    @at_its_path
     def compact(self) -> tuple[int, int]:
         """Join small files, in one commit: how many there were, and how many they became."""
         if self._delta is None:
@@ -336,6 +354,7 @@ class Table:
         done = self._delta.optimize.compact(writer_properties=WRITER)
         return done["numFilesRemoved"], done["numFilesAdded"]
 
+    @at_its_path
     def vacuum(self, *, history_seconds: float) -> int:
         """Delete files that no version of the last `history_seconds` uses; an hour at least.
 
@@ -352,6 +371,7 @@ class Table:
         self._delta.cleanup_metadata()
         return len(deleted)
 
+    @at_its_path
     def unknown_files(self, *, older_seconds: float) -> list[str]:
         """Files in the folder, last written so long ago, that no version of as long uses."""
         if self._delta is None:
@@ -364,16 +384,46 @@ class Table:
             full=True,
         )
 
-    def _create(self, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> None:
+    def _create(self, schema: pa.Schema, stamp: Stamp, *, partition_by: Sequence[str] = ()) -> None:
+        """Have the table, without a row, for the first commit under `stamp`.
+
+        Raises CommitFailedError where another driver of the pipeline has committed to it since it
+        was opened here: what is to be written was decided without that.
+        """
         columns = [field for field in schema if field.name != OPERATION]
-        self._delta = DeltaTable.create(
+        create_table(
             self.path,
-            schema=arrow.schema(columns),
-            mode="ignore",
-            partition_by=list(partition_by or self.partitions) or None,
-            storage_options=self._storage or None,
+            arrow.schema(columns),
+            partition_by=partition_by or self.partitions,
+            storage=self._storage,
         )
         self.reload()
+        assert self._delta is not None
+        if self._delta.transaction_version(app_id(stamp.pipeline)) is not None:
+            self._delta = None
+            raise CommitFailedError(
+                f"another process has made the table {self.path} and committed to it meanwhile"
+            )
+
+
+def create_table(
+    path: str, schema: pa.Schema, *, storage: Mapping[str, str], partition_by: Sequence[str] = ()
+) -> None:
+    """Have a table without a row at `path`, or the one that is there, as it is."""
+    options = dict(storage) or None
+    try:
+        DeltaTable.create(
+            path,
+            schema=schema,
+            mode="ignore",
+            partition_by=list(partition_by) or None,
+            storage_options=options,
+            # Tried again behind another's, it would be a commit on top, with this schema.
+            commit_properties=CommitProperties(max_commit_retries=0),
+        )
+    except CommitFailedError:
+        if not DeltaTable.is_deltatable(path, storage_options=options):
+            raise
 
 
 def _rewritten(

@@ -188,7 +188,7 @@ def _written(
         misfits.setdefault(int(parents[row]), Misfit(field=why.field, reason=reason))
     operations = [STALE if at in misfits else one for at, one in enumerate(outcomes.operations)]
     rejected = [
-        int(outcomes.sequences[at]) if at in misfits else one
+        max(one or 0, int(outcomes.sequences[at])) if at in misfits else one
         for at, one in enumerate(outcomes.rejected)
     ]
     kept = np.flatnonzero(~np.isin(parents, list(misfits)))

@@ -18,11 +18,11 @@ from msgspec import Struct, structs
 
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.comparing import IDENTITY, UNFIT, Compared, compare_rows, repair_rows
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.kinds import stated_kind
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import DATABASE, KEY, OWN_COLUMNS, REJECTED, SEQUENCE, SOURCE
 from penstock.spark.table.side import Side
+from penstock.spark.table.stamp import Stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -15,9 +15,12 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, PipelineChangedError
 from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.history.columns import VERSION_COLUMNS
+from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.elements import element_columns, exploded_in
+from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.side import Side
+from penstock.spark.table.stamp import Stamp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +90,7 @@ class KeptTable(Protocol):
         """As `merge`, but columns may have become wider."""
 
     def replace(self, rows: pa.Table, stamp: Stamp) -> None:
-        """Have these rows and no others, in one commit."""
+        """Have these rows and no others, in one commit; columns that are new, too."""
 
     def append(self, rows: pa.Table, stamp: Stamp) -> None:
         """Add rows, in one commit."""
@@ -141,10 +144,16 @@ class ElementTable(Table):
     """A table of the elements of a field, as it is now. Not shared between threads."""
 
     def __init__(
-        self, path: str, field: str, *, storage_options: Mapping[str, str] | None = None
+        self,
+        path: str,
+        field: str,
+        *,
+        pipeline: str = "",
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
+        """As `Table`."""
         self.own = element_columns(field)
-        super().__init__(path, storage_options=storage_options)
+        super().__init__(path, pipeline=pipeline, storage_options=storage_options)
 
 
 class Folders:
@@ -162,13 +171,18 @@ class Folders:
         """A folder is made with its table."""
 
     def table(self, collection: str) -> Table:
-        """As `Lake.table`. Raises PipelineChangedError for one with rows of anything else."""
-        path, config = self._config.table_path(collection), self._config
+        """As `Lake.table`. Raises PipelineChangedError for one with rows of anything else, or of
+        another pipeline."""
+        path, config, name = self._config.table_path(collection), self._config, self._pipeline
         field = config.exploded_field(collection) if isinstance(config, TablePipelineConfig) else ""
         table = (
-            ElementTable(path, field, storage_options=self._storage) if field else self._at(path)
+            ElementTable(path, field, pipeline=name, storage_options=self._storage)
+            if field
+            else Table(path, pipeline=name, storage_options=self._storage)
         )
         layout = table.layout
+        if layout is not None and isinstance(config, TablePipelineConfig):
+            self._refuse_others(path, layout[0].names)
         if layout is not None and (there := exploded_in(layout[0])) != field:
             raise PipelineChangedError(
                 pipeline=self._pipeline,
@@ -178,13 +192,39 @@ class Folders:
             )
         return table
 
+    def _refuse_others(self, path: str, columns: Sequence[str]) -> None:
+        """Raise PipelineChangedError for columns that no table of current rows has."""
+        if set(columns).issuperset(VERSION_COLUMNS.names):
+            there = "is a history"
+        elif not set(columns).issuperset(OWN_COLUMNS.names):
+            there = f"has no {' or no '.join(sorted(set(OWN_COLUMNS.names) - set(columns)))}"
+        else:
+            return
+        raise PipelineChangedError(
+            pipeline=self._pipeline,
+            change=f"the table {path} {there}, so it is none of current rows",
+            remedy="or move that table away",
+        )
+
     def rejects(self) -> Table:
         """As `Lake.rejects`."""
         return self._at(self._config.rejects_path)
 
     def standing(self) -> Table:
-        """As `Lake.standing`."""
-        return self._at(self._config.standing_path)
+        """As `Lake.standing`. Raises PipelineChangedError for a table of anything else."""
+        from penstock.spark.table.standing import STANDING_SCHEMA
+
+        table = self._at(self._config.standing_path)
+        layout = table.layout
+        needed = [field.name for field in STANDING_SCHEMA if not field.nullable]
+        if layout is not None and not set(layout[0].names).issuperset(needed):
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table {table.path} is there and is not its standing: it says of no "
+                f"pipeline how far it has come",
+                remedy="or set standing to a folder that has no table, or move that table away",
+            )
+        return table
 
     def verified(self) -> Table:
         """As `Lake.verified`."""

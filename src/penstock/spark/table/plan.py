@@ -24,6 +24,7 @@ from penstock.spark.table.kinds import (
     kind_of_column,
     wider,
 )
+from penstock.spark.table.room import Room, Wanted, without_room
 
 KEY: Final = "_key"
 SEQUENCE: Final = "_sequence"
@@ -77,7 +78,7 @@ class Naming(NamedTuple):
     """Columns that are not the documents'."""
     forbidden: Mapping[int, str] = _FORBIDDEN
     """Characters that are written as others, for str.translate."""
-    columns_max: int = COLUMNS_MAX
+    room: Room = Room(COLUMNS_MAX)
     bytes_max: int | None = None
     unwritable: Unwritable | None = None
     """What no name of a table or a column has."""
@@ -98,8 +99,6 @@ class Naming(NamedTuple):
             return f"a column cannot have a name of more than {self.bytes_max} bytes"
         if self.one_case(name) in taken:
             return f"the table has another column that is called {name}, or differs only in case"
-        if len(taken) >= self.columns_max:
-            return f"the table has {self.columns_max} columns already"
         return None
 
 
@@ -138,6 +137,9 @@ def place(
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
     taken = {naming.one_case(name) for name in (*naming.own, *existing.names)}
+    room = naming.room
+    width = room.width(*map(kind_of_column, existing))
+    wanted: list[Wanted] = []
     widened = False
     nothing = len(sequences)
     for field, values in cells.items():
@@ -160,10 +162,23 @@ def place(
             _reject(misfits, values, Misfit(field, foreign))
             continue
         kind, stored = _settle(before, values, field, sequences, misfits)
+        if column is None:
+            wanted.append(Wanted(name, kind, stored))
+        elif room.width(kind) - room.width(before) > room.width_max - width:
+            kind, stored = _settle(before, values, field, sequences, misfits, grows=False)
         if column is None or kind is not before:
-            widened |= column is not None
+            if column is not None:
+                widened = True
+                width += room.width(kind) - room.width(before)
             column = column_field(name, kind, field=field)
         columns[name] = (column, stored)
+    count = len(naming.own) + len(existing)
+    if not room.holds(count + len(wanted), width + room.width(*(one.kind for one in wanted))):
+        refused, absent = without_room(wanted, sequences, misfits, room, columns=count, width=width)
+        for row, name in refused.items():
+            field = document_field(columns[name][0])
+            misfits[row] = Misfit(field, "the table has no room for another column")
+        columns = {name: one for name, one in columns.items() if name not in absent}
     fields, arrays = [], []
     for old in existing:
         new = columns.pop(old.name, None) or (old, arrow.nulls(nothing, old.type))
@@ -191,8 +206,10 @@ def _settle(
     field: str,
     sequences: NDArray[np.int64],
     misfits: dict[int, Misfit],
+    *,
+    grows: bool = True,
 ) -> tuple[Kind, Column]:
-    """The column's kind and its values; `kind` grows while that makes values fit.
+    """The column's kind and its values; `kind` grows while that makes values fit, if it may.
 
     The earliest value that does not fit decides how it grows, as if each came in its own batch.
     """
@@ -206,7 +223,7 @@ def _settle(
             stored = converted if stored is None else compute.coalesce(stored, converted)
         left.sort(key=lambda one: int(sequences[one[1]].min()))
         grown = next((w for own, _ in left if (w := wider(kind, own)) not in {None, kind}), None)
-        if grown is None:
+        if grown is None or not grows:
             break
         kind = grown
     for own, unfit in left:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.rejects import Reject, between, known_rejects, rejects_table
+from penstock.spark.table.stamp import Stamp
 
 
 def write_rejects(

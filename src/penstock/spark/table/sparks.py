@@ -6,7 +6,7 @@
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
 import json
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -90,11 +90,11 @@ def given(session: "SparkSession", rows: pa.Table) -> Generator[None]:
         session.catalog.dropTempView(CHANGES)
 
 
-def run_again(session: "SparkSession", statement: str, *, tries: int) -> None:
-    """Run a statement, and again where another commit has made it impossible."""
+def run_again(write: Callable[[], object], *, tries: int) -> None:
+    """Write, and again where another commit has made it impossible."""
     for left in reversed(range(tries)):
         try:
-            session.sql(statement)
+            write()
         except Exception as error:
             if not left or not is_overtaken(error):
                 raise

@@ -28,11 +28,18 @@ from penstock.errors import (
 )
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
-from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
+from penstock.spark.config import (
+    ChangelogPipelineConfig,
+    LakePipelineConfig,
+    ReadingConfig,
+    TablePipelineConfig,
+)
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import Stamp, Table, secrets
+from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.lake import Folders, Lake
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.upkeep import tidy
+from penstock.spark.transform.digests import StepDigest, changed_in, digests_of
 
 log = structlog.get_logger()
 
@@ -48,8 +55,12 @@ STANDING_SCHEMA: Final = arrow.schema(
         arrow.field("progress", pa.string(), nullable=False),
         arrow.field("sequence", pa.int64(), nullable=False),
         arrow.field("tables", pa.string(), nullable=False),
+        arrow.field("to", pa.string()),
+        arrow.field("format", pa.string()),
+        arrow.field("steps", pa.string()),
     ]
 )
+"""Columns that may be null came later: a row that was written before has none of them."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
@@ -62,6 +73,12 @@ class Standing(Struct, frozen=True, kw_only=True):
     """Everything up to here is in the tables."""
     tables: dict[str, int]
     """By collection: the sequence that its table says it has, or more."""
+    to: str | None = None
+    """What its pipeline made of the changes; None in a row that was written before it was kept."""
+    format: str | None = None
+    """That of a changelog."""
+    steps: tuple[StepDigest, ...] | None = None
+    """Those that documents last went through; None as for `to`."""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -130,7 +147,7 @@ def decide_start(
         )
     return Start(
         after=Progress(held.log_id, held.trimmed, held.trimmed_check),
-        tables={name: at for name, at in followed.items() if name not in behind},
+        tables={**followed, **{name: applied(name) for name in behind}},
     )
 
 
@@ -191,7 +208,7 @@ def decide_reset(
     )
 
 
-def loads(config: LakePipelineConfig) -> bool:
+def loads(config: ReadingConfig) -> bool:
     """Whether the rows that were there before the log come from the source."""
     return isinstance(config, TablePipelineConfig) and config.first_load == "source"
 
@@ -224,6 +241,8 @@ def refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing)
         change = f"the tables at its path are those of pipeline {standing.pipeline}"
     elif standing.source != config.source:
         change = f"its tables were made from source {standing.source}, not {config.source}"
+    elif other := _other_kind(config, standing):
+        change = other
     elif (len(standing.collections) == 1 or len(config.collections) == 1) and (
         standing.collections != config.collections
     ):
@@ -235,6 +254,30 @@ def refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing)
     else:
         return
     raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy)
+
+
+def _other_kind(config: LakePipelineConfig, standing: Standing) -> str | None:
+    """What to say where other things were made of the changes; None where the same were."""
+    form = _format(config)
+    if standing.to is None:
+        # A row of then has the one table of all collections under no name.
+        if "" in standing.tables and not config.in_one_table:
+            return f"what is at its path is a changelog, and now it says to = '{config.makes}'"
+    elif standing.to != config.makes:
+        return (
+            f"what is at its path was made with to = '{standing.to}', and now it says "
+            f"to = '{config.makes}'"
+        )
+    elif standing.format != form:
+        return (
+            f"its changelog was made with format = '{standing.format}', and now it says "
+            f"format = '{form}'"
+        )
+    return None
+
+
+def _format(config: LakePipelineConfig) -> str | None:
+    return config.format if isinstance(config, ChangelogPipelineConfig) else None
 
 
 def _added(config: LakePipelineConfig, standing: Standing) -> list[str]:
@@ -263,6 +306,9 @@ class StandingTable:
         self._saved_at = time.monotonic()
         self.stood: Progress | None = None
         """What the row said at the last start; None if there was none."""
+        self.restepped: list[str] = []
+        """Collections whose rows, as of the last start, are from before their steps were changed;
+        the empty name is of all."""
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Start:
         """Where to go on, as `decide_start` says and raises."""
@@ -284,12 +330,25 @@ class StandingTable:
                 pipeline=self._pipeline,
                 sequence=start.after.sequence,
             )
+        steps = digests_of(self._config)
+        there = [name for name, sequence in start.tables.items() if sequence]
+        before = steps if standing is None or standing.steps is None else standing.steps
+        self.restepped = changed_in(there, before, steps)
+        if self.restepped:
+            log.warning(
+                "steps were changed, and rows that are there stay as the steps before made them",
+                pipeline=self._pipeline,
+                collections=[name or "all" for name in self.restepped],
+            )
         self._saved = Standing(
             pipeline=self._pipeline,
             source=self._config.source,
             collections=self._config.collections,
             progress=start.after,
             tables=start.tables,
+            to=self._config.makes,
+            format=_format(self._config),
+            steps=steps,
         )
         return start
 
@@ -378,6 +437,11 @@ class StandingTable:
             "progress": str(standing.progress),
             "sequence": standing.progress.sequence,
             "tables": msgspec.json.encode(standing.tables).decode(),
+            "to": standing.to,
+            "format": standing.format,
+            "steps": None
+            if standing.steps is None
+            else msgspec.json.encode(standing.steps).decode(),
         }
         self._table.replace(arrow.Table.from_pylist([row], schema=STANDING_SCHEMA), stamp)
         self._saved, self._unsaved = standing, None
@@ -393,10 +457,16 @@ class StandingTable:
         if not rows:
             return None
         (row,) = rows
+        steps = row.get("steps")
         return Standing(
             pipeline=row["pipeline"],
             source=row["source"],
             collections=tuple(row["collections"]),
             progress=parse_progress(row["progress"]),
             tables=msgspec.json.decode(row["tables"], type=dict[str, int]),
+            to=row.get("to"),
+            format=row.get("format"),
+            steps=None
+            if steps is None
+            else msgspec.json.decode(steps, type=tuple[StepDigest, ...]),
         )

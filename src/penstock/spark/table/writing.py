@@ -23,12 +23,13 @@ from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.spark.transform.digests import deciding_steps
 
 HARMLESS: Final = frozenset(
     {
@@ -80,8 +81,9 @@ class Writer(ABC, Generic[_Own]):
         """`entries_at` gives entries as they came (ENTRY_COLUMNS), for the rejects.
 
         `lake` is where the tables are; without it, in folders. `tables` are sequences that the
-        tables of collections must have: one that has less is not the table that it was. With
-        `loading` they do not have all rows yet.
+        tables of collections must have: one that has less is not the table that it was. Without
+        `collections`, they are all that there are but this batch's. With `loading` they do not
+        have all rows yet.
         """
         self._pipeline = pipeline
         self._config = config
@@ -89,6 +91,7 @@ class Writer(ABC, Generic[_Own]):
         self._batch_id = batch_id
         self._entries_at = entries_at
         self._lake = lake or Folders(config, pipeline)
+        self._known = tables
         self._least = tables or {}
         self._loading = loading
         self._touched: dict[str, _Own] = {}
@@ -188,8 +191,7 @@ class Writer(ABC, Generic[_Own]):
         elif control.operation == "drop":
             self._drop(control.collection, control, control.database, stamp)
         elif control.operation == "dropDatabase":
-            # A source that keeps more than the configured collections drops each by itself first.
-            for collection in self._config.collections:
+            for collection in self._collections(control):
                 self._drop(collection, control, control.database, stamp)
         elif control.operation == "rename":
             self._rename(control, stamp)
@@ -275,6 +277,19 @@ class Writer(ABC, Generic[_Own]):
 
     # --- helpers --------------------------------------------------------------------------------
 
+    def _collections(self, control: Control) -> Sequence[str]:
+        """Those whose tables a database's drop concerns: sources need not drop each first."""
+        if self._config.collections:
+            return self._config.collections
+        if self._known is None:
+            raise PipelineError(
+                f"pipeline {self._pipeline}: at sequence {control.sequence} the database "
+                f"{control.database} is dropped, and which tables have its rows was not said. "
+                f"Everything before is applied. Say which: `tables`, as the results of the batches "
+                f"before gave them, or `collections`."
+            )
+        return sorted({*self._known, *self._touched} - {""})
+
     def _follows(self, collection: str) -> bool:
         return bool(collection) and (
             not self._config.collections or collection in self._config.collections
@@ -309,8 +324,7 @@ def steps_of(
     config: SteppedPipelineConfig, collection: str
 ) -> list[TransformConfig | ExpectConfig]:
     """What decides how the documents of a collection come to its table, and which do."""
-    steps: list[TransformConfig | ExpectConfig] = list(config.transform)
-    steps += [one for one in config.expect if one.action != "warn"]
+    steps = deciding_steps(config)
     return [one for one in steps if not one.collections or collection in one.collections]
 
 

@@ -28,10 +28,10 @@ from penstock.spark.config import (
 )
 from penstock.spark.raised import kind_of, known_error
 from penstock.spark.table.collect import entries_of
-from penstock.spark.table.delta import Stamp
 from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject, rejects_table
+from penstock.spark.table.stamp import Stamp
 from penstock.spark.transform.computed import answer
 from penstock.spark.transform.plan import Plan, plan_of
 from penstock.spark.transform.poison import find_poison

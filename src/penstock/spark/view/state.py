@@ -19,7 +19,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from msgspec import Struct
 
+from penstock.spark.storage import means_no_table, stored_at
 from penstock.spark.table.arrow import arrow
+from penstock.spark.table.delta import create_table
 from penstock.spark.table.kinds import Kind, column_field
 from penstock.spark.table.plan import OWN_COLUMNS
 
@@ -83,12 +85,8 @@ class StateTable:
         if self._delta is not None:
             return
         fields = [column_field(name, kind, field=name) for name, kind in columns.items()]
-        DeltaTable.create(
-            self._path,
-            schema=arrow.schema([*OWN_COLUMNS, *fields]),
-            mode="ignore",
-            storage_options=self._storage,
-        )
+        schema = arrow.schema([*OWN_COLUMNS, *fields])
+        create_table(self._path, schema, storage=self._storage or {})
         self.reload()
 
 
@@ -103,10 +101,13 @@ def _opened(path: str, storage: dict[str, str] | None, *, version: int | None = 
 
 
 def _open(path: str, storage: dict[str, str] | None) -> DeltaTable | None:
-    try:
-        return _opened(path, storage)
-    except TableNotFoundError:
-        return None
+    with stored_at(path):
+        try:
+            return _opened(path, storage)
+        except TableNotFoundError as error:
+            if not means_no_table(error):
+                raise
+            return None
 
 
 def read_files(spark: "SparkSession", files: list[str], schema: pa.Schema) -> "DataFrame":

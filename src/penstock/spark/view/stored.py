@@ -14,12 +14,14 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
-from deltalake.exceptions import TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from msgspec import Struct
 
 from penstock.errors import PipelineChangedError
 from penstock.spark.config import LakePipelineConfig
+from penstock.spark.storage import at_its_path, means_no_table
 from penstock.spark.table.arrow import arrow
+from penstock.spark.table.committing import OVERWRITE_RETRIES, commit
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.plan import OPERATION
 from penstock.spark.table.reduce import DELETE
@@ -49,18 +51,21 @@ class ViewTable:
         *,
         config: LakePipelineConfig,
     ) -> None:
-        self._path = path
+        self.path = path
         self._pipeline = pipeline
         self._config = config
         self._storage = secrets(config.storage_options) or None
         self._delta: DeltaTable | None = None
         self.reload()
 
+    @at_its_path
     def reload(self) -> None:
         """See what was committed since."""
         try:
-            self._delta = DeltaTable(self._path, storage_options=self._storage)
-        except TableNotFoundError:
+            self._delta = DeltaTable(self.path, storage_options=self._storage)
+        except TableNotFoundError as error:
+            if not means_no_table(error):
+                raise
             self._delta = None
 
     def made(self, collections: tuple[str, ...]) -> Made | None:
@@ -73,7 +78,7 @@ class ViewTable:
         if self._delta.transaction_version(dict(self._ids(()))["query"]) is None:
             raise PipelineChangedError(
                 pipeline=self._pipeline,
-                change=f"the table at {self._path} is no view of it",
+                change=f"the table at {self.path} is no view of it",
                 remedy="or move that table away",
             )
         known = {name: self._delta.transaction_version(id_) for name, id_ in self._ids(collections)}
@@ -102,19 +107,48 @@ class ViewTable:
         assert self._delta is not None
         return arrow.schema(self._delta.schema().to_arrow())
 
+    @at_its_path
     def replace(self, rows: pa.Table, made: Made) -> None:
-        """Have these rows and these columns, and no others."""
-        write_deltalake(
-            self._path if self._delta is None else self._delta,
-            rows,
-            mode="overwrite",
-            schema_mode="overwrite",
-            storage_options=self._storage,
-            writer_properties=_WRITER,
-            commit_properties=self._properties(made),
-        )
+        """Have these rows and these columns, and no others.
+
+        Raises CommitFailedError where another driver has committed since `reload`.
+        """
+        if self._delta is None:
+            self._make(rows, made)
+        else:
+            commit(
+                self._delta,
+                lambda delta: write_deltalake(
+                    delta,
+                    rows,
+                    mode="overwrite",
+                    schema_mode="overwrite",
+                    writer_properties=_WRITER,
+                    commit_properties=self._properties(made, overwrites=True),
+                ),
+            )
         self._tidied()
 
+    def _make(self, rows: pa.Table, made: Made) -> None:
+        properties = self._properties(made)
+        properties.max_commit_retries = 0  # the second try would find the table, and add to it
+        try:
+            write_deltalake(
+                self.path,
+                rows,
+                mode="error",
+                storage_options=self._storage,
+                writer_properties=_WRITER,
+                commit_properties=properties,
+            )
+        except DeltaError as error:
+            if not DeltaTable.is_deltatable(self.path, storage_options=self._storage):
+                raise
+            raise CommitFailedError(
+                f"another process has made the view {self.path} meanwhile"
+            ) from error
+
+    @at_its_path
     def merge(self, changes: pa.Table, made: Made) -> None:
         """Have these groups instead of those of the same GROUP; OPERATION says which go."""
         assert self._delta is not None
@@ -130,23 +164,26 @@ class ViewTable:
             return
         columns = [name for name in changes.column_names if name != OPERATION]
         values = {f"`{_quoted(name)}`": f"s.`{_quoted(name)}`" for name in columns}
-        (
-            self._delta.merge(
-                changes,
-                f"t.`{GROUP}` = s.`{GROUP}`",
-                source_alias="s",
-                target_alias="t",
-                writer_properties=_WRITER,
-                commit_properties=self._properties(made),
-            )
-            .when_matched_delete(f"s.{OPERATION} = {DELETE}")
-            .when_matched_update(values)
-            .when_not_matched_insert(values, predicate=f"s.{OPERATION} <> {DELETE}")
-            .execute()
+        commit(
+            self._delta,
+            lambda delta: (
+                delta.merge(
+                    changes,
+                    f"t.`{GROUP}` = s.`{GROUP}`",
+                    source_alias="s",
+                    target_alias="t",
+                    writer_properties=_WRITER,
+                    commit_properties=self._properties(made),
+                )
+                .when_matched_delete(f"s.{OPERATION} = {DELETE}")
+                .when_matched_update(values)
+                .when_not_matched_insert(values, predicate=f"s.{OPERATION} <> {DELETE}")
+                .execute()
+            ),
         )
         self._tidied()
 
-    def _properties(self, made: Made) -> CommitProperties:
+    def _properties(self, made: Made, *, overwrites: bool = False) -> CommitProperties:
         said: dict[str, int] = {"query": made.query}
         for name, mark in made.marks.items():
             said |= {f"{name}/table": mark.table, f"{name}/version": mark.version}
@@ -154,6 +191,7 @@ class ViewTable:
         return CommitProperties(
             custom_metadata={"penstock.pipeline": self._pipeline},
             app_transactions=[Transaction(ids[name], value) for name, value in said.items()],
+            max_commit_retries=OVERWRITE_RETRIES if overwrites else None,
         )
 
     def _tidied(self) -> None:
@@ -161,7 +199,7 @@ class ViewTable:
         self.reload()
         assert self._delta is not None
         version = self._delta.version()
-        table = Table(self._path, storage_options=self._storage)
+        table = Table(self.path, storage_options=self._storage)
         tidy_if_due(self._pipeline, self._config, table, range(version, version + 1))
         self.reload()
 
