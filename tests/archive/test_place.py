@@ -12,10 +12,15 @@ import pytest
 
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.manifest import Manifest
-from penstock.archive.place import Place
+from penstock.archive.place import Place, shown
 from penstock.archive.reading import Archive
 from penstock.archive.writing import Archiver
-from penstock.errors import ArchiveDamagedError, ArchiveForeignError, ArchiveUnavailableError
+from penstock.errors import (
+    ArchiveDamagedError,
+    ArchiveForeignError,
+    ArchiveUnavailableError,
+    ConfigError,
+)
 from penstock.log import LmdbLog
 from tests.archive.bucket import Bucket
 from tests.archive.logs import archived_rows, fill, live_rows, log_config
@@ -152,3 +157,39 @@ def test_where_a_file_is_seen_while_it_grows_a_manifest_is_written_beside_and_mo
     assert all(at.endswith(".unfinished") for at, _ in watched.moved)
     with place.open(DATA, size=4) as stream:
         assert stream.read() == b"rows"
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("s3://AKIA:quiet@bucket/a?region=eu", "s3://****@bucket/a"),
+        ("s3://AKIA:qui?et@bucket/a", "s3://****@bucket/a"),
+        ("s3://AKIA:qui/et@bucket/a", "s3://****@bucket/a"),
+        ("abfss://container@account.dfs.core.windows.net/a", None),
+        ("gs://bucket/a?endpoint_override=localhost", "gs://bucket/a"),
+        ("/srv/archive", None),
+    ],
+)
+def test_a_secret_in_a_url_is_not_shown(url: str, seen: str | None) -> None:
+    assert shown(url) == (seen or url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["s3://AKIA:qui/et@bucket/a", "s3://AKIA:quiet@bucket/a?bogus=1", "s9://AKIA:quiet@bucket/a"],
+)
+def test_a_url_that_is_refused_is_told_without_its_secret(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Place(url)
+    assert "qui" not in str(refused.value)
+    assert "AKIA" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.slow
+def test_errors_name_a_file_of_a_bucket_without_its_secret(bucket: Bucket) -> None:
+    bucket.objects["archive/manifest-000000000001.json"] = b"?"
+    with pytest.raises(ArchiveDamagedError) as damaged:
+        Place(bucket.url("archive")).newest()
+    assert "s3://****@bucket/archive/manifest-000000000001.json" in str(damaged.value)
+    assert "any:any" not in str(damaged.value)

@@ -233,6 +233,22 @@ def test_pipelines_that_would_write_over_each_other_are_refused_and_both_named(
     assert f"pipelines.{said}" in message
 
 
+@pytest.mark.parametrize("key", ["path", "rejects", "standing"])
+def test_a_password_in_the_url_of_a_place_is_refused_and_not_repeated(
+    tmp_path: Path, key: str
+) -> None:
+    places = {"path": "s3://b/a", "rejects": "s3://b/r", "standing": "s3://b/s"}
+    places[key] = "s3://AKIA:qui/et@b/x"
+    written = "\n".join(f"{one} = '{url}'" for one, url in places.items())
+    message = refused(tmp_path, pipelines(written))
+    assert f"pipelines.a.{key} is a URL with a password" in message
+    assert "qui" not in message
+
+
+def test_an_account_in_the_url_of_a_place_is_no_password(tmp_path: Path) -> None:
+    accepted(tmp_path, pipelines("path = 'abfss://container@account.dfs.core.windows.net/a'"))
+
+
 @pytest.mark.parametrize(
     ("to", "step"),
     [

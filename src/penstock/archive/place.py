@@ -85,14 +85,16 @@ class Place:
         """`path` is a folder or a URL. Raises ConfigError for a URL that nothing here reads."""
         self._known: bytes | None = None
         """The manifest that this process has read or made last."""
-        self.where = path if "://" in path else str(Path(path).resolve())
+        url = path if "://" in path else str(Path(path).resolve())
+        self.where = shown(url)
         try:
-            self._fs, self._root = fs.FileSystem.from_uri(self.where)
+            self._fs, self._root = fs.FileSystem.from_uri(url)
         except (OSError, pa.ArrowException, ValueError) as error:
+            # Without its cause, which quotes the URL.
             raise ConfigError(
-                f"an archive cannot be at {self.where}: {error}. Nothing was started. Write a "
-                f"folder, or a URL as s3://bucket/folder."
-            ) from error
+                f"an archive cannot be at {self.where}: {_without(url, str(error))}. Nothing was "
+                f"started. Write a folder, or a URL as s3://bucket/folder."
+            ) from None
 
     @property
     def is_local(self) -> bool:
@@ -307,6 +309,24 @@ class Place:
             yield
         except (OSError, pa.ArrowException) as error:
             raise ArchiveUnavailableError(self.where, error) from error
+
+
+def shown(url: str) -> str:
+    """A folder, or a URL without the secret and the options that it may have."""
+    if "://" not in url:
+        return url
+    scheme, _, rest = url.partition("://")
+    account, at, place = rest.rpartition("@")
+    # A name alone is no secret: Azure's container stands there.
+    hidden = "****" if ":" in account else account
+    return f"{scheme}://{hidden}{at}{place}".partition("?")[0]
+
+
+def _without(url: str, said: str) -> str:
+    """What was said of the URL, without what is not shown of it."""
+    said = said.replace(url, shown(url))
+    account = url.partition("://")[2].rpartition("@")[0]
+    return said.replace(account, "****") if ":" in account else said
 
 
 def _unfinished(name: str) -> str:

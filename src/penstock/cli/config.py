@@ -34,7 +34,7 @@ from penstock.checkpoints import CheckpointConfig
 from penstock.cli.alerts import AlertsConfig
 from penstock.cli.logs import LoggingConfig
 from penstock.cli.parent import ProcessesConfig
-from penstock.cli.places import beside, clash
+from penstock.cli.places import beside, clash, secret_in
 from penstock.cli.spark_settings import spark_settings
 from penstock.config import Config
 from penstock.errors import ConfigError
@@ -374,6 +374,12 @@ def _pipelines(
                 f"Nothing was started."
             )
         _require_key(path, name, pipeline, sources[pipeline.source].kind)
+        for key in secret_in(pipeline):
+            raise ConfigError(
+                f"{path}: pipelines.{name}.{key} is a URL with a password, which errors and "
+                f"reports would show. Nothing was started. Write it into "
+                f"pipelines.{name}.storage_options."
+            )
         pipelines[name] = beside(path.resolve().parent, pipeline)
     both = clash(pipelines)
     if both is not None:

@@ -105,6 +105,7 @@ def restore(
 
     Once it is written to, it is a log of its own: markers beyond the archive are refused.
     """
+    from penstock.archive.place import shown
     from penstock.archive.reading import Archive
     from penstock.cli.config import load
     from penstock.log.restoring import restore
@@ -117,7 +118,7 @@ def restore(
     folder = _path(config, path)
     made = restore(Archive.open(place), folder)
     if as_json:
-        facts = {"path": str(folder), "archive": place, **to_builtins(made)}
+        facts = {"path": str(folder), "archive": shown(place), **to_builtins(made)}
         output.emit({**facts, "log_id": f"{made.log_id:016x}"})
         return
     console = output.stdout()

@@ -43,6 +43,14 @@ def beside(folder: Path, pipeline: "PipelineConfig") -> "PipelineConfig":
     return pipeline.model_copy(update=absolute)
 
 
+def secret_in(pipeline: "PipelineConfig") -> list[str]:
+    """Which of its settings of places are URLs with a password."""
+    written = {key: getattr(pipeline, key, None) or "" for key in _KEYS}
+    return [
+        key for key, url in written.items() if ":" in url.rpartition("@")[0].partition("://")[2]
+    ]
+
+
 def clash(pipelines: "Mapping[str, PipelineConfig]") -> tuple[Place, Place] | None:
     """Two places that are the same, or of which one lies in the other; None if all keep apart.
 
