@@ -1,6 +1,7 @@
 """What storage refuses is said with its path and its kind, and without its text."""
 
 import errno
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from penstock.errors import PipelineError
+from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.raised import own_error
+from penstock.spark.replicate import destination_of
 from penstock.spark.storage import stored_at
 from penstock.spark.table.delta import Table
 
@@ -124,3 +127,18 @@ def test_only_what_came_from_spark_is_looked_for_in_its_log() -> None:
     assert "Spark" not in said
     assert "ValueError, which is no error of Penstock's own (test_storage.py:" in said
     assert "secret" not in said
+
+
+def test_a_driver_of_a_database_that_is_not_installed_is_named_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    monkeypatch.delitem(sys.modules, "penstock.spark.replica.postgres", raising=False)
+    config = ReplicatePipelineConfig.model_validate(
+        {"source": "shop", "to": "replicate", "uri": "postgresql://h/d", "collections": ["a"]}
+    )
+    with pytest.raises(ImportError) as raised:
+        destination_of("p", config)
+    said = own_error(raised.value, pipeline="p")
+    assert said.exit_code == 2
+    assert "pip install 'penstock[postgresql]'" in str(said)

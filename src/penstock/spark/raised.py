@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from penstock import errors
 from penstock.client.flight import from_wire
 from penstock.errors import (
+    ConfigError,
     PenstockError,
     PipelineError,
     SparkMemoryError,
@@ -26,6 +27,13 @@ LOST: Final = (Py4JNetworkError, ConnectionError)
 """What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
 TO_END: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
 """What is no Exception and no error either; all else is one, as a panic of delta-rs."""
+_EXTRAS: Final = {
+    "psycopg": "postgresql",
+    "pymysql": "mysql",
+    "pymongo": "mongodb",
+    "bson": "mongodb",
+}
+"""By package: what to install for the destination that needs it."""
 _OVERTAKEN: Final = ("DELTA_CONCURRENT_", "DELTA_METADATA_CHANGED")
 """What Delta calls a commit in Spark that another one has made impossible."""
 _SAFE: Final = (
@@ -72,6 +80,12 @@ def own_error(error: BaseException, *, pipeline: str) -> PenstockError:
     known = known_error(error, pipeline=pipeline)
     if known is not None:
         return known
+    if isinstance(error, ImportError) and (extra := _EXTRAS.get(error.name or "")):
+        return ConfigError(
+            f"pipeline {pipeline}: its destination needs a package that is not installed where the "
+            f"driver runs ({error.name}). Nothing was written. Install it: "
+            f"pip install 'penstock[{extra}]'"
+        )
     if isinstance(error, CommitFailedError) or is_overtaken(error):
         return PipelineError(
             f"pipeline {pipeline}: another process committed to the same table at the same time. "
