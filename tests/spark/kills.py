@@ -5,7 +5,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from itertools import cycle
 from pathlib import Path
@@ -56,10 +56,8 @@ class Deployment:
         mongo: MongoReplicaSet,
         folder: Path,
         dice: random.Random,
-        names: Collection[str] = NAMES,
     ) -> None:
-        """With the pipelines of these names. Without a cluster the driver works by itself, and
-        Python processes are its executors."""
+        """Without a cluster the driver works by itself, and Python processes are its executors."""
         self.seed = dice.randrange(1000)
         """Of the story that the source tells."""
         self.postgres = PostgresReplica(postgres.create("kills"))
@@ -69,8 +67,7 @@ class Deployment:
         self.flight = f"127.0.0.1:{flight}"
         self.kills: dict[str, int] = dict.fromkeys(VICTIMS, 0)
         self.folder = folder
-        every = self._pipelines(mongo.uri)
-        self._written = {name: every[name] for name in names}
+        self._written = self._pipelines(mongo.uri)
         self._config = folder / "penstock.toml"
         self.service = Service(self._config, folder)
         command = ["-m", "penstock.cli", "pipeline", "run", "--config", str(self._config)]
@@ -87,9 +84,7 @@ class Deployment:
             mongo.kill(0)
             mongo.restart(0)
 
-        servers = [restart_postgres] if "postgres" in names else []
-        if {"mongodb", "audit"}.intersection(names):
-            servers.append(restart_mongo)
+        servers = [restart_postgres, restart_mongo]
         dice.shuffle(servers)
         self._servers = cycle(servers)
 
@@ -252,10 +247,9 @@ def deployment(
     mongo: MongoReplicaSet,
     folder: Path,
     dice: random.Random,
-    names: Collection[str] = NAMES,
 ) -> Generator[Deployment]:
     """Started, and stopped whatever happens."""
-    deployed = Deployment(cluster, postgres, mongo, folder, dice, names)
+    deployed = Deployment(cluster, postgres, mongo, folder, dice)
     try:
         deployed.start()
         yield deployed
