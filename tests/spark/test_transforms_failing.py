@@ -96,6 +96,59 @@ def test_a_step_that_cannot_be_is_refused_before_anything_is_read(
         Stage("p", config, INPUT_COLUMNS).check(spark)
 
 
+@pytest.mark.parametrize(
+    ("sql", "said"),
+    [
+        ("SELECT n FROM documents LIMIT 1", "LIMIT looks beyond"),
+        ("SELECT n FROM documents OFFSET 1", "OFFSET looks beyond"),
+        ("SELECT n FROM documents TABLESAMPLE (1 ROWS)", "LIMIT looks beyond"),
+        ("SELECT n FROM documents TABLESAMPLE (5 PERCENT)", "TABLESAMPLE looks beyond"),
+        ("SELECT sum(n) OVER () AS n FROM documents", "window"),
+        ("SELECT n FROM documents GROUP BY ALL", "GROUP BY"),
+        ("SELECT n, (SELECT max(n) FROM documents) AS m FROM documents", "aggregate"),
+        ("SELECT n FROM documents WHERE n IN (SELECT n FROM documents)", "a second time"),
+        ("SELECT d.n FROM documents d LEFT SEMI JOIN documents e ON d.n = e.n", "a second time"),
+    ],
+)
+def test_sql_that_looks_beyond_its_document_is_refused(
+    spark: "SparkSession", tmp_path: Path, sql: str, said: str
+) -> None:
+    """It would delete rows, or count them, by where a batch ends."""
+    config = pipeline(tmp_path / "t", transform=[{"sql": sql, "document_schema": N}])
+    with pytest.raises(ConfigError, match=said):
+        Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
+def test_a_condition_with_a_window_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
+    step = {"filter": "row_number() OVER (ORDER BY n) < 3", "document_schema": N}
+    config = pipeline(
+        tmp_path / "t", transform=[{"sql": "SELECT n FROM documents", "document_schema": N}, step]
+    )
+    with pytest.raises(ConfigError, match=r"transform 2 \(filter\): a window"):
+        Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
+def test_sql_may_look_something_up_elsewhere(log: BlockLog, lake: Lake) -> None:
+    """What it knows of other rows, counted or not, is no chance of the batch."""
+    names = "(SELECT n FROM VALUES (1), (2), (2) AS t(n))"
+    sql = (
+        f"SELECT d._id, d.n, c.names FROM documents d "
+        f"JOIN (SELECT n, int(count(*)) AS names FROM {names} GROUP BY n) c ON c.n = d.n "
+        f"WHERE d.n <= (SELECT max(n) FROM {names}) ORDER BY d.n"
+    )
+    schema = "names INT, n INT"
+    steps = [
+        {"sql": sql, "document_schema": "_id INT, n INT"},
+        {"filter": f"names > 0 AND n IN {names}", "document_schema": schema},
+    ]
+    log.append([[put(number, n=number) for number in (1, 2, 3)]])
+    lake.apply(transform=steps)
+    assert lake.rows == {
+        key(1): {"_id": 1, "n": 1, "names": 1},
+        key(2): {"_id": 2, "n": 2, "names": 2},
+    }
+
+
 def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -> None:
     """Bounded: neither are all changes rejected nor is the search without an end."""
     tries: list[int] = []

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
 from penstock.errors import ConfigError
+from penstock.spark.transform.rowwise import require_condition, require_rowwise
 from penstock.spark.transform.values import encoder_of
 from penstock.spark.transform.worker import Ask
 
@@ -61,7 +62,9 @@ def _condition(frame: DataFrame, ask: Ask, text: str) -> DataFrame:
     # The document's fields stand alone, so that they cannot be taken for an entry's.
     fields = frame.select(F.struct(*frame.columns).alias(_ENTRY), f"{ask.column}.*")
     asked = F.col(_ENTRY)[ask.column].isNotNull()
-    kind = fields.select(F.expr(text).alias(_ANSWER)).schema[0].dataType
+    alone = fields.select(F.expr(text).alias(_ANSWER))
+    require_condition(alone, ask.name, of=fields)
+    kind = alone.schema[0].dataType
     if not isinstance(kind, BooleanType):
         raise ConfigError(
             f"{ask.name}: {text!r} is {kind.simpleString()}, not a condition. Nothing was written. "
@@ -77,6 +80,7 @@ def _of_sql(asked: DataFrame, ask: Ask, text: str) -> DataFrame:
     view.createOrReplaceTempView(_VIEW)
     try:
         found = asked.sparkSession.sql(_SELECT.sub(f"SELECT {_SEQUENCE}, ", text, count=1))
+        require_rowwise(found, ask.name, documents=_VIEW)
     finally:
         asked.sparkSession.catalog.dropTempView(_VIEW)
     names = [f"_{place}" for place in range(len(found.columns))]
