@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import PipelineError, SourceUnavailableError
+from penstock.errors import PipelineChangedError, PipelineError, SourceUnavailableError
 from penstock.event import AnyEvent
 from penstock.ports import KeyRange, Listing, RangeRows, SourceState
 from penstock.progress import Progress
@@ -405,3 +405,18 @@ def test_a_source_that_fails_for_good_ends_the_pipeline_without_its_text(world: 
     with pytest.raises(PipelineError) as raised:
         world.until(lambda: world.parts(READ))
     assert "secret" not in str(raised.value)
+
+
+def test_a_load_does_not_begin_anew_over_tables_whose_place_is_gone(world: World) -> None:
+    """Between them and the log's head may be deletes, which nobody would read."""
+    world.told(position=100)
+    world.until(world.is_complete)
+    world.stream(put(3, n=31))
+    world.load.close()
+    shutil.rmtree(world.path / "_penstock_standing")
+    with pytest.raises(PipelineChangedError, match="table of orders is there"):
+        world.start()
+    shutil.rmtree(world.path)
+    world.start()
+    world.until(world.is_complete)
+    assert set(world.table()) == {key(1), key(2), key(3)}

@@ -309,7 +309,7 @@ def test_a_new_pipeline_that_loads_from_the_source_begins_at_the_head_and_says_s
     """What the log told before is in the source; what it tells from there on must be read, though
     the driver dies before the first batch."""
     loads = config("orders").model_copy(update={"first_load": "source"})
-    assert start(loads, standing=None, at=bounds(800)) == 1000
+    assert start(loads, standing=None, at=bounds(800), has={}) == 1000
     assert start(loads, standing=structs.replace(STANDING, collections=("orders",))) == 500
     there = pipeline(tmp_path / "t", first_load="source")
     standing = StandingTable(there, "p")

@@ -24,7 +24,8 @@ class LakePipelineConfig(SteppedPipelineConfig):
         None,
         description="The Delta table of one row that says how far the pipeline has come. Default: "
         "`_penstock_standing` in the path. It belongs to the tables: a pipeline without it is "
-        "new, and starts where `start` says; its tables ignore what they have.",
+        "new, and starts where `start` says; its tables ignore what they have. With `first_load` "
+        "it is refused where the tables of its `collections` are there.",
     )
     rejects: str | None = Field(
         None,

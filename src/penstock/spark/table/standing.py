@@ -110,6 +110,14 @@ def decide_start(
     whole = whole or (lambda: bounds)
     knowingly = config.start == "oldest"
     if standing is None and loads(config):
+        # The row is written before any table is.
+        if known := sorted(name for name in config.collections if applied(name)):
+            raise PipelineChangedError(
+                pipeline=pipeline,
+                change=f"the row that says where it stands is gone, and its table of "
+                f"{_names(known)} is there; what was deleted since would stay",
+                remedy="or put the row back, and read rows again with penstock pipeline backfill",
+            )
         # All rows that there are now come from the source.
         return Start(after=Progress(bounds.log_id, bounds.head, bounds.head_check), tables={})
     if standing is None:
