@@ -4,11 +4,14 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.manifest import Manifest
@@ -193,3 +196,59 @@ def test_errors_name_a_file_of_a_bucket_without_its_secret(bucket: Bucket) -> No
         Place(bucket.url("archive")).newest()
     assert "s3://****@bucket/archive/manifest-000000000001.json" in str(damaged.value)
     assert "any:any" not in str(damaged.value)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """A folder that fsspec reads and pyarrow does not."""
+    yield "memory://archive"
+    fsspec.filesystem("memory").rm("/archive", recursive=True)
+
+
+@pytest.mark.slow
+async def test_an_archive_that_only_fsspec_reads_is_as_any_other(
+    elsewhere: str, tmp_path: Path
+) -> None:
+    async with LmdbLog(log_config(tmp_path)) as log:
+        work = archiver(log, elsewhere)
+        for seed in range(2):
+            await fill(log, seed=seed)
+            assert work.step()
+        archive, head = Archive.open(elsewhere), log.bounds_now().head
+        assert archive.manifest.until == head
+        assert archived_rows(archive, 0, head).equals(live_rows(log, 0, head))
+    place = Place(elsewhere)
+    found = place.newest()
+    assert found is not None
+    assert place.left_behind(found[1]) == []
+    other = Place(elsewhere)
+    other.publish(manifest(at=1), found[0] + 1)
+    with pytest.raises(ArchiveForeignError):
+        place.publish(manifest(at=2), found[0] + 1)
+
+
+def test_what_a_library_behind_fsspec_raises_says_where_the_archive_is(
+    elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have errors of their own, which are none of the system's."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no such account")
+
+    Place(elsewhere).make()
+    monkeypatch.setattr(MemoryFileSystem, "find", refuse)
+    monkeypatch.setattr(MemoryFileSystem, "info", refuse)
+    with pytest.raises(ArchiveUnavailableError, match="memory://archive cannot be reached"):
+        Place(elsewhere).newest()
+
+
+def test_where_nothing_reads_a_url_it_is_said_what_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match=r"az://c/a: .*adlfs"):
+        Place("az://c/a")
+    with pytest.raises(ConfigError, match="Protocol not known: s9"):
+        Place("s9://c/a")
+    with pytest.raises(ConfigError, match="missing 2 required"):
+        Place("github://c/a")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(ConfigError, match=r"pip install 'penstock\[fsspec\]'"):
+        Place("sftp://h/a")

@@ -12,7 +12,8 @@ class ArchiveConfig(Config):
         default=None,
         min_length=1,
         description="A folder, or a URL that pyarrow knows: s3://, gs://, abfs://, hdfs://, "
-        "file://. One log has it for itself.",
+        "file://; with `penstock[fsspec]` one of fsspec, as sftp:// or az://. One log has it for "
+        "itself.",
     )
     range_age: Seconds = Field(
         default=3600.0,

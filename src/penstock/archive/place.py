@@ -1,4 +1,5 @@
-"""The folder or bucket of an archive: pyarrow's file systems, with names that survive a power cut.
+"""The folder or bucket of an archive: pyarrow's file systems, and where these do not reach those of
+fsspec; with names that survive a power cut.
 
 A manifest appears whole, under a name that is new. On a disk that is one step, which fails where
 another service was quicker. An object store (S3, GCS, Azure) shows what is written once it is
@@ -31,6 +32,7 @@ from penstock.errors import (
     ArchiveForeignError,
     ArchiveUnavailableError,
     ConfigError,
+    PenstockError,
 )
 from penstock.folders import make_folder, sync_folder
 
@@ -42,6 +44,8 @@ _LOOKS_MAX: Final = 5
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 """The file systems, as pyarrow names their types, where what is written appears when it is closed;
 but Azure has an empty object under the name until then."""
+_PYARROWS: Final = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file"})
+"""The schemes that pyarrow reads; whatever it says of their URLs is so."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What file systems without hard links say of one."""
 _OURS: Final = re.compile(r"\d{20}-\d{20}\.parquet")
@@ -88,8 +92,8 @@ class Place:
         url = path if "://" in path else str(Path(path).resolve())
         self.where = shown(url)
         try:
-            self._fs, self._root = fs.FileSystem.from_uri(url)
-        except (OSError, pa.ArrowException, ValueError) as error:
+            self._fs, self._root = _file_system(url)
+        except (ImportError, OSError, pa.ArrowException, ValueError) as error:
             # Without its cause, which quotes the URL.
             raise ConfigError(
                 f"an archive cannot be at {self.where}: {_without(url, str(error))}. Nothing was "
@@ -104,6 +108,12 @@ class Place:
     @property
     def _is_object_store(self) -> bool:
         return self._fs.type_name in _OBJECT_STORES
+
+    @property
+    def _fsspec(self) -> Any:
+        """What asks fsspec; None where pyarrow reads by itself."""
+        handler = getattr(self._fs, "handler", None)
+        return handler if isinstance(handler, fs.FSSpecHandler) else None
 
     def full(self, name: str) -> str:
         """The name of one of its files, for people."""
@@ -267,6 +277,8 @@ class Place:
 
     def _names(self, folder: str, *, size_min: int = 0) -> list[str]:
         with self._explained():
+            if (handler := self._fsspec) is not None:
+                handler.fs.invalidate_cache()  # it would list what it has listed before
             chosen = fs.FileSelector(self._path(folder), allow_not_found=True)
             found = self._fs.get_file_info(chosen)
         return [
@@ -309,6 +321,33 @@ class Place:
             yield
         except (OSError, pa.ArrowException) as error:
             raise ArchiveUnavailableError(self.where, error) from error
+        except PenstockError:
+            raise
+        except Exception as error:
+            # Behind fsspec are libraries with errors of their own.
+            if self._fsspec is None:
+                raise
+            raise ArchiveUnavailableError(self.where, error) from error
+
+
+def _file_system(url: str) -> tuple[Any, str]:
+    """What reads it, and the path in there. Raises ValueError where nothing does, ImportError for
+    what is not installed."""
+    try:
+        return fs.FileSystem.from_uri(url)
+    except (OSError, pa.ArrowException, ValueError) as error:
+        if url.partition("://")[0] in _PYARROWS:
+            raise
+        try:
+            import fsspec
+        except ImportError:
+            raise ValueError(f"{error}. pip install 'penstock[fsspec]' reads more") from None
+        handler: Any = fs.FSSpecHandler  # abstract, say its types
+        try:
+            found, root = fsspec.core.url_to_fs(url)
+        except TypeError as misses:
+            raise ValueError(str(misses)) from None
+        return fs.PyFileSystem(handler(found)), root
 
 
 def shown(url: str) -> str:
