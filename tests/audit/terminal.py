@@ -83,9 +83,9 @@ class Terminal:
         """Wait until all of these are on the screen."""
         return self.until(lambda lines: all(any(text in line for line in lines) for text in texts))
 
-    def ended(self) -> int:
-        """Wait for the end; its exit code."""
-        deadline = time.monotonic() + 60
+    def ended(self, *, seconds: float = 60) -> int:
+        """Wait for the end, at most so long; its exit code."""
+        deadline = time.monotonic() + seconds
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"it goes on, with:\n{self.written[-3000:]!r}"
             self.read()

@@ -23,6 +23,7 @@ from penstock.spark.loading.reading import entries_of
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.loading.window import Window, ends_of, renamed_to
 from penstock.spark.loading.writing import LoadWriter
+from penstock.spark.progress import LoadProgress
 from penstock.spark.replaying import replay_rejects
 from penstock.spark.table.apply import prepare
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, Control, reduce_entries
@@ -216,6 +217,26 @@ def test_a_plan_is_complete_once_all_that_was_asked_for_is_read_and_passed() -> 
     assert not plan.complete
     assert plan.passed().complete
     assert not Plan().complete
+
+
+def test_a_plan_counts_ranges_and_names_what_is_not_divided_into_any() -> None:
+    def counted(plan: Plan) -> tuple[int, int, tuple[str, ...], bool]:
+        told = LoadProgress.of("p", plan)
+        return told.loaded, told.ranges, told.undivided, told.complete
+
+    assert counted(Plan().with_collections([""])) == (0, 0, ("",), False)
+    plan = Plan().with_collections(["orders", "lines"])
+    plan = plan.split(plan.of(UNSPLIT)[0], ranges("orders", b"k"))
+    assert counted(plan) == (0, 2, ("lines",), False)
+    # That a collection was listed is a part of the plan, and no range.
+    plan = plan.split(plan.of(UNSPLIT)[0], ranges("lines"))
+    assert counted(plan) == (0, 3, (), False)
+    plan = plan.read({plan.of(OPEN)[0]: Outcome(read_at="1")})
+    assert counted(plan) == (1, 3, (), False)
+    assert counted(plan.anew("db", "orders")) == (0, 1, ("orders",), False)
+    plan = plan.read({one: Outcome(read_at="1") for one in plan.of(OPEN)})
+    assert counted(plan) == (3, 3, (), False)
+    assert counted(plan.passed()) == (3, 3, (), True)
 
 
 def test_a_collection_that_took_over_rows_is_planned_anew() -> None:

@@ -23,6 +23,7 @@ from penstock.spark.loading.load import FirstLoad
 from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT, Part
 from penstock.spark.loading.reading import PartRows
 from penstock.spark.loading.stored import StoredPlan
+from penstock.spark.progress import LoadProgress
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import Collected, reduce_entries
@@ -90,6 +91,7 @@ class World:
         self.path = path
         self.config: TablePipelineConfig = pipeline(path, "orders", "lines", first_load="source")
         self.source = Source(rows)
+        self.heard: list[LoadProgress] = []
         self.log = BlockLog(log_id=LOG_ID)
         self.server = FlightServer(self.log)
         self.server.start()
@@ -108,7 +110,10 @@ class World:
     def start(self) -> None:
         """A driver begins."""
         spark: Any = SimpleNamespace(sparkContext=NoContext())
-        self.load = FirstLoad("p", self.config, self.server.address, spark, lambda: self.source)
+        self.load = FirstLoad(
+            *("p", self.config, self.server.address, spark, lambda: self.source),
+            tell=self.heard.append,
+        )
         self.standing = StandingTable(self.config, "p")
         self.standing.start(self.log.bounds_now())
         self.load.begin(self.standing)
@@ -201,6 +206,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 def key(number: int) -> str:
     return f'{{"_id":{number}}}'
+
+
+def test_a_load_tells_how_far_it_is_and_one_that_goes_on_tells_it_at_once(world: World) -> None:
+    assert [(one.ranges, one.undivided) for one in world.heard] == [(0, ("orders", "lines"))]
+    world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
+    assert (world.heard[-1].loaded, world.heard[-1].ranges, world.heard[-1].undivided) == (0, 6, ())
+    world.until(lambda: len(world.parts(READ)) == 2)
+    world.load.close()
+    world.heard.clear()
+    world.start()
+    assert [(one.loaded, one.ranges, one.complete) for one in world.heard] == [(2, 6, False)]
 
 
 def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world: World) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 import structlog
 from pydantic import Field
@@ -24,6 +24,16 @@ def set_level(level: Level) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
 
 
+class _Stderr:
+    """What stderr is when a line is written: while a bar is drawn, lines come above it."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
 def configure(*, as_json: bool, process: str, level: int = logging.INFO) -> None:
     """Set up structlog for this process; `process` is on every line."""
     pretty = sys.stderr.isatty() and not as_json
@@ -37,6 +47,7 @@ def configure(*, as_json: bool, process: str, level: int = logging.INFO) -> None
             else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # structlog takes what can be written to, whatever its type says.
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Stderr())),
     )
     structlog.contextvars.bind_contextvars(process=process)

@@ -1,6 +1,7 @@
 """`penstock pipeline`: one Spark driver for all pipelines, and what may be asked of each."""
 
 import signal
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -65,7 +66,6 @@ def run(
     from penstock.cli import logs
     from penstock.cli.config import load, missing_extra
     from penstock.cli.pipeline_metrics import Meter, shown
-    from penstock.cli.pipeline_screen import screen
     from penstock.cli.spark_settings import with_conf
     from penstock.cli.telling import Teller
     from penstock.client.credentials import Credentials
@@ -75,6 +75,7 @@ def run(
     chosen = pipeline_ask.chosen(settings, names or ())
     spark_settings = with_conf(settings.spark, conf or ())
     try:
+        from penstock.cli.pipeline_screen import screen
         from penstock.spark.many import run_pipelines
         from penstock.spark.progress import PipelineProgress
         from penstock.spark.raised import LOST
@@ -91,13 +92,15 @@ def run(
         spark = local_session(
             app_name=f"penstock {' '.join(chosen)}"[:100], master=master, settings=spark_settings
         )
-        with screen(
-            list(chosen), service, credentials, wanted=not as_json and len(chosen) > 1
-        ) as drawn:
+        with screen(chosen, service, credentials, once=once, wanted=not as_json) as drawn:
+            # Whoever sees the bars needs no lines; a file or a pipe has them all the same.
+            lines_wanted = drawn is None or not sys.stdout.isatty()
 
             def tell(progress: PipelineProgress) -> None:
                 meter.count(progress)
-                if drawn is None:
+                if drawn is not None:
+                    drawn.batch(progress)
+                if lines_wanted:
                     teller(progress)
 
             def ended(name: str, error: PenstockError | None) -> None:
@@ -114,6 +117,7 @@ def run(
                     stop=stop,
                     once=once,
                     on_progress=tell,
+                    on_fact=None if drawn is None else drawn.fact,
                     on_end=ended,
                     credentials=credentials,
                     archive=settings.archive.path or "",

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
-_STYLES = {
+STYLES = {
     "running": "green",
+    "following": "green",
     "ended": "green",
     "waiting": "yellow",
     "away": "yellow",
@@ -258,8 +259,8 @@ def _unknown(name: str) -> RequestError:
     )
 
 
-def table_of(found: Sequence[PipelineReport], errors: Mapping[str, str] | None = None) -> Table:
-    """For people. `errors` has a word on those that cannot go on."""
+def table_of(found: Sequence[PipelineReport]) -> Table:
+    """For people."""
     now_ms = time.time_ns() // 1_000_000
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("pipeline", "to", "source", "state", "at", "behind", "rate", "rejected", "held"):
@@ -275,8 +276,8 @@ def table_of(found: Sequence[PipelineReport], errors: Mapping[str, str] | None =
         state = "stopping" if one.stopping else one.state
         if state == "running" and one.code:
             state = "waiting"
-        code = (errors or {}).get(one.pipeline) or one.code
-        state = f"[{_STYLES.get(state, 'dim')}]{state}{f' ({code})' if code else ''}[/]"
+        code = f" ({one.code})" if one.code else ""
+        state = f"[{STYLES.get(state, 'dim')}]{state}{code}[/]"
         if one.differences:
             state += f" [bold red]{one.differences:,} DIFFER[/]"
         if one.lost:

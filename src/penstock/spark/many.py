@@ -13,7 +13,7 @@ import structlog
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import PenstockError
 from penstock.spark.config import PipelineConfig
-from penstock.spark.progress import PipelineProgress
+from penstock.spark.progress import PipelineProgress, RunFact
 from penstock.spark.raised import own_error
 from penstock.spark.run import run_pipeline
 
@@ -35,6 +35,7 @@ def run_pipelines(
     stop: threading.Event,
     once: bool = False,
     on_progress: Callable[[PipelineProgress], None] | None = None,
+    on_fact: Callable[[RunFact], None] | None = None,
     on_end: Callable[[str, PenstockError | None], None] | None = None,
     credentials: Credentials = NOBODY,
     archive: str = "",
@@ -42,8 +43,8 @@ def run_pipelines(
 ) -> dict[str, PenstockError]:
     """Run all of `pipelines` until each has ended; the errors of those that failed, by name.
 
-    `stop` has all of them finish their batches, and end. `on_progress` is called as by
-    `run_pipeline`, from a thread for each pipeline; `on_end` once for each, when it ends.
+    `stop` has all of them finish their batches, and end. `on_progress` and `on_fact` are called as
+    by `run_pipeline`, from threads for each pipeline; `on_end` once for each, when it ends.
 
     How they share Spark: `penstock.spark.sharing`. `archive` is where the service's [archive] is;
     `open_sources` make the sources, by name, for first loads.
@@ -56,6 +57,7 @@ def run_pipelines(
             spark=spark,
             once=once,
             on_progress=on_progress,
+            on_fact=on_fact,
             on_end=on_end,
             credentials=credentials,
             archive=archive,
@@ -89,6 +91,7 @@ class _Run(threading.Thread):
         spark: "SparkSession",
         once: bool,
         on_progress: Callable[[PipelineProgress], None] | None,
+        on_fact: Callable[[RunFact], None] | None,
         on_end: Callable[[str, PenstockError | None], None] | None,
         credentials: Credentials,
         archive: str,
@@ -103,6 +106,7 @@ class _Run(threading.Thread):
         self._spark = spark
         self._once = once
         self._on_progress = on_progress
+        self._on_fact = on_fact
         self._on_end = on_end
         self._credentials = credentials
         self._archive = archive
@@ -117,6 +121,7 @@ class _Run(threading.Thread):
                 spark=self._spark,
                 once=self._once,
                 on_progress=self._on_progress,
+                on_fact=self._on_fact,
                 stop=self.stopping,
                 credentials=self._credentials,
                 archive=self._archive,

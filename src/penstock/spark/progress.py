@@ -1,14 +1,17 @@
-"""What a run of a pipeline says of its batches, and telling it to whoever asked."""
+"""What a run of a pipeline says of itself and its batches, and telling it to whoever asked."""
 
 import queue
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import structlog
 from msgspec import Struct
 
 from penstock.spark.target import Applied
+
+if TYPE_CHECKING:
+    from penstock.spark.loading.parts import Plan
 
 log = structlog.get_logger()
 
@@ -37,6 +40,9 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
     """By expectation: how many changes did not meet it."""
     lost: int = 0
     """Entries that retention removed before they were read: the target has a gap for them."""
+    until: int = 0
+    """The place in the log up to which everything is applied: behind `sequence` come entries of
+    others."""
 
     @property
     def entries_per_second(self) -> float:
@@ -44,9 +50,16 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(
-        cls, name: str, batch_id: int, result: Applied, seconds: float, unmet: dict[str, int]
+        cls,
+        name: str,
+        batch_id: int,
+        result: Applied,
+        seconds: float,
+        unmet: dict[str, int],
+        *,
+        until: int,
     ) -> "PipelineProgress":
-        """Of what a batch came to."""
+        """Of what a batch that ends at `until` came to."""
         return cls(
             pipeline=name,
             batch_id=batch_id,
@@ -58,21 +71,68 @@ class PipelineProgress(Struct, frozen=True, kw_only=True):
             timestamp=result.timestamp,
             unmet=unmet,
             lost=result.entries_lost,
+            until=until,
         )
 
 
-class ProgressTeller:
+class RunBegan(Struct, frozen=True, kw_only=True):
+    """A run goes on from its place in the log; told again when it goes on after an error."""
+
+    pipeline: str
+    sequence: int
+    """Everything up to here was in the target before."""
+    head: int
+    """Where the log ended."""
+
+
+class RunWaits(Struct, frozen=True, kw_only=True):
+    """An error that passes holds a run up."""
+
+    pipeline: str
+    code: str
+
+
+class LoadProgress(Struct, frozen=True, kw_only=True):
+    """How far a first load, or a backfill, has come."""
+
+    pipeline: str
+    loaded: int
+    """Ranges of keys whose rows are in their tables."""
+    ranges: int
+    """All that are known."""
+    undivided: tuple[str, ...]
+    """Collections of which nobody knows the ranges yet; an empty name is all of the source."""
+    complete: bool
+    """Whether the log has also told all that was committed when they were read."""
+
+    @classmethod
+    def of(cls, name: str, plan: "Plan") -> "LoadProgress":
+        """Of what is planned."""
+        return cls(
+            pipeline=name,
+            loaded=plan.ranges_loaded,
+            ranges=plan.ranges,
+            undivided=plan.undivided,
+            complete=plan.complete,
+        )
+
+
+RunFact = RunBegan | RunWaits | LoadProgress
+_Told = TypeVar("_Told", bound=PipelineProgress | RunFact)
+
+
+class ProgressTeller(Generic[_Told]):
     """Calls `on_progress` where it can neither fail nor delay a batch."""
 
-    def __init__(self, on_progress: Callable[[PipelineProgress], None] | None) -> None:
-        self._on_progress = on_progress
-        self._waiting: queue.Queue[PipelineProgress | None] = queue.Queue(_TOLD_MAX)
+    def __init__(self, on_progress: Callable[[_Told], None] | None) -> None:
+        self._on_progress: Callable[[_Told], None] | None = on_progress
+        self._waiting: queue.Queue[_Told | None] = queue.Queue(_TOLD_MAX)
         self._thread = threading.Thread(target=self._run, name="penstock-told", daemon=True)
         if on_progress is not None:
             self._thread.start()
 
-    def tell(self, progress: PipelineProgress) -> None:
-        """Have it called; not, if it is a thousand batches behind."""
+    def tell(self, progress: _Told) -> None:
+        """Have it called; not, if it is a thousand calls behind."""
         self._put(progress)
 
     def close(self) -> None:
@@ -81,7 +141,7 @@ class ProgressTeller:
             self._put(None)
             self._thread.join(_TOLD_SECONDS_MAX)
 
-    def _put(self, progress: PipelineProgress | None) -> None:
+    def _put(self, progress: _Told | None) -> None:
         if self._on_progress is None:
             return
         try:

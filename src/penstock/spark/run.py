@@ -35,7 +35,13 @@ from penstock.spark.config import (
 )
 from penstock.spark.options import credential_options, place_of
 from penstock.spark.overtaken import overtaken
-from penstock.spark.progress import PipelineProgress, ProgressTeller
+from penstock.spark.progress import (
+    PipelineProgress,
+    ProgressTeller,
+    RunBegan,
+    RunFact,
+    RunWaits,
+)
 from penstock.spark.raised import LOST, TO_END, own_error
 from penstock.spark.scheduled import Verification, VerifySchedule
 from penstock.spark.scratch import scratch_folder, sweep_scratch
@@ -73,6 +79,7 @@ def run_pipeline(
     spark: "SparkSession | None" = None,
     once: bool = False,
     on_progress: Callable[[PipelineProgress], None] | None = None,
+    on_fact: Callable[[RunFact], None] | None = None,
     stop: threading.Event | None = None,
     credentials: Credentials = NOBODY,
     archive: str = "",
@@ -84,8 +91,9 @@ def run_pipeline(
     Flight address. `once` (as trigger = "availableNow") applies what is there now and returns.
     `on_progress` is called after each batch, in a thread of its own: what it raises is logged once
     and no more, and one that is slow delays nothing; it misses what comes while a thousand wait,
-    and what is left a few seconds after the end. A session that is not given is made, and stopped
-    at the end. A batch that is being written is finished first. `credentials` go to the service,
+    and what is left a few seconds after the end. So is `on_fact`, with where the run begins, what
+    it waits for and how far a first load is. A session that is not given is made, and stopped at
+    the end. A batch that is being written is finished first. `credentials` go to the service,
     and must show everything of the source: PartialViewError else. `archive` is where the service's
     [archive] is: a new pipeline begins with the first entry of that. `open_source` makes the
     pipeline's source, for a first load from there; workers call it too. With `once`, that is done
@@ -104,12 +112,12 @@ def run_pipeline(
         require_driver(spark)
     with _told_to_stop(stop) as stopping, _session(name, spark) as session:
         sweep_scratch()
-        teller = ProgressTeller(on_progress)
+        teller, facts = ProgressTeller(on_progress), ProgressTeller(on_fact)
         load = None
         if isinstance(config, TablePipelineConfig) and config.first_load != "off":
             from penstock.spark.loading.load import first_load
 
-            load = first_load(name, config, endpoint, session, open_source, credentials)
+            load = first_load(name, config, endpoint, session, open_source, credentials, facts.tell)
         target = _target_of(name, config, endpoint, session, stopping, credentials, archive, load)
         service = ServiceTeller(
             name,
@@ -120,8 +128,8 @@ def run_pipeline(
             on_stop=stopping.set,
         )
         runner = _Runner(
-            *(name, config, endpoint, session, stopping, teller, target, credentials, service),
-            *(archive, load, open_source),
+            *(name, config, endpoint, session, stopping, teller, facts, target, credentials),
+            *(service, archive, load, open_source),
         )
         once = once or config.trigger == "availableNow"
         schedule = None
@@ -144,6 +152,7 @@ def run_pipeline(
                 load.close()
             target.close()
             teller.close()
+            facts.close()
 
 
 def _target_of(
@@ -189,7 +198,8 @@ class _Runner:
         endpoint: str,
         spark: "SparkSession",
         stopping: threading.Event,
-        teller: ProgressTeller,
+        teller: ProgressTeller[PipelineProgress],
+        facts: ProgressTeller[RunFact],
         target: Target,
         credentials: Credentials,
         service: ServiceTeller,
@@ -209,6 +219,7 @@ class _Runner:
         self._spark = spark
         self._stopping = stopping
         self._teller = teller
+        self._facts = facts
         self._target = target
         self._stage = (
             Stage(name, config, target.columns)
@@ -279,6 +290,7 @@ class _Runner:
                 if not error.transient or (once and attempt >= _ATTEMPTS_ONCE):
                     raise
                 self._service.waits(error.code)
+                self._facts.tell(RunWaits(pipeline=self._name, code=error.code))
                 pause = random.uniform(0.5, 1.0) * min(_PAUSE_SECONDS_MAX, 0.5 * 2**attempt)
                 log.warning(
                     "pipeline waits for its service",
@@ -305,6 +317,7 @@ class _Runner:
                 return
         self._from_first = self._from_first or after.sequence <= bounds.trimmed
         self._service.began(after)
+        self._facts.tell(RunBegan(pipeline=self._name, sequence=after.sequence, head=bounds.head))
         self._raised = None
         with scratch_folder() as checkpoint:
             query = in_turn(lambda: self._start(after, Path(checkpoint), once=once), self._stopping)
@@ -434,7 +447,10 @@ class _Runner:
                 )
             seconds = time.monotonic() - started
             self._service.applied(result, seconds=seconds)
-            self._teller.tell(PipelineProgress.of(self._name, batch_id, result, seconds, unmet))
+            done = PipelineProgress.of(
+                self._name, batch_id, result, seconds, unmet, until=until.sequence
+            )
+            self._teller.tell(done)
 
         return apply
 

@@ -12,6 +12,7 @@ between two batches, before a read is asked for, and closed when its rows are wr
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -34,6 +35,7 @@ from penstock.spark.loading.reading import OpenSource, PartRows, read_parts
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.loading.window import Window, ends_of, redefines, renamed_to
 from penstock.spark.loading.writing import LoadWriter
+from penstock.spark.progress import LoadProgress
 from penstock.spark.raised import own_error
 from penstock.spark.sharing import enter_pool
 from penstock.spark.table.chunk import Collected
@@ -67,10 +69,14 @@ def first_load(
     spark: "SparkSession",
     open_source: OpenSource | None,
     credentials: Credentials,
+    tell: Callable[[LoadProgress], None] | None = None,
 ) -> "FirstLoad":
-    """The first load of a pipeline. Nothing is stored yet. Raises as `require_readable`."""
+    """The first load of a pipeline. Nothing is stored yet. Raises as `require_readable`.
+
+    `tell` is called with how far it is, and may neither fail nor delay it.
+    """
     readable = require_readable(name, config, open_source)
-    return FirstLoad(name, config, endpoint, spark, readable, credentials=credentials)
+    return FirstLoad(name, config, endpoint, spark, readable, credentials=credentials, tell=tell)
 
 
 def require_readable(
@@ -132,8 +138,10 @@ class FirstLoad:
         open_source: OpenSource,
         *,
         credentials: Credentials = NOBODY,
+        tell: Callable[[LoadProgress], None] | None = None,
     ) -> None:
         self._pipeline = pipeline
+        self._tell = tell
         self._config = config
         self._endpoint = endpoint
         self._spark = spark
@@ -365,6 +373,8 @@ class FirstLoad:
         place = self._standing.progress
         self._stored.write(plan, log_id=place.log_id, sequence=place.sequence)
         self._plan, self._until = plan, None
+        if self._tell is not None:
+            self._tell(LoadProgress.of(self._pipeline, plan))
 
     def _follows(self, collection: str) -> bool:
         return not self._config.collections or collection in self._config.collections

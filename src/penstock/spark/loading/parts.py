@@ -39,6 +39,11 @@ class Part(Struct, frozen=True, kw_only=True):
         return self.database, self.collection
 
     @property
+    def is_range(self) -> bool:
+        """Whether it is a range of keys, and not what is still to be divided into some."""
+        return bool(self.database) and self.state != UNSPLIT
+
+    @property
     def range(self) -> KeyRange:
         return KeyRange(
             database=self.database, collection=self.collection, start=self.start, stop=self.stop
@@ -66,6 +71,21 @@ class Plan(Struct, frozen=True, kw_only=True):
     def of(self, state: int) -> list[Part]:
         """The parts in that state."""
         return [part for part in self.parts if part.state == state]
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges of keys are known."""
+        return sum(part.is_range for part in self.parts)
+
+    @property
+    def ranges_loaded(self) -> int:
+        """How many of them have their rows in their tables."""
+        return sum(part.is_range and part.state != OPEN for part in self.parts)
+
+    @property
+    def undivided(self) -> tuple[str, ...]:
+        """The collections of which nobody has said the ranges yet; empty: all of the source."""
+        return tuple(dict.fromkeys(part.collection for part in self.of(UNSPLIT)))
 
     def with_collections(self, names: Iterable[str]) -> "Plan":
         """Load these collections of every database too, where that is not planned already."""
