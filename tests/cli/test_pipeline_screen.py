@@ -6,6 +6,7 @@ import os
 import pty
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,22 @@ def test_a_run_on_a_terminal_has_a_bar_and_one_in_a_pipe_has_lines(tmp_path: Pat
         assert done.code == 0
         assert done.out.startswith("orders: batch 0: ")
         assert not {"━", "\x1b"} & {*done.out, *done.err}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_ctrl_c_ends_a_run_in_order_and_the_terminal_is_whole(tmp_path: Path) -> None:
+    config = configure(tmp_path, SHOP.format(rate=300) + PIPELINE)
+    with Service(config) as service:
+        at = ("--config", str(config), "--endpoint", service.ready["flight"])
+        with terminal("pipeline", "run", *at, width=120) as tty:
+            deadline = time.monotonic() + 200
+            while "following" not in tty.written:
+                assert time.monotonic() < deadline, tty.written
+                assert tty.process.poll() is None, tty.written
+                tty.read()
+            os.killpg(tty.process.pid, signal.SIGINT)  # as a terminal does
+            assert tty.ended(seconds=100) == 0, tty.written
+            assert "ended" in (tty.screen[-1] or tty.screen[-2])
+            assert tty.restored()
+            assert tty.written.rindex("\x1b[?25h") > tty.written.rindex("\x1b[?25l")

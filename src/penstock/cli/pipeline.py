@@ -87,12 +87,16 @@ def run(
     meter = Meter(list(chosen), service)
     credentials = Credentials.from_environment()
     addresses = [one.metrics for one in chosen.values()]
-    with _signals() as stop, shown(addresses, meter):
+    stop = threading.Event()
+    with _signals(stop), shown(addresses, meter):
         teller = Teller(as_json=as_json, stop=stop)
         spark = local_session(
             app_name=f"penstock {' '.join(chosen)}"[:100], master=master, settings=spark_settings
         )
-        with screen(chosen, service, credentials, once=once, wanted=not as_json) as drawn:
+        with (
+            _signals(stop),  # PySpark took SIGINT for itself
+            screen(chosen, service, credentials, once=once, wanted=not as_json) as drawn,
+        ):
             # Whoever sees the bars needs no lines; a file or a pipe has them all the same.
             lines_wanted = drawn is None or not sys.stdout.isatty()
 
@@ -228,16 +232,15 @@ def _pipeline(name: str, config: Path) -> "tuple[Settings, PipelineConfig]":
 
 
 @contextmanager
-def _signals() -> Generator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, while the block runs."""
-    stop = threading.Event()
+def _signals(stop: threading.Event) -> Generator[None]:
+    """SIGTERM and SIGINT set `stop`, while the block runs."""
 
     def handle(_signal: int, _frame: object) -> None:
         stop.set()
 
     before = {which: signal.signal(which, handle) for which in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield stop
+        yield
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)

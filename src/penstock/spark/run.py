@@ -110,7 +110,8 @@ def run_pipeline(
     """
     if spark is not None:
         require_driver(spark)
-    with _told_to_stop(stop) as stopping, _session(name, spark) as session:
+    # The session first: PySpark takes SIGINT for itself when it makes one.
+    with _session(name, spark) as session, _told_to_stop(stop) as stopping:
         sweep_scratch()
         teller, facts = ProgressTeller(on_progress), ProgressTeller(on_fact)
         load = None
