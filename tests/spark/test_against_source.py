@@ -13,6 +13,7 @@ from penstock.client.flight import LogClient, ReadRequest
 from penstock.spark.against.judging import _each_once  # pyright: ignore[reportPrivateUsage]
 from penstock.spark.against.source import verify_with_source
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.progress import VerifyProgress
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import KEY
 from penstock.spark.verifying import Verified, verify_tables
@@ -98,6 +99,21 @@ def test_tables_are_equal_to_a_source_that_is_written_and_rows_that_change_are_n
     assert table.changed > 0
     assert table.rows == table.found >= _ROWS - 50
     assert table.changed + table.rows <= _ROWS
+
+
+def test_a_comparison_with_the_source_tells_which_ranges_are_read(
+    spark: "SparkSession", shop: Captured, tmp_path: Path
+) -> None:
+    config = loading(tmp_path / "t")
+    run(config, shop, spark)
+    heard: list[VerifyProgress] = []
+    assert verified(config, shop, spark, on_progress=heard.append).sound
+    steps = list(dict.fromkeys(one.step for one in heard))
+    assert steps == ["dividing", "reading", "waiting", "changes", "comparing"]
+    read = [one for one in heard if one.step == "reading"]
+    assert {(one.total, one.collection) for one in read} == {(_ROWS // 100, "orders")}
+    assert (read[0].done, read[-1].done) == (0, _ROWS // 100)
+    assert [one.total for one in heard if one.step in {"waiting", "changes"}] == [None, None]
 
 
 def test_a_change_that_capture_lost_is_found_and_made_right(

@@ -11,9 +11,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from penstock.errors import ConfigError, HistoryTrimmedError, PipelineError
 from penstock.serve.flight import FlightServer
+from penstock.spark.progress import VerifyProgress
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import KEY
 from penstock.spark.verifying import Verified, verify_tables
+from tests.audit.terminal import terminal
+from tests.cli.service import SHOP, configure, spawn
 from tests.flight.blocks import BlockLog
 from tests.spark.tables import change, pipeline, put, rows_of
 
@@ -102,6 +105,22 @@ def test_what_somebody_altered_is_found_and_made_right(
     assert verified(config, endpoint, spark).sound
 
 
+def test_a_comparison_tells_how_far_it_is_whoever_hears_it(
+    spark: "SparkSession", endpoint: str, config: "TablePipelineConfig"
+) -> None:
+    told: list[VerifyProgress] = []
+
+    def hear(step: VerifyProgress) -> None:
+        told.append(step)
+        raise ValueError("nobody is to mind")
+
+    assert verified(config, endpoint, spark, on_progress=hear).sound
+    applied = [(one.done, one.total) for one in told if one.step == "applying"]
+    assert applied == [(0, 302), (120, 302), (240, 302), (302, 302)]
+    compared = [(one.done, one.total, one.collection) for one in told if one.step == "comparing"]
+    assert compared == [(0, 1, "orders"), (1, 1, "")]
+
+
 def test_a_zero_that_lost_its_sign_is_found_and_what_is_no_number_is_equal_to_itself(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
@@ -155,3 +174,25 @@ def test_what_cannot_be_compared_is_refused(
     log.trim(10)
     with pytest.raises(HistoryTrimmedError):
         verified(config, endpoint, spark)
+
+
+@pytest.mark.slow
+def test_the_command_has_a_bar_on_a_terminal_and_none_in_a_pipe(
+    endpoint: str, config: "TablePipelineConfig", tmp_path: Path
+) -> None:
+    text = SHOP.format(rate=1) + '[pipelines.p]\nsource = "shop"\ncollections = ["orders"]\n'
+    written = configure(tmp_path, f'{text}path = "{config.path}"\nmax_events_per_batch = 120\n')
+    command = ("pipeline", "verify", "p", "--config", str(written), "--endpoint", endpoint)
+    with terminal(*command, width=120) as tty:
+        assert tty.ended(seconds=200) == 0, tty.written
+        bars, result = tty.written.rsplit("\x1b[?25h", 1)
+        for word in ("applying the log anew", "120 of 302 entries", "39%", "━━━", "comparing"):
+            assert word in bars
+        assert "│ orders" in result
+        assert "applying" not in result
+        assert tty.restored()
+    done = spawn(*command)
+    assert done.code == 0, done.err
+    assert "│ orders" in done.out
+    assert "applying" not in done.out + done.err
+    assert "\x1b" not in done.out + done.err

@@ -1,6 +1,6 @@
 """`penstock pipeline verify`: whether tables are what the log, or the source, says they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -12,9 +12,11 @@ from rich.table import Table as Grid
 from penstock.cli import output
 from penstock.cli.pipeline_ask import EndpointOption, NameArgument
 from penstock.cli.pipeline_spark import ConfOption, MasterOption, session_for
+from penstock.cli.steps import Doing, Steps, steps
 from penstock.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
+    from penstock.spark.progress import VerifyProgress, VerifyStep
     from penstock.spark.verifying import Verified
 
 _SHOWN = 20
@@ -34,6 +36,15 @@ _INSTEAD: Final = {
     "begin anew, as docs/how-to/replicate.md says: another pipeline, into an empty database.",
 }
 """What to do where nothing is compared, by destination."""
+_STEPS: "Mapping[VerifyStep, tuple[str, str]]" = {
+    "applying": ("applying the log anew", "entries"),
+    "dividing": ("dividing the source into ranges", "collections"),
+    "reading": ("reading the source", "ranges"),
+    "waiting": ("waiting for the log to tell what was committed", ""),
+    "changes": ("seeing what changed meanwhile", ""),
+    "comparing": ("comparing", "tables"),
+}
+"""What a comparison does, and what is counted of it."""
 
 
 class Against(StrEnum):
@@ -105,7 +116,10 @@ def command(
     if against is Against.SOURCE:
         opening = None if source is None else source.opening()
         verify = partial(verify_with_source, open_source=opening)
-    with session_for("verify", name, settings, master, conf) as spark:
+    with (
+        session_for("verify", name, settings, master, conf) as spark,
+        steps(wanted=not as_json) as shown,
+    ):
         found = verify(
             name,
             pipeline,
@@ -117,6 +131,7 @@ def command(
             repair=repair,
             credentials=Credentials.from_environment(),
             archive=settings.archive.path or "",
+            on_progress=None if shown is None else partial(_show, shown),
         )
     if as_json:
         output.emit({**to_builtins(found), "sound": found.sound})
@@ -124,6 +139,11 @@ def command(
         _print(found)
     if any(one.differences > one.repaired for one in found.tables):
         raise typer.Exit(PipelineError.exit_code)
+
+
+def _show(shown: Steps, step: "VerifyProgress") -> None:
+    what, unit = _STEPS[step.step]
+    shown.tell(Doing(what=what, unit=unit, done=step.done, total=step.total, of=step.collection))
 
 
 def _print(found: "Verified") -> None:

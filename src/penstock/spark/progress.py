@@ -2,8 +2,9 @@
 
 import queue
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 import structlog
 from msgspec import Struct
@@ -118,7 +119,26 @@ class LoadProgress(Struct, frozen=True, kw_only=True):
 
 
 RunFact = RunBegan | RunWaits | LoadProgress
-_Told = TypeVar("_Told", bound=PipelineProgress | RunFact)
+
+VerifyStep = Literal["applying", "dividing", "reading", "waiting", "changes", "comparing"]
+"""`applying` the log anew; `dividing` the source into ranges, `reading` these, `waiting` for the
+log to tell what was committed meanwhile, and seeing which `changes` that were; `comparing`."""
+
+
+class VerifyProgress(Struct, frozen=True, kw_only=True):
+    """How far a comparison of tables has come."""
+
+    pipeline: str
+    step: VerifyStep
+    done: int = 0
+    """Entries of the log, collections, ranges of keys, or tables."""
+    total: int | None = None
+    """Of all; None where nobody knows."""
+    collection: str = ""
+    """Whose."""
+
+
+_Told = TypeVar("_Told", bound=PipelineProgress | RunFact | VerifyProgress)
 
 
 class ProgressTeller(Generic[_Told]):
@@ -163,3 +183,35 @@ class ProgressTeller(Generic[_Told]):
                         error=type(error).__name__,
                     )
                 failed = True
+
+
+class StepTeller:
+    """Tells the steps of a comparison, where that can neither fail nor delay it."""
+
+    def __init__(
+        self, pipeline: str, teller: ProgressTeller[VerifyProgress], *, heard: bool
+    ) -> None:
+        self._pipeline = pipeline
+        self._teller = teller
+        self.heard = heard
+        """Whether anybody listens."""
+
+    def __call__(
+        self, step: VerifyStep, *, done: int = 0, total: int | None = None, collection: str = ""
+    ) -> None:
+        told = VerifyProgress(
+            pipeline=self._pipeline, step=step, done=done, total=total, collection=collection
+        )
+        self._teller.tell(told)
+
+
+@contextmanager
+def step_teller(
+    pipeline: str, on_progress: Callable[[VerifyProgress], None] | None
+) -> Generator[StepTeller]:
+    """Who tells `on_progress`, for the time of the block."""
+    teller = ProgressTeller(on_progress)
+    try:
+        yield StepTeller(pipeline, teller, heard=on_progress is not None)
+    finally:
+        teller.close()

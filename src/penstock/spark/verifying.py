@@ -14,7 +14,7 @@ It may run beside the pipeline: tables are compared at the versions that belong 
 # pyright: reportUnknownArgumentType=false
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +29,7 @@ from penstock.spark import register
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.mending import refuse_running
 from penstock.spark.options import credential_options
+from penstock.spark.progress import StepTeller, VerifyProgress, step_teller
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared
 from penstock.spark.table.judging import Told, begin_as, judged_by_log
@@ -78,13 +79,15 @@ def verify_tables(
     credentials: Credentials = NOBODY,
     archive: str = "",
     between: AbstractContextManager[Any] | None = None,
+    on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> Verified:
     """Compare the tables of a pipeline with its log; with `repair`, make them equal.
 
     `scratch` is a path that workers can read, for the tables beside; without it a folder on this
     machine, for a session on it. The session sees tables that are in a catalog. `archive` is where
     the service's [archive] is. `between` is held while it is looked where the tables stand: whoever
-    writes them waits. Repairing needs a pipeline that does not run.
+    writes them waits. `on_progress` is told how far it is, as `run_pipeline` tells it. Repairing
+    needs a pipeline that does not run.
 
     Raises ConfigError for a pipeline with steps, expectations or a first load, now or before, whose
     tables the log alone does not tell; PipelineError where the pipeline never ran, moves on too
@@ -107,7 +110,7 @@ def verify_tables(
             refuse_running(name, config, client)
     with between or nullcontext():
         until, tables = _pinned(name, config, lake)
-    with scratch_folder() as folder:
+    with scratch_folder() as folder, step_teller(name, on_progress) as tell:
         # From the log's first entry, whatever the pipeline began with: a row of which the log no
         # longer tells would be taken for one that should not be there, and be deleted.
         anew = config.model_copy(
@@ -122,12 +125,14 @@ def verify_tables(
         beside = Folders(anew, name)
         for one, table in tables.items():
             begin_as(beside.table(one), table, name)
-        made = _apply_anew(name, anew, endpoint, until, spark, credentials, archive)
+        made = _apply_anew(name, anew, endpoint, until, spark, credentials, archive, tell)
         # Of a table that is not there all rows are missing.
         tables |= {one: lake.table(one) for one in made if one not in tables}
         rejects = lake.rejects().side()
-        found = tuple(
-            judged_by_log(
+        found: list[Compared] = []
+        for one, table in tables.items():
+            tell("comparing", done=len(found), total=len(tables), collection=one)
+            compared = judged_by_log(
                 spark,
                 name,
                 one,
@@ -139,9 +144,9 @@ def verify_tables(
                 listed_max=listed_max,
                 repair=repair,
             )
-            for one, table in tables.items()
-        )
-    return Verified(pipeline=name, progress=str(until), tables=found)
+            found.append(compared)
+        tell("comparing", done=len(found), total=len(tables))
+    return Verified(pipeline=name, progress=str(until), tables=tuple(found))
 
 
 def refuse_steps(name: str, config: TablePipelineConfig) -> None:
@@ -220,6 +225,7 @@ def _apply_anew(
     spark: "SparkSession",
     credentials: Credentials,
     archive: str,
+    tell: StepTeller,
 ) -> list[str]:
     """Apply the log from its beginning up to `until`, batch by batch; which tables that made."""
     target = TableTarget(name, config)
@@ -229,11 +235,14 @@ def _apply_anew(
     with log_client(endpoint, archive=archive, credentials=credentials) as client:
         if credentials.are_shown and not client.seen().shows_all_of(config.source):
             raise PartialViewError(source=config.source)
-        after = target.start(client.bounds())
+        begin = after = target.start(client.bounds())
+        entries = until.sequence - begin.sequence
+        tell("applying", total=entries)
         for number, end in enumerate(_ends(client, after, until, config.max_events_per_batch)):
             batch = _batch(spark, config, shown, after, end, target.columns)
             target.apply(batch, number, until=end)
             after = end
+            tell("applying", done=end.sequence - begin.sequence, total=entries)
     return StandingTable(config, name).collections()
 
 

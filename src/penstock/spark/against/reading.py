@@ -5,7 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -13,12 +13,15 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.errors import PipelineError
-from penstock.ports import KeyRange
+from penstock.ports import KeyRange, Listing
 from penstock.spark.against.fitting import DOUBTFUL, compared_schema, fitted
-from penstock.spark.loading.reading import OpenSource, Reading
+from penstock.spark.config import TablePipelineConfig
+from penstock.spark.loading.reading import OpenSource, ReadableSource, Reading
+from penstock.spark.progress import StepTeller
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import reduce_entries
 from penstock.spark.table.comparing import UNFIT
+from penstock.spark.tasks import counted_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +37,60 @@ class SourceRows(Struct, frozen=True, kw_only=True):
     """The columns `compared_schema`, UNFIT and DOUBTFUL; read from where they were written."""
     read_at: frozenset[str]
     """When its ranges were read, in the source's own words."""
+
+
+async def listings_of(
+    source: ReadableSource, config: TablePipelineConfig, position: str, tell: StepTeller
+) -> list[Listing]:
+    """All ranges of what the pipeline follows, listed before any of them is read."""
+    rows, found = config.first_load_rows, list[Listing]()
+    # Without names the source says which there are, all at once.
+    total = len(config.collections) or None
+    try:
+        for collection in config.collections or ("",):
+            tell("dividing", done=len(found), total=total, collection=collection)
+            found.append(await source.ranges("", collection, rows=rows, position=position))
+    finally:
+        await source.close()
+    return found
+
+
+def read_collections(
+    spark: "SparkSession",
+    ranges: Sequence[KeyRange],
+    tables: Mapping[str, pa.Schema],
+    open_source: OpenSource,
+    *,
+    position: str,
+    path: str,
+    tell: StepTeller,
+) -> dict[str, SourceRows]:
+    """The rows of `ranges` by collection: of each that is in `tables`, which have these schemas.
+
+    As `read_rows`. `tell` is told how many ranges are read.
+    """
+    found: dict[str, SourceRows] = {}
+    before = 0
+    for number, (collection, table) in enumerate(tables.items()):
+        own = [part for part in ranges if part.collection == collection]
+        told = partial(tell, "reading", total=len(ranges), collection=collection)
+        told(done=before)
+        count = partial(_told_of, told, before, len(own))
+        with counted_tasks(spark, count if tell.heard else None):
+            found[collection] = read_rows(
+                *(spark, own, open_source),
+                position=position,
+                table=table,
+                path=f"{path}/rows-{number}",
+            )
+        before += len(own)
+        told(done=before)
+    return found
+
+
+def _told_of(told: Callable[..., None], before: int, ranges: int, tasks: int) -> None:
+    # A task for each range; then some more, which look at what was written.
+    told(done=before + min(tasks, ranges))
 
 
 def read_rows(

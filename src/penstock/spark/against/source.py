@@ -8,7 +8,7 @@ the same (docs/decisions/0036). Nobody waits for it: source, capture and pipelin
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,20 +26,22 @@ from penstock.errors import (
     SourceUnavailableError,
     StreamChangedError,
 )
-from penstock.ports import KeyRange, Listing, Moves, ReadsRanges
+from penstock.ports import KeyRange, Moves, ReadsRanges
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.against.changed import changed_between
 from penstock.spark.against.judging import judged
-from penstock.spark.against.reading import read_rows
+from penstock.spark.against.reading import listings_of, read_collections
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.load import UNTOLD
 from penstock.spark.loading.reading import OpenSource, ReadableSource
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.options import credential_options
+from penstock.spark.progress import VerifyProgress, step_teller
 from penstock.spark.raised import known_error
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.session import on_this_machine
+from penstock.spark.table.comparing import Compared
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.standing import followed_tables, loads
 from penstock.spark.verifying import Verified, refuse_steps, standing_of
@@ -83,6 +85,7 @@ def verify_with_source(
     credentials: Credentials = NOBODY,
     archive: str = "",
     between: AbstractContextManager[Any] | None = None,
+    on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> Verified:
     """Compare the tables of a pipeline with its source; with `repair`, make them equal.
 
@@ -107,6 +110,7 @@ def verify_with_source(
     }
     with (
         _named(name),
+        step_teller(name, on_progress) as tell,
         _scratch(spark, name, scratch) as folder,
         log_client(endpoint, archive=archive, credentials=credentials) as client,
     ):
@@ -123,29 +127,31 @@ def verify_with_source(
         client.plan(after=until, until=until)  # or the log no longer has what follows
         # Asked for now, it is at or behind all that the tables have.
         position = _position(client, source, name, config)
-        listings = asyncio.run(_listings(open_source(), config, position))
+        listings = asyncio.run(listings_of(open_source(), config, position, tell))
         parts = [part for listing in listings for part in listing.ranges]
-        rows = {
-            collection: read_rows(
-                spark,
-                [part for part in parts if part.collection == collection],
-                open_source,
-                position=position,
-                table=pinned.table(collection).side().schema(),
-                path=f"{folder}/rows-{number}",
-            )
-            for number, collection in enumerate(_collections(parts, pinned))
-        }
+        rows = read_collections(
+            spark,
+            parts,
+            {one: pinned.table(one).side().schema() for one in _collections(parts, pinned)},
+            open_source,
+            position=position,
+            path=folder,
+            tell=tell,
+        )
         reads = {one.read_at for one in listings}.union(*(one.read_at for one in rows.values()))
+        tell("waiting")
         head = wait_until_told(client, source, name, config, reads)
         if head.log_id != until.log_id:
             raise StreamChangedError(
                 f"the log was replaced while the tables of pipeline {name} were compared. Nothing "
                 f"was changed."
             )
+        tell("changes")
         changed = changed_between(spark, name, shown, until, head, path=f"{folder}/changed")
-        tables = tuple(
-            judged(
+        tables: list[Compared] = []
+        for collection, read in rows.items():
+            tell("comparing", done=len(tables), total=len(rows), collection=collection)
+            compared = judged(
                 spark,
                 name,
                 config,
@@ -158,9 +164,9 @@ def verify_with_source(
                 listed_max=listed_max,
                 repair_in=_databases(parts, collection) if repair else None,
             )
-            for collection, read in rows.items()
-        )
-    return Verified(pipeline=name, progress=str(until), tables=tables, against="source")
+            tables.append(compared)
+        tell("comparing", done=len(tables), total=len(rows))
+    return Verified(pipeline=name, progress=str(until), tables=tuple(tables), against="source")
 
 
 def _readable(
@@ -225,19 +231,6 @@ def _position(
             f"not have all of them yet. Nothing was compared. Compare when the copy is complete."
         )
     return position
-
-
-async def _listings(
-    source: ReadableSource, config: TablePipelineConfig, position: str
-) -> list[Listing]:
-    """All ranges of what the pipeline follows, listed before any of them is read."""
-    try:
-        return [
-            await source.ranges("", collection, rows=config.first_load_rows, position=position)
-            for collection in config.collections or ("",)
-        ]
-    finally:
-        await source.close()
 
 
 def _collections(ranges: Iterable[KeyRange], pinned: Pinned) -> list[str]:
