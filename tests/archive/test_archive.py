@@ -463,8 +463,18 @@ async def test_a_restored_log_says_what_the_archived_one_said(log: LmdbLog, tmp_
         await fill(log, seed=seed)
         work.step()
     entries, bounds, sources = await read_all(log), await log.bounds(), await log.sources()
-    made = restore(opened(tmp_path), tmp_path / "restored")
+    restoring, checking = list[tuple[int, int]](), list[tuple[int, int]]()
+    made = restore(
+        opened(tmp_path),
+        tmp_path / "restored",
+        on_restored=lambda done, total: restoring.append((done, total)),
+        on_checked=lambda done, total: checking.append((done, total)),
+    )
     assert (made.head, made.head_commit, made.repeated) == (bounds.head, bounds.head_commit, 0)
+    for told in (restoring, checking):
+        assert told == sorted(told)
+        assert {total for _, total in told} == {bounds.head}
+        assert told[0][0] < told[-1][0] == bounds.head
     assert made.warnings == []
     with pytest.raises(ConfigError):
         restore(opened(tmp_path), tmp_path / "restored")

@@ -91,6 +91,15 @@ def test_slow_steps_have_a_pace_too() -> None:
     assert rate_per_second(steps, 540.0) == pytest.approx(1)
 
 
+def test_who_tells_often_is_heard_and_little_is_kept() -> None:
+    steps = stepped((), Step(at=0, done=0))
+    for tick in range(20_001):
+        steps = stepped(steps, Step(at=tick / 1000, done=tick, behind=0))
+    assert len(steps) < 100
+    assert (steps[0].done, steps[-1].done) == (0, 20_000)
+    assert rate_per_second(steps, 20.0) == pytest.approx(1000)
+
+
 def test_a_bar_is_as_long_as_what_is_done() -> None:
     def heavy(done: int, total: int) -> int:
         return pictured(line("p", done=done, total=total))[0].count("━")

@@ -10,7 +10,8 @@ from penstock.capture import pump
 from penstock.cli.config import load
 from penstock.log import LmdbLog
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
-from tests.cli.service import configure, penstock
+from tests.audit.terminal import terminal
+from tests.cli.service import configure, penstock, spawn
 
 
 async def fill(config: Path) -> None:
@@ -73,3 +74,19 @@ def test_a_log_that_is_not_there_is_exit_code_4(
     done = penstock(capsys, "log", "check", "--path", str(tmp_path / "none"))
     assert done.code == 4
     assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+def test_a_check_has_a_bar_on_a_terminal(config: Path) -> None:
+    with terminal("log", "check", "--config", str(config)) as tty:
+        assert tty.ended() == 0, tty.written
+        assert tty.restored()
+        bars, result = tty.written.rsplit("\x1b[?25h", 1)
+    head = int(result.split(" entries (1 to ", 1)[1].split(")", 1)[0].replace(",", ""))
+    for word in ("checking", "100%", f"{head:,} of {head:,} entries", "━━━"):
+        assert word in bars
+    assert "as it was written" in result
+    assert "checking" not in result
+    done = spawn("log", "check", "--config", str(config))
+    assert "as it was written" in done.out
+    assert done.err == ""

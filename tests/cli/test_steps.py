@@ -31,8 +31,8 @@ def test_a_step_never_goes_back_nor_over_its_end(doings: list[Doing]) -> None:
         if before is not None and before.began == work.began:
             assert work.doing.done >= before.doing.done
         line = line_of(work, at + 0.5)
-        assert line.total is None if doing.total is None else line.total == doing.total
-        assert line.total is None or line.done <= line.total
+        assert line.total == (None if doing.total is None else max(doing.total, line.done))
+        assert line.done == work.doing.done
         assert ("%" in line.percent) == (doing.total is not None)
 
 
@@ -46,6 +46,15 @@ def test_a_step_with_an_end_says_how_much_and_how_long_still() -> None:
     line = line_of(work, 17)
     assert (line.label, line.percent, line.count) == ("comparing", "0%", "0 of 3 tables")
     assert line.said == (("orders", ""), ("for 2.0 s", "dim"))
+
+
+def test_an_end_that_moves_is_where_it_is_now() -> None:
+    work = with_doing(None, entries(0, 100), 0)
+    work = with_doing(work, entries(60, 120), 10)
+    line = line_of(work, 10)
+    # 100 were left ten seconds ago, and 60 are.
+    assert (line.count, line.percent, line.left) == ("60 of 120 entries", "50%", "15 s left")
+    assert line.said == (("for 10 s", "dim"),)
 
 
 def test_a_step_without_an_end_says_for_how_long() -> None:

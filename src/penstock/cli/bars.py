@@ -13,6 +13,7 @@ from penstock.cli import output
 PACE_SECONDS: Final = 30.0
 """A pace is that of the last so many seconds, or of the last few steps if these took longer."""
 _STEPS_MIN: Final = 3
+_APART_SECONDS: Final = 0.25
 _FIRST_SECONDS: Final = 1.0
 """Of less than that no pace is told."""
 
@@ -77,7 +78,9 @@ class Step(Struct, frozen=True, kw_only=True):
 
 def stepped(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
     """`steps` and one more, without those that no pace needs any more."""
-    kept = [*steps, step]
+    # Who tells of each block would have a hundred thousand.
+    dense = len(steps) > 1 and step.at - steps[-2].at < _APART_SECONDS
+    kept = [*(steps[:-1] if dense else steps), step]
     while len(kept) > _STEPS_MIN and kept[1].at <= step.at - PACE_SECONDS:
         del kept[0]
     return tuple(kept)

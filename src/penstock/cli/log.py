@@ -7,6 +7,7 @@ import typer
 from msgspec import to_builtins
 
 from penstock.cli import output
+from penstock.cli.steps import entries_told, steps
 from penstock.errors import ConfigError, LogError
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def check(
     from penstock.log import maintenance
 
     folder = _path(config, path)
-    report = maintenance.check(folder)
+    with steps(wanted=not as_json) as shown:
+        report = maintenance.check(folder, entries_told(shown, "checking"))
     if as_json:
         facts = {"path": str(folder), **to_builtins(report)}
         # JSON readers keep 53 bits of a number; ids have 64.
@@ -116,7 +118,13 @@ def restore(
             f"{config} has no [archive] path. Nothing was made. Write it, or say --archive."
         )
     folder = _path(config, path)
-    made = restore(Archive.open(place), folder)
+    with steps(wanted=not as_json) as shown:
+        made = restore(
+            Archive.open(place),
+            folder,
+            on_restored=entries_told(shown, "restoring"),
+            on_checked=entries_told(shown, "reading it again"),
+        )
     if as_json:
         facts = {"path": str(folder), "archive": shown(place), **to_builtins(made)}
         output.emit({**facts, "log_id": f"{made.log_id:016x}"})

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 from msgspec import to_builtins
 from pymongo.errors import PyMongoError
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from penstock.audit.config import TrailConfig
 from penstock.audit.outages import passes, refused
@@ -19,6 +18,7 @@ from penstock.cli import output, restoring
 from penstock.cli.config import Settings, missing_extra
 from penstock.cli.restore_asked import DOUBTS, Asked, Written
 from penstock.cli.restoring import Tick
+from penstock.cli.steps import Doing, steps
 from penstock.errors import AuditError, ConfigError, TrailUnavailableError
 
 if TYPE_CHECKING:
@@ -263,21 +263,13 @@ class Job:
 
     @contextmanager
     def _progress(self, what: str, total: int) -> Generator[Tick]:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=output.stderr(),
-            disable=self._as_json or not output.stderr().is_terminal,
-            transient=True,
-        ) as progress:
-            task = progress.add_task(what, total=total)
+        with steps(wanted=not self._as_json) as shown:
             seen = 0
 
             def tick(at: int) -> None:
                 nonlocal seen
                 seen += 1
-                if seen % 500 == 0:
-                    progress.update(task, completed=at)
+                if shown is not None and seen % 500 == 0:
+                    shown.tell(Doing(what=what, unit="records", done=at, total=total))
 
             yield tick

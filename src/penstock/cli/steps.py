@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -43,14 +43,17 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 def with_doing(work: Work | None, doing: Doing, at: float) -> Work:
-    """A step began, or came on; it never goes back."""
-    step = Step(at=at, done=doing.done, behind=doing.behind)
-    if work is None or work.doing.what != doing.what or work.doing.total != doing.total:
-        return Work(doing=doing, began=at, seen=(step,))
-    if doing.done < work.doing.done:
-        return work
-    seen = stepped(work.seen, step) if doing.done > work.doing.done else work.seen
+    """A step began, or came on; it never goes back, though its end may move."""
+    if work is None or work.doing.what != doing.what:
+        return Work(doing=doing, began=at, seen=(_seen(doing, at),))
+    before = work.doing.done
+    doing = structs.replace(doing, done=max(doing.done, before))
+    seen = stepped(work.seen, _seen(doing, at)) if doing.done > before else work.seen
     return Work(doing=doing, began=work.began, seen=seen)
+
+
+def _seen(doing: Doing, at: float) -> Step:
+    return Step(at=at, done=doing.done, behind=doing.behind)
 
 
 def line_of(work: Work, now: float) -> Line:
@@ -58,17 +61,16 @@ def line_of(work: Work, now: float) -> Line:
     doing, left = work.doing, None
     count = f"{doing.done:,} {doing.unit}" if doing.unit else ""
     if doing.total is not None:
-        count = f"{min(doing.done, doing.total):,} of {doing.total:,} {doing.unit}"
+        count = f"{doing.done:,} of {max(doing.done, doing.total):,} {doing.unit}"
         left = seconds_left(work.seen, now, behind=doing.behind)
-    took = output.duration(max(0.0, now - work.began))
-    done = doing.done if doing.total is None else min(doing.done, doing.total)
+    took = f"for {output.duration(max(0.0, now - work.began))}"
     return line(
         doing.what,
-        done=done,
+        done=doing.done,
         total=doing.total,
         count=count,
         left=left_words(left),
-        said=((doing.of, ""), (f"for {took}", "dim")) if doing.of else ((f"for {took}", "dim"),),
+        said=tuple((text, style) for text, style in ((doing.of, ""), (took, "dim")) if text),
     )
 
 
@@ -102,3 +104,10 @@ def steps(*, wanted: bool) -> Generator[Steps | None]:
     shown = Steps()
     with drawing.drawn(console, shown, transient=True):
         yield shown
+
+
+def entries_told(shown: Steps | None, what: str) -> Callable[[int, int], None] | None:
+    """What is told of entries that are done, and of how many; None where nobody looks."""
+    if shown is None:
+        return None
+    return lambda done, total: shown.tell(Doing(what=what, unit="entries", done=done, total=total))

@@ -7,7 +7,7 @@ beyond it is refused, because from there on the two logs say different things.
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,10 @@ _U64: Final = (1 << 64) - 1
 _COMPACT_NAME: Final = "compact.tmp"
 
 
+TellEntries = Callable[[int, int], None]
+"""Is told how many entries are done, and of how many, as far as is known."""
+
+
 class CheckReport(Struct, frozen=True, kw_only=True):
     """What `check` read, and what is wrong with it."""
 
@@ -52,8 +56,10 @@ class CheckReport(Struct, frozen=True, kw_only=True):
     """Empty for a sound log; at most the first few."""
 
 
-def check(path: Path) -> CheckReport:
+def check(path: Path, tell: TellEntries | None = None) -> CheckReport:
     """Read the whole log at `path`, while others write it, and verify every byte.
+
+    `tell` is called now and then; it may neither fail nor wait.
 
     Each entry's bytes against its check, each commit's rows and digest, and that sequences and
     commits are dense up to the head. Damage is reported, not raised. Raises LogError when there is
@@ -61,13 +67,13 @@ def check(path: Path) -> CheckReport:
     """
     env = open_for_reading(path.resolve())
     try:
-        return _check(env)
+        return _check(env, tell)
     finally:
         env.close()
 
 
-def _check(env: Env) -> CheckReport:
-    walk = _Walk()
+def _check(env: Env, tell: TellEntries | None) -> CheckReport:
+    walk = _Walk(tell)
     try:
         # In steps: one long transaction would keep retention from giving pages back.
         while walk.step(env):
@@ -96,7 +102,8 @@ def _check(env: Env) -> CheckReport:
 class _Walk:
     """Follows the log from its old end and adds up what it finds."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: TellEntries | None) -> None:
+        self._tell = tell
         self.entries = self.commits = self.blocks = self.bytes = 0
         self.problems: list[str] = []
         self._after: int | None = None
@@ -118,6 +125,9 @@ class _Walk:
                 self._add(block.narrow(after=self._after))
                 self._after = block.last_sequence
                 size += block.nbytes
+                if self._tell is not None:
+                    # What follows is known now, whatever retention took or was written meanwhile.
+                    self._tell(self.entries, self.entries + state.head - self._after)
                 if size >= _STEP_BYTES:
                     return True
             last = self._commit.number if self._commit else state.head_commit

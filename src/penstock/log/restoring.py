@@ -41,6 +41,7 @@ from penstock.log.layout import (
     pack_source,
     pack_u64,
 )
+from penstock.log.maintenance import TellEntries
 from penstock.log.repacking import repacked
 
 _TRANSACTION_BYTES: Final = 32 << 20
@@ -93,8 +94,17 @@ class Restored(Struct, frozen=True, kw_only=True):
         return said
 
 
-def restore(archive: Archive, target: Path) -> Restored:
+def restore(
+    archive: Archive,
+    target: Path,
+    *,
+    on_restored: TellEntries | None = None,
+    on_checked: TellEntries | None = None,
+) -> Restored:
     """Make the log in the folder `target`, which appears whole or not at all.
+
+    `on_restored` is told of what is written, and then `on_checked` of what is read again; they may
+    neither fail nor wait.
 
     Every file is held against its digest, every entry against its check, every commit against its
     rows and digest. Raises ConfigError when `target` holds something, ArchiveDamagedError for
@@ -111,12 +121,12 @@ def restore(archive: Archive, target: Path) -> Restored:
         try:
             env.databases(DATABASES, create=True)
             for one in manifest.ranges:
-                _restore_range(env, archive, one, found)
+                _restore_range(env, archive, one, found, on_restored)
             with env.write() as txn:
                 state = _finish(txn, env, archive)
         finally:
             env.close()
-        report = maintenance.check(folder)
+        report = maintenance.check(folder, on_checked)
         if report.problems or report.head != state.head:
             raise ArchiveDamagedError(archive.place.where, "; ".join(report.problems))
     return Restored(
@@ -156,7 +166,10 @@ def _finish(txn: Transaction, env: Env, archive: Archive) -> State:
     return state
 
 
-def _restore_range(env: Env, archive: Archive, one: Range, found: set[str]) -> None:
+def _restore_range(
+    env: Env, archive: Archive, one: Range, found: set[str], tell: TellEntries | None
+) -> None:
+    begin, until = archive.manifest.begin, archive.manifest.until
     waiting: list[Packed] = []
     size = 0
     for block in _blocks(archive, one, found):
@@ -165,6 +178,8 @@ def _restore_range(env: Env, archive: Archive, one: Range, found: set[str]) -> N
         if size >= _TRANSACTION_BYTES:
             _put(env, waiting)
             waiting, size = [], 0
+        if tell is not None:
+            tell(block.last - begin, until - begin)
     _put(env, waiting)
 
 
