@@ -118,12 +118,12 @@ def restore(
             f"{config} has no [archive] path. Nothing was made. Write it, or say --archive."
         )
     folder = _path(config, path)
-    with steps(wanted=not as_json) as shown:
+    with steps(wanted=not as_json) as bar:
         made = restore(
             Archive.open(place),
             folder,
-            on_restored=entries_told(shown, "restoring"),
-            on_checked=entries_told(shown, "reading it again"),
+            on_restored=entries_told(bar, "restoring"),
+            on_checked=entries_told(bar, "reading it again"),
         )
     if as_json:
         facts = {"path": str(folder), "archive": shown(place), **to_builtins(made)}
