@@ -43,12 +43,14 @@ class ChangesLostError(PipelineError):
 
     code = "pipeline.changes_lost"
 
-    def __init__(self, *, pipeline: str, sequence: int, description: str, remedy: str = "") -> None:
+    def __init__(
+        self, *, pipeline: str = "", sequence: int, description: str, remedy: str = ""
+    ) -> None:
         """`remedy` is what mends it without a copy, where anything does."""
         self.sequence = sequence
         super().__init__(
-            f"pipeline {pipeline}: at sequence {sequence} the log says that changes are missing: "
-            f"{description}. Nothing from there on was written. "
+            f"{f'pipeline {pipeline}: ' if pipeline else ''}at sequence {sequence} the log says "
+            f"that changes are missing: {description}. Nothing from there on was written. "
             f"{f'{remedy} Otherwise copy' if remedy else 'Copy'} the data again with `penstock "
             f"snapshot`, then set on_gap = 'record' to write the gap down and go on."
         )

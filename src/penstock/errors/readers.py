@@ -10,11 +10,19 @@ class DocumentMisfitError(PenstockError):
 
     code = "document.misfit"
 
-    def __init__(self, *, sequence: int, path: str, reason: str) -> None:
+    def __init__(
+        self,
+        *,
+        sequence: int,
+        path: str,
+        reason: str,
+        schema: str = "documentSchema",
+        otherwise: str = "read the column `rejected` too: it then holds what does not fit",
+    ) -> None:
+        """`schema` is what the user calls the declaration, `otherwise` how to go on with it."""
         super().__init__(
-            f"the document at sequence {sequence} does not fit documentSchema: {path}: {reason}. "
-            f"Nothing was written for this batch. Widen the type in documentSchema, or read the "
-            f"column `rejected` too: it then holds what does not fit."
+            f"the document at sequence {sequence} does not fit {schema}: {path}: {reason}. "
+            f"Nothing was written for this batch. Widen the type in {schema}, or {otherwise}."
         )
 
 

@@ -198,11 +198,12 @@ def fold_rows(
         rejects.extend(
             Reject(sequence=sequence, reason=reason) for sequence, reason in after.rejected
         )
-        folded.append(_outcome(own, before, after))
+        folded.append(outcome(own, before, after))
     return folded, rejects
 
 
-def _outcome(own: Identity, before: State, after: State) -> Folded:
+def outcome(own: Identity, before: State, after: State) -> Folded:
+    """What is to be done to a table that has the row `before`, so that it has it as `after`."""
     stale = after.rejected_sequence
     if stale is not None and after.sequence == before.sequence:
         operation = STALE

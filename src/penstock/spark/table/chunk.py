@@ -171,10 +171,11 @@ class Collected(Struct, frozen=True, kw_only=True):
     def controls(self) -> list[Control]:
         """Its control events, in order."""
         rows = self.chunk.rows.filter(arrow.array(self.chunk.roles == CONTROL))
-        return [_control(row) for row in rows.to_pylist()]
+        return [control_of(row) for row in rows.to_pylist()]
 
 
-def _control(row: Mapping[str, Any]) -> Control:
+def control_of(row: Mapping[str, Any]) -> Control:
+    """The event of an entry that is no change of a row."""
     said = row["full_document"]
     return Control(
         sequence=row["sequence"],

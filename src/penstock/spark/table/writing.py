@@ -23,6 +23,7 @@ from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
+from penstock.spark.table.events import Place, effect_of, renamed
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
@@ -186,16 +187,8 @@ class Writer(ABC, Generic[_Own]):
 
     def _control(self, control: Control) -> None:
         stamp = self._stamp(control.sequence - 1, control.sequence)
-        if control.kind is Kind.GAP:
-            self._lost(control, str(control.description or "gap"), stamp)
-        elif control.operation == "drop":
-            self._drop(control.collection, control, control.database, stamp)
-        elif control.operation == "dropDatabase":
-            for collection in self._collections(control):
-                self._drop(collection, control, control.database, stamp)
-        elif control.operation == "rename":
-            self._rename(control, stamp)
-        else:
+        effect = effect_of(control, follows=self._follows, same_steps=self._same_steps)
+        if not effect.known:
             raise PipelineError(
                 f"pipeline {self._pipeline}: at sequence {control.sequence} the source says "
                 f"{control.operation!r} of {control.database}.{control.collection}, and what that "
@@ -203,33 +196,31 @@ class Writer(ABC, Generic[_Own]):
                 f"was skipped. Use a Penstock that knows it, or copy the collection again into a "
                 f"pipeline with a new path, whose log begins after it."
             )
+        if effect.lost:
+            self._lost(control, effect.lost, stamp)
+        if effect.moves is not None:
+            self._rename(control, effect.moves[1], stamp)
+        for database, collection in effect.ends:
+            for name in [collection] if collection else self._collections(control):
+                self._drop(name, control, database, stamp)
 
-    def _rename(self, control: Control, stamp: Stamp) -> None:
-        to = control.description.get("to") or {}
-        database, collection = str(to.get("db", "")), str(to.get("coll", ""))
-        captured = control.description.get("targetCaptured") is not False
-        if not captured or not self._follows(collection):
-            self._drop(control.collection, control, control.database, stamp)
-        elif not self._follows(control.collection):
-            why = "which this pipeline does not follow"
-            self._unknown(control, why, (database, collection), stamp)
-        elif steps_of(self._config, control.collection) != steps_of(self._config, collection):
-            # Its rows are not what the steps of the new name make: what is hidden there is in them.
-            why = "which has other steps here"
-            self._unknown(control, why, (database, collection), stamp)
-            self._drop(control.collection, control, control.database, stamp)
-        else:
-            old, new = self._table(control.collection), self._table(collection)
-            if self._handed_over(old, new, stamp):
-                why = "whose table no longer has the rows that it handed over then"
-                remedy = (
-                    f"If the log still has all of {control.collection} and {collection}, remove "
-                    f"the tables of both, and have them made again: set start = 'oldest', or, for "
-                    f"to = 'table', penstock pipeline reset {self._pipeline} --to oldest."
-                )
-                self._unknown(control, why, (database, collection), stamp, remedy)
-            else:
-                self._move(old, new, control, (database, collection), stamp)
+    def _same_steps(self, before: str, after: str) -> bool:
+        return steps_of(self._config, before) == steps_of(self._config, after)
+
+    def _rename(self, control: Control, to: Place, stamp: Stamp) -> None:
+        database, collection = to
+        old, new = self._table(control.collection), self._table(collection)
+        if not self._handed_over(old, new, stamp):
+            self._move(old, new, control, to, stamp)
+            return
+        why = "whose table no longer has the rows that it handed over then"
+        remedy = (
+            f"If the log still has all of {control.collection} and {collection}, remove "
+            f"the tables of both, and have them made again: set start = 'oldest', or, for "
+            f"to = 'table', penstock pipeline reset {self._pipeline} --to oldest."
+        )
+        self._lost(control, renamed(control, to, why), stamp, remedy)
+        self._drop(collection, control, database, stamp)
 
     def _handed_over(self, old: _Own, new: _Own, stamp: Stamp) -> bool:
         """Whether `old` is past the event and `new` is not: the rows of then are in neither.
@@ -241,23 +232,6 @@ class Writer(ABC, Generic[_Own]):
             return False
         new.reload()  # another driver, who is further, may have written it since it was opened
         return self._applied(new) < stamp.until
-
-    def _unknown(
-        self,
-        control: Control,
-        why: str,
-        to: tuple[str, str],
-        stamp: Stamp,
-        remedy: str = "",
-    ) -> None:
-        """The event renames: of the rows that (database, collection) `to` has now none is known."""
-        database, collection = to
-        what = (
-            f"{control.database}.{control.collection}, {why}, was renamed to "
-            f"{database}.{collection}"
-        )
-        self._lost(control, what, stamp, remedy)
-        self._drop(collection, control, database, stamp)
 
     def _drop(self, collection: str, control: Control, database: str, stamp: Stamp) -> None:
         if self._follows(collection):
