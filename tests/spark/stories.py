@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from penstock.event import AnyEvent, Kind
 from penstock.spark.functions.folding import CHANGE_SCHEMA, built, current, latest
 from penstock.spark.functions.lives import Lives
 from penstock.spark.functions.survey import SURVEYED, Survey, report, summed
 from penstock.spark.functions.told import COLUMNS, LIFE, ROW, settle
+from penstock.spark.functions.versions import versions
+from penstock.spark.history.apply import Tracking
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.transform.replay import signed
 from tests.spark.histories import at
@@ -23,35 +26,62 @@ Batches = Iterable[pa.RecordBatch]
 Identity = tuple[str, str, str]
 
 
-def story(seed: int, *, events: bool = True, commits: int = 14) -> Entries:
-    """Commits over few keys of three collections in two databases: whole documents, changes that
-    build on rows, also on ones that are not there or cannot be reached; drops, renames in chains
-    and onto others, and events that change no row. The clock may stand still or go backwards."""
-    dice = random.Random(seed)
-    entries, now = Entries(), 1_700_000_000_000
-    for _ in range(dice.randint(1, commits)):
-        now += dice.choice([0, 1, 1000, -500])
-        if events and dice.random() < 0.3:
-            entries.commit(at(_event(dice), now))
-        else:
-            count = dice.randint(1, 5)
-            entries.commit(*(at(_change(dice), now) for _ in range(count)))
+EVENTS = ("drop", "dropDatabase", "rename", "rename", "rename", "away", "create")
+
+
+def story(
+    seed: int,
+    *,
+    commits: int = 14,
+    collections: Sequence[str] = COLLECTIONS,
+    events: Sequence[str] = EVENTS,
+) -> Entries:
+    """As `told_by`, in a log."""
+    entries = Entries()
+    for commit in told_by(seed, commits=commits, collections=collections, events=events):
+        entries.commit(*commit)
     return entries
 
 
-def _place(dice: random.Random) -> dict[str, Any]:
-    return {"database": dice.choice("ab"), "collection": dice.choice(COLLECTIONS)}
+def told_by(
+    seed: int,
+    *,
+    commits: int = 14,
+    collections: Sequence[str] = COLLECTIONS,
+    events: Sequence[str] = EVENTS,
+) -> list[list[AnyEvent]]:
+    """At most so many commits over few keys of some collections in two databases: whole documents,
+    changes that build on rows, also on ones that are not there or cannot be reached; drops, renames
+    in chains and onto others, and events that change no row. The clock may stand still or go
+    backwards."""
+    dice = random.Random(seed)
+    told: list[list[AnyEvent]] = []
+    now = 1_700_000_000_000
+    for _ in range(dice.randint(1, commits)):
+        now += dice.choice([0, 1, 1000, -500])
+        if events and dice.random() < 0.3:
+            told.append([at(_event(dice, collections, events), now)])
+        else:
+            count = dice.randint(1, 5)
+            told.append([at(_change(dice, collections), now) for _ in range(count)])
+    return told
 
 
-def _change(dice: random.Random) -> AnyEvent:
-    key, place = dice.randint(0, 2), _place(dice)
+def _place(dice: random.Random, collections: Sequence[str]) -> dict[str, Any]:
+    return {"database": dice.choice("ab"), "collection": dice.choice(collections)}
+
+
+def _change(dice: random.Random, collections: Sequence[str]) -> AnyEvent:
+    key, place = dice.randint(0, 2), _place(dice, collections)
     number, name = dice.randint(0, 9), dice.choice(["", "x", "y"])
     kind = dice.choice(["put", "put", "delete", "delta", "delta", "deep", "unchanged"])
     if kind == "put":
         document: Row = {"_id": key, "n": number, "name": name}
         if dice.random() < 0.5:
             document["deep"] = {"at": number}
-        return change(key, "insert", document, **place)
+        event = change(key, "insert", document, **place)
+        copied, sure = dice.random() < 0.2, dice.random() < 0.7
+        return structs.replace(event, snapshot=copied, full_document_as_of_event=sure)
     if kind == "delete":
         return change(key, "delete", **place)
     if kind == "unchanged":
@@ -62,16 +92,15 @@ def _change(dice: random.Random) -> AnyEvent:
     return change(key, "update", update=update, **place)
 
 
-def _event(dice: random.Random) -> AnyEvent:
-    place = _place(dice)
-    kind = dice.choice(["drop", "dropDatabase", "rename", "rename", "rename", "away", "create"])
+def _event(dice: random.Random, collections: Sequence[str], events: Sequence[str]) -> AnyEvent:
+    place, kind = _place(dice, collections), dice.choice(events)
     if kind == "dropDatabase":
         return schema_event(kind, database=place["database"], collection="")
     if kind in {"drop", "create"}:
         return schema_event(kind, **place)
-    target = _place(dice)
+    target = _place(dice, collections)
     while target == place:
-        target = _place(dice)
+        target = _place(dice, collections)
     to = {"db": target["database"], "coll": target["collection"]}
     return schema_event("rename", **place, to=to, targetCaptured=kind != "away")
 
@@ -139,6 +168,15 @@ def current_of(entries: pa.Table, *, collections: Sequence[str] = ()) -> list[Ro
 def latest_of(entries: pa.Table) -> list[Row]:
     """As `latest_changes`, apart from events."""
     return rows_of(latest(told(entries, surveyed(entries))))
+
+
+def versions_of(
+    entries: pa.Table, *, tracking: Tracking | None = None, collections: Sequence[str] = ()
+) -> list[Row]:
+    """As `row_versions`."""
+    known = surveyed(entries, collections=collections)
+    batches = told(entries, known, collections=collections, ended=True)
+    return rows_of(versions(batches, lives=known.lives, tracking=tracking or Tracking()))
 
 
 def built_of(changes: list[Row], kept: Callable[[Row], Row | None]) -> list[Row]:

@@ -9,6 +9,14 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.spark import register
+from penstock.spark.functions import (
+    build_on,
+    changelog,
+    collection_events,
+    current_rows,
+    latest_changes,
+    row_versions,
+)
 from penstock.spark.run import run_pipeline
 from penstock.testing.servers import ServerUnavailableError, SparkConnectServer
 from tests.flight.blocks import BlockLog, insert
@@ -61,6 +69,19 @@ def test_a_stream_is_followed(remote: "SparkSession", options: dict[str, str]) -
     writer.trigger(availableNow=True).start().awaitTermination()
     rows = remote.table("followed").orderBy("sequence").collect()
     assert [row.sequence for row in rows] == [1, 2, 3]
+
+
+def test_functions_make_rows_of_entries(remote: "SparkSession", options: dict[str, str]) -> None:
+    entries = remote.read.format("penstock").options(**options).load()
+    kept = current_rows(entries, schema="_id INT, total INT")
+    assert sorted(row.document.total for row in kept.collect()) == [2, 4, 6]
+    changes = latest_changes(entries).transform(build_on, current_rows(entries))
+    assert [row.operation for row in changes.collect()] == ["upsert"] * 3
+    assert row_versions(entries).where("_current").count() == 3
+    assert changelog(entries).count() == 3
+    assert collection_events(entries).collect() == []
+    with pytest.raises(ConfigError, match="inside foreachBatch"):
+        latest_changes(remote.readStream.format("penstock").options(**options).load())
 
 
 def test_a_pipeline_is_refused_with_what_to_do(

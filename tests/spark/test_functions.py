@@ -4,30 +4,22 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 from penstock.errors import (
     ChangesLostError,
-    ConfigError,
     IncompleteCommitError,
     PipelineError,
 )
-from penstock.spark.functions import (
-    build_on,
-    collection_events,
-    current_rows,
-    latest_changes,
-    rejected_changes,
-)
-from penstock.spark.functions.api import events_of
-from penstock.spark.table.apply import table_states
+from penstock.spark.functions.batches import events_of
+from penstock.spark.rows import gap_row
 from penstock.spark.transform.replay import signed
+from penstock.wire import ARROW_SCHEMA
+from tests.spark.kept import as_rows, in_tables, own_of
 from tests.spark.stories import (
-    COLLECTIONS,
     Row,
     built_of,
     current_of,
@@ -36,41 +28,7 @@ from tests.spark.stories import (
     story,
     surveyed,
 )
-from tests.spark.tables import Entries, apply, change, gap, pipeline, put, schema_event
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-Rows = dict[tuple[str, str, str], tuple[Row, int, int | None]]
-
-
-def in_tables(path: Path, entries: pa.Table, *, collections: Sequence[str] = COLLECTIONS) -> Rows:
-    """What `to = "table"` has of the entries, by (collection, database, key)."""
-    config = pipeline(path, *collections)
-    apply(entries, config)
-    found: Rows = {}
-    for collection in collections:
-        if not DeltaTable.is_deltatable(config.table_path(collection)):
-            continue
-        table = DeltaTable(config.table_path(collection)).to_pyarrow_table()
-        for (key, _, database), state in table_states(table).items():
-            own = (state.document or {}, state.sequence, state.rejected_sequence)
-            found[collection, database, key] = own
-    return found
-
-
-def as_rows(rows: Sequence[Row]) -> Rows:
-    """The same of what a function gave; each row once."""
-    found = {
-        (row["collection"], row["database"], row["key"]): (
-            json.loads(row["document"]),
-            row["sequence"],
-            row["rejected_sequence"],
-        )
-        for row in rows
-    }
-    assert len(found) == len(rows)
-    return found
+from tests.spark.tables import LOG_ID, Entries, change, gap, put, schema_event
 
 
 class Kept:
@@ -82,8 +40,8 @@ class Kept:
     def apply(self, entries: pa.Table) -> None:
         for event in events_of(surveyed(entries)):
             self._do(event)
-        for row in built_of(latest_of(entries), lambda row: self.rows.get(_own(row))):
-            own = _own(row)
+        for row in built_of(latest_of(entries), lambda row: self.rows.get(own_of(row))):
+            own = own_of(row)
             if row["operation"] == "upsert":
                 self.rows[own] = row
             elif row["operation"] == "delete":
@@ -109,13 +67,7 @@ class Kept:
             self.rows[(*to, own[2])] = {**self.rows.pop(own), **named}
 
 
-def _own(row: Row) -> tuple[str, str, str]:
-    return row["collection"], row["database"], row["key"]
-
-
-# --- decided purely -------------------------------------------------------------------------------
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_current_rows_are_those_of_tables(tmp_path: Path, seed: int) -> None:
     """Whatever was dropped and renamed, in any order of the entries, and where some come twice."""
@@ -123,11 +75,12 @@ def test_current_rows_are_those_of_tables(tmp_path: Path, seed: int) -> None:
     assert as_rows(current_of(scattered(entries, seed))) == in_tables(tmp_path, entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_current_rows_of_some_collections_are_those_of_their_tables(
     tmp_path: Path, seed: int
 ) -> None:
-    story_ = story(seed, events=False)
+    story_ = story(seed, events=())
     story_.commit(schema_event("rename", database="a", to={"db": "b", "coll": "elsewhere"}))
     story_.commit(schema_event("rename", database="b", to={"db": "a", "coll": "carts"}))
     entries, some = story_.table(), ("orders", "carts")
@@ -168,6 +121,21 @@ def test_a_gap_is_named_by_an_error_or_told_as_an_event() -> None:
     (event,) = events_of(surveyed(batch, halts=False))
     assert (event["operation"], event["sequence"]) == ("gap", 2)
     assert json.loads(event["description"]) == {"reason": "oplog"}
+
+
+def test_what_retention_removed_unread_is_a_gap_too() -> None:
+    """P7: whoever reads with failOnDataLoss = "false" gets a row of no source and no commit."""
+    entries = Entries()
+    entries.commit(put(1), put(2), put(3))
+    entries.commit(put(4))
+    removed = gap_row(log_id=LOG_ID, after=0, until=3, check=0, columns=ARROW_SCHEMA.names)
+    left = [pa.Table.from_batches([removed]), entries.table(after=3)]
+    batch = signed(pa.concat_tables(left))
+    with pytest.raises(ChangesLostError, match=r"at sequence 3 .*removed by retention"):
+        surveyed(batch)
+    known = surveyed(batch, halts=False)
+    assert [event["operation"] for event in events_of(known)] == ["gap"]
+    assert (known.first, known.last) == (3, 4)
 
 
 def test_a_rename_from_a_collection_that_is_not_there_is_a_gap_for_its_target() -> None:
@@ -240,108 +208,3 @@ def test_an_update_whose_row_is_not_told_is_no_row_but_what_is_to_be_done_to_one
     assert [told["sequence"] for told in one["changes"]] == [1, 2]
     assert (two["operation"], two["changes"], two["sequence"]) == ("delete", None, 4)
     assert current_of(signed(entries.table())) == []
-
-
-# --- with Spark -----------------------------------------------------------------------------------
-
-
-def frame_of(spark: "SparkSession", entries: pa.Table, *, seed: int = 0) -> "DataFrame":
-    """The entries in several partitions, in any order, and some twice."""
-    return spark.createDataFrame(scattered(entries, seed)).repartition(3)
-
-
-def found(frame: "DataFrame") -> list[Row]:
-    return [row.asDict(recursive=True) for row in frame.collect()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [18, 47])
-def test_spark_has_the_rows_of_tables(spark: "SparkSession", tmp_path: Path, seed: int) -> None:
-    entries = story(seed, commits=40).table()
-    frame = frame_of(spark, entries, seed=seed)
-    expected = in_tables(tmp_path, entries)
-    assert expected
-    rows = frame.transform(current_rows)
-    assert as_rows(found(rows)) == expected
-    assert as_rows(found(rows.where("collection = 'orders'"))) == {
-        own: row for own, row in expected.items() if own[0] == "orders"
-    }
-
-
-@pytest.mark.slow
-def test_spark_has_the_latest_changes(spark: "SparkSession", tmp_path: Path) -> None:
-    entries = story(47, commits=40).table()
-    frame = frame_of(spark, entries)
-    with pytest.raises(PipelineError, match="on_event"):
-        latest_changes(frame)
-    changes = latest_changes(frame, on_event="apart")
-    expected = {_own(row): row for row in latest_of(signed(entries))}
-    assert {_own(row): row for row in found(changes)} == expected
-    assert {row["operation"] for row in expected.values()} == {"upsert", "delete", "update"}
-    nothing = current_rows(frame.limit(0))
-    built = {_own(row): row for row in found(changes.transform(build_on, nothing))}
-    assert built == {_own(row): row for row in built_of(list(expected.values()), lambda _: None)}
-    events = found(collection_events(frame).orderBy("sequence"))
-    assert events == events_of(surveyed(signed(entries)))
-    sequences = {row["sequence"] for row in found(rejected_changes(frame))}
-    marked = {row["rejected_sequence"] for row in found(current_rows(frame))} - {None}
-    assert marked
-    assert marked <= sequences
-
-
-@pytest.mark.slow
-def test_nothing_comes_of_nothing(spark: "SparkSession") -> None:
-    entries = Entries()
-    entries.commit(put(1))
-    frame = spark.createDataFrame(signed(entries.table())).limit(0)
-    for made in (current_rows(frame), latest_changes(frame), collection_events(frame)):
-        assert made.collect() == []
-    assert current_rows(frame, schema="_id INT").collect() == []
-
-
-@pytest.mark.slow
-def test_documents_with_a_schema_are_exact_or_refused_with_their_place(
-    spark: "SparkSession",
-) -> None:
-    entries, decimal = Entries(), '{"_id":1,"total":{"$numberDecimal":"1.10"}}'
-    entries.commit(change(1, "insert", text=decimal), put(2, total=5))
-    entries.commit(change(1, "update", update={"updatedFields": {"name": "x"}}))
-    frame = spark.createDataFrame(signed(entries.table()))
-    rows = current_rows(frame, schema="_id INT, name STRING, total DECIMAL(10, 2)")
-    assert [str(row.document.total) for row in rows.orderBy("key").collect()] == ["1.10", "5.00"]
-    assert rows.where("document.name = 'x'").count() == 1
-    narrow = "_id INT, total INT"
-    with pytest.raises(Exception, match=r"sequence 3 does not fit schema: document\.total: a dec"):
-        current_rows(frame, schema=narrow).collect()
-    kept = latest_changes(frame, schema=narrow, on_misfit="record").orderBy("key").collect()
-    assert [row.document and row.document.total for row in kept] == [None, 5]
-    said = json.loads(kept[0].rejected)
-    assert (said["path"], kept[1].rejected) == ("total", None)
-    assert said["document"]["name"] == "x"
-
-
-@pytest.mark.slow
-def test_what_is_no_batch_of_whole_entries_is_refused_with_what_to_do(
-    spark: "SparkSession",
-) -> None:
-    entries = Entries()
-    entries.commit(put(1), change(2, "insert", {"_id": 2}, collection="carts"))
-    entries.commit(put(3))
-    frame = spark.createDataFrame(signed(entries.table()))
-    stream = spark.readStream.format("rate").load()
-    cases: list[tuple[Any, str]] = [
-        (lambda: latest_changes(stream), "inside foreachBatch"),
-        (lambda: current_rows(frame.select("sequence")), "needs the columns"),
-        (lambda: current_rows(frame, collections="orders"), "a list of names"),
-        (lambda: build_on(frame, frame), "latest_changes without schema"),
-    ]
-    for refused, said in cases:
-        with pytest.raises(ConfigError, match=said):
-            refused()
-    with pytest.raises(IncompleteCommitError, match="commit 1 "):
-        current_rows(frame.where("collection = 'orders'"))
-    some = current_rows(frame.where("collection = 'orders'"), collections=["orders"])
-    assert some.count() == 2
-    with pytest.raises(PipelineError, match="begin at sequence 3"):
-        current_rows(frame.where("sequence > 2"))
-    assert current_rows(frame.where("sequence > 2"), start="oldest").count() == 1

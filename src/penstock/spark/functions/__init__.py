@@ -18,6 +18,8 @@ order and partitioning, and an entry may be there more than once. They give what
 | `rejected_changes` | the changes that these could not apply | rejects are |
 | `changelog` | every entry, and its folders | `to = "changelog"` keeps |
 
+`DeltaTables` is for `foreachBatch` and keeps the tables themselves.
+
 What they promise:
 
 - **Complete, or an error.** A call reads the entries once, without documents, and checks them:
@@ -44,18 +46,17 @@ document that does not fit is an error when rows are used (DocumentMisfitError, 
 with `on_misfit = "record"`, null, and a column `rejected` has {path, reason, document} as JSON.
 """
 
-from penstock.spark.functions.api import (
-    build_on,
-    collection_events,
-    current_rows,
-    latest_changes,
-    rejected_changes,
-)
+from penstock.spark.functions.batches import build_on, collection_events, latest_changes
+from penstock.spark.functions.delta import DeltaTables
+from penstock.spark.functions.rows import changelog, current_rows, rejected_changes, row_versions
 
 __all__ = [
+    "DeltaTables",
     "build_on",
+    "changelog",
     "collection_events",
     "current_rows",
     "latest_changes",
     "rejected_changes",
+    "row_versions",
 ]

@@ -103,6 +103,13 @@ class Row:
         return structs.replace(state, document=msgspec.json.decode(self._text))
 
     @property
+    def there(self) -> bool:
+        """Whether there is a row, as far as it is known."""
+        return self._text is not None or (
+            self.state is not None and self.state.document is not None
+        )
+
+    @property
     def document(self) -> str | None:
         """As Extended JSON; None where there is none, or none is known."""
         if self._text is not None or self.state is None or self.state.document is None:
@@ -129,7 +136,7 @@ def _latest(told: Told) -> dict[str, Any]:
         changes = [{name: entry[name] for name in _TOLD} for entry in row.waiting]
         return {"operation": UPDATE, **said, "changes": changes}
     return {
-        "operation": GONE if row.document is None else UPSERT,
+        "operation": UPSERT if row.there else GONE,
         **said,
         "document": row.document,
         "sequence": row.state.sequence,
@@ -147,7 +154,7 @@ def _current(batches: Iterable[pa.RecordBatch], lives: Lives) -> Iterator[dict[s
         row = Row(State(document=None))
         for entry in told.entries:
             row.take(entry)
-        if row.document is not None and row.state is not None:
+        if row.there and row.state is not None:
             moved = lives.moved(told.life, told.source)
             yield {
                 **_identity(told),

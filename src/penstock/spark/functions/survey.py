@@ -90,27 +90,33 @@ class Survey(Struct, frozen=True, kw_only=True):
         )
 
 
-def survey(entries: "DataFrame", *, collections: Sequence[str], halts: bool) -> Survey:
+def survey(
+    entries: "DataFrame", *, collections: Sequence[str], halts: bool, of_rows: bool = True
+) -> Survey:
     """Read `entries` once; `collections` are those that they are of, none of them means all.
 
     Raises IncompleteCommitError, ChangesLostError at a gap if it `halts`, and PipelineError for an
-    event of which it is not known what it does.
+    event of which it is not known what it does, where it is asked `of_rows`.
     """
-    from pyspark.sql.functions import col, when
-
     # The documents of changes need not be sorted along.
-    said = when(col("kind") != int(Kind.DATA), col("full_document")).alias("full_document")
+    said = f"CASE WHEN kind <> {int(Kind.DATA)} THEN full_document END AS full_document"
     sorted_ = (
-        entries.select(*_COLUMNS, said)
+        entries.selectExpr(*(f"`{name}`" for name in _COLUMNS), said)
         .repartition("commit")
         .sortWithinPartitions("commit", "sequence")
     )
     work = partial(report, whole=not collections)
     reports: list[dict[str, Any]] = sorted_.mapInArrow(work, _REPORT_DDL).toArrow().to_pylist()
-    return summed(reports, collections=collections, halts=halts)
+    return summed(reports, collections=collections, halts=halts, of_rows=of_rows)
 
 
-def summed(rows: Sequence[dict[str, Any]], *, collections: Sequence[str], halts: bool) -> Survey:
+def summed(
+    rows: Sequence[dict[str, Any]],
+    *,
+    collections: Sequence[str],
+    halts: bool,
+    of_rows: bool = True,
+) -> Survey:
     """What all partitions reported (`report`), as one; raises as `survey`."""
     for row in rows:
         if row["wrong"] is not None:
@@ -122,7 +128,7 @@ def summed(rows: Sequence[dict[str, Any]], *, collections: Sequence[str], halts:
     controls = [control_of(row) for row in rows if row["sequence"] is not None]
     controls.sort(key=lambda control: control.sequence)
     events = [
-        (control, _effect(control, collections, halts=halts))
+        (control, _effect(control, collections, halts=halts, of_rows=of_rows))
         for control in controls
         if not changes_no_row(control)
     ]
@@ -133,19 +139,19 @@ def summed(rows: Sequence[dict[str, Any]], *, collections: Sequence[str], halts:
     )
 
 
-def _effect(control: Control, collections: Sequence[str], *, halts: bool) -> Effect:
+def _effect(control: Control, collections: Sequence[str], *, halts: bool, of_rows: bool) -> Effect:
     def follows(name: str) -> bool:
         return bool(name) and (not collections or name in collections)
 
     effect = effect_of(control, follows=follows)
-    if not effect.known:
+    if not effect.known and of_rows:
         raise PipelineError(
             f"at sequence {control.sequence} the source says {control.operation!r} of "
             f"{control.database}.{control.collection}, and what that does to its rows is not known "
             f"here. Nothing was made of the entries. Use a Penstock that knows it, or copy the "
             f"collection again (penstock snapshot) and take the entries behind it."
         )
-    if effect.lost and halts:
+    if effect.lost and halts and (of_rows or control.kind is Kind.GAP):
         raise ChangesLostError(sequence=control.sequence, description=effect.lost)
     ends = tuple(place for place in effect.ends if not place[1] or follows(place[1]))
     return structs.replace(effect, ends=ends)

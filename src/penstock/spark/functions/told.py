@@ -67,15 +67,12 @@ def told_of(
 
     Without `ended`, those are left out whose row is gone with its collection.
     """
-    from pyspark.sql.functions import col, lit
-
-    sequence, kind, name = col("sequence"), col("kind"), col("collection")
+    own = ("`database` AS life_database", "`collection` AS life_collection", "0L AS life_end")
     # An entry that came after the survey may be behind an event that it did not see.
-    changes = entries.where((kind == int(Kind.DATA)) & (sequence <= survey.last)).select(*COLUMNS)
+    changes = entries.where(f"kind = {int(Kind.DATA)} AND sequence <= {survey.last}")
     if collections:
-        changes = changes.where(name.isin(list(collections)))
-    own = (col("database"), name, lit(0).cast("bigint"))
-    living = changes.withColumns(dict(zip(LIFE, own, strict=True)))
+        changes = changes.where(changes["collection"].isin(list(collections)))
+    living = changes.selectExpr(*(f"`{name}`" for name in COLUMNS), *own)
     lives = survey.lives
     if lives.turns:
         living = living.mapInArrow(partial(settle, lives=lives, ended=ended), living.schema)

@@ -77,9 +77,13 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
         code = int(codes[row])
         own = (entry["key"], entry["source"], entry["database"])
         state = states.get(code) or before.get(own) or State(document=None)
-        told_sure = bool(sure[row]) or entry["full_document"] is None
+        sure_states[code] = sure_after(
+            role=int(chunk.roles[row]),
+            as_of_event=bool(sure[row]),
+            documented=entry["full_document"] is not None,
+            before=sure_states.get(code, sure_before.get(own, True)),
+        )
         if chunk.roles[row] != RELATIVE:
-            sure_states[code] = chunk.roles[row] != PUT or bool(sure[row])
             states[code] = State(document=told.get(row), sequence=entry["sequence"])
             continue
         change = decode_change(
@@ -95,14 +99,20 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
             rejects += [Reject(sequence=at, reason=reason) for at, reason in after.rejected]
         elif after.document is not None:
             documents[row] = made.add(after.document)
-        sure_states[code] = sure[row] = told_sure and sure_states.get(
-            code, sure_before.get(own, True)
-        )
+        sure[row] = sure_states[code]
         states[code] = structs.replace(after, rejected=())
     cells = concat_cells((chunk.cells, count), *made.pieces())
     return Resolved(
         cells=cells, count=made.count, documents=documents, as_of_event=sure, rejects=rejects
     )
+
+
+def sure_after(*, role: int, as_of_event: bool, documented: bool, before: bool) -> bool:
+    """Whether a row surely had these values right after a change: one of that role, whose document,
+    if it is `documented`, says so itself or not. `before`: whether it had those before."""
+    if role != RELATIVE:
+        return role != PUT or as_of_event
+    return (as_of_event or not documented) and before
 
 
 def as_of_event(column: Any) -> NDArray[np.bool_]:

@@ -1,43 +1,28 @@
-"""The functions themselves; what all of them promise is in `penstock.spark.functions`."""
+"""Of the entries of a batch: what they come to for rows that somebody keeps.
+
+What all functions promise is in `penstock.spark.functions`.
+"""
 
 # The stubs of pyarrow leave element types open.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.errors import ConfigError, PipelineError
-from penstock.spark.functions.folding import (
-    BASE,
-    CHANGE_SCHEMA,
-    CURRENT_SCHEMA,
-    REJECTED_SCHEMA,
-    UPDATE,
-    built,
-    current,
-    latest,
-    rejected,
-)
-from penstock.spark.functions.survey import SURVEYED, Survey, survey
-from penstock.spark.functions.told import COLUMNS, told_of
+from penstock.errors import PipelineError
+from penstock.spark.functions.asking import OnGap, asked, check_columns
+from penstock.spark.functions.folding import BASE, CHANGE_SCHEMA, UPDATE, built, latest
+from penstock.spark.functions.survey import Survey
+from penstock.spark.functions.told import told_of
 from penstock.spark.functions.typed import OnMisfit, typed
 from penstock.spark.table.reduce import IDENTITY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-OnGap = Literal["halt", "record"]
-Start = Literal["beginning", "oldest"]
 
 _EVENTS: Final = StructType(
     [
@@ -84,7 +69,7 @@ def latest_changes(
 
     Raises as `penstock.spark.functions` says.
     """
-    known = _survey(entries, "latest_changes", collections, on_gap)
+    known = asked(entries, "latest_changes", collections, on_gap)
     if on_event == "halt":
         _refuse_events(known)
     told = told_of(entries, known, collections=collections, ended=False)
@@ -111,11 +96,10 @@ def build_on(
     `rejected_sequence` says which change it does not have. Keep that with the row: what builds on
     it is not applied either, until a whole document comes.
     """
-    from pyspark.sql.functions import col
-
-    _check_columns(changes, "build_on", CHANGE_SCHEMA.names)
-    _check_columns(rows, "build_on", (*IDENTITY, *BASE))
-    kept = rows.select(*IDENTITY, *(col(name).alias(f"base_{name}") for name in BASE))
+    check_columns(changes, "build_on", CHANGE_SCHEMA.names)
+    check_columns(rows, "build_on", (*IDENTITY, *BASE))
+    base = (f"`{name}` AS base_{name}" for name in BASE)
+    kept = rows.selectExpr(*(f"`{name}`" for name in IDENTITY), *base)
     builds = changes["operation"] == UPDATE
     same = [changes[name] == kept[name] for name in IDENTITY]
     condition = same[0] & same[1] & same[2] & same[3] & builds
@@ -146,118 +130,9 @@ def collection_events(
     is renamed keeps its `sequence`. A rename cannot be done twice: do it in one transaction with
     the changes of its batch, or remember its batch.
     """  # noqa: E501 - a table
-    known = _survey(entries, "collection_events", collections, on_gap)
+    known = asked(entries, "collection_events", collections, on_gap)
     rows = [tuple(event[name] for name in _EVENTS.names) for event in events_of(known)]
     return entries.sparkSession.createDataFrame(rows, _EVENTS)
-
-
-def current_rows(
-    entries: "DataFrame",
-    *,
-    collections: Sequence[str] = (),
-    start: Start = "beginning",
-    on_gap: OnGap = "halt",
-    schema: str | StructType | None = None,
-    on_misfit: OnMisfit = "halt",
-) -> "DataFrame":
-    """The rows that there are behind entries from the log's beginning: what `to = "table"` keeps.
-
-    Columns: `source`, `database`, `collection`, `key`, `document`, `sequence`, `rejected_sequence`.
-    The first four are a row's identity; rows are in no order. `sequence` is that of the row's last
-    change, or of the rename that brought it there. `rejected_sequence` is null for a row that is
-    current: otherwise that later change could not be applied (`rejected_changes`), and the row is
-    as it was at `sequence`.
-
-    Drops and renames are done. A change that builds on a row which is not there makes none.
-
-    Raises as `penstock.spark.functions` says, and PipelineError where the entries do not begin with
-    the log's first one, unless `start = "oldest"`: rows that were told before are missing then.
-    """
-    known = _survey(entries, "current_rows", collections, on_gap, start)
-    told = told_of(entries, known, collections=collections, ended=False)
-    work = partial(current, lives=known.lives)
-    made = told.mapInArrow(work, from_arrow_schema(CURRENT_SCHEMA))
-    return typed(made, schema, on_misfit, sequence="sequence")
-
-
-def rejected_changes(
-    entries: "DataFrame",
-    *,
-    collections: Sequence[str] = (),
-    start: Start = "beginning",
-    on_gap: OnGap = "halt",
-) -> "DataFrame":
-    """The changes that `current_rows` and `row_versions` could not apply, and why.
-
-    Columns: `sequence`, `source`, `database`, `collection`, `key`, as captured, and `reason`. Each
-    builds on a row that the entries do not have, or not exactly, or on a change that is here too. A
-    later whole document or delete may have mended its row. Raises as `current_rows`.
-    """
-    known = _survey(entries, "rejected_changes", collections, on_gap, start)
-    told = told_of(entries, known, collections=collections, ended=True)
-    return told.mapInArrow(rejected, from_arrow_schema(REJECTED_SCHEMA))
-
-
-# --- what all of them ask -------------------------------------------------------------------------
-
-
-def _survey(
-    entries: "DataFrame",
-    caller: str,
-    collections: Sequence[str],
-    on_gap: OnGap,
-    start: Start = "oldest",
-) -> Survey:
-    check_entries(entries, caller, (*SURVEYED, *COLUMNS), collections)
-    known = survey(entries, collections=collections, halts=on_gap == "halt")
-    if start == "beginning" and known.first > 1:
-        raise PipelineError(
-            f"these entries begin at sequence {known.first}, and the log began before: rows that "
-            f"were told there would be missing. Nothing was made of them. Read with "
-            f"startingOffsets = 'earliest', from a log or its archive that has everything. Where "
-            f"what came before is of other sources or collections, or is to be left out knowingly, "
-            f"set start = 'oldest'."
-        )
-    return known
-
-
-def check_entries(
-    entries: "DataFrame", caller: str, names: Sequence[str], collections: Sequence[str]
-) -> None:
-    """Raises ConfigError for a stream, for a column that is missing or is no JSON text, and for one
-    name in place of names."""
-    if isinstance(collections, str):
-        raise ConfigError(
-            f"{caller}: collections is the text {collections!r}; it is a list of names, as "
-            f"[{collections!r}]. Nothing was read."
-        )
-    if entries.isStreaming:
-        raise ConfigError(
-            f"{caller} is for a DataFrame that ends, and this one is a stream. Nothing was read. "
-            f"Use it inside foreachBatch, where each batch has whole commits: "
-            f"stream.writeStream.foreachBatch(lambda batch, number: "
-            f"write(batch.transform({caller})))."
-        )
-    _check_columns(entries, caller, names)
-    if "full_document" in names and entries.schema["full_document"].dataType != StringType():
-        raise ConfigError(
-            f"{caller} takes documents as JSON text. Nothing was read. Leave the option documents "
-            f"out, and say `schema` here for columns with types."
-        )
-
-
-def _check_columns(frame: "DataFrame", caller: str, names: Sequence[str]) -> None:
-    missing = [name for name in dict.fromkeys(names) if name not in frame.columns]
-    if missing:
-        raise ConfigError(
-            f"{caller} needs the columns {', '.join(missing)}, which this DataFrame has not. "
-            f"Nothing was read. Give it entries as format('penstock') reads them, before you "
-            f"select from them."
-            if caller != "build_on"
-            else f"build_on needs the columns {', '.join(missing)}, which one of its DataFrames "
-            f"has not. Nothing was read. Give it latest_changes without schema, and rows that have "
-            f"what current_rows gives."
-        )
 
 
 def _refuse_events(known: Survey) -> None:
