@@ -9,7 +9,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from penstock.event import AnyEvent, Kind
-from penstock.spark.functions.folding import CHANGE_SCHEMA, built, current, latest
+from penstock.spark.functions.folding import CHANGE_SCHEMA, built, current, latest, rejected
 from penstock.spark.functions.lives import Lives
 from penstock.spark.functions.survey import SURVEYED, Survey, report, summed
 from penstock.spark.functions.told import COLUMNS, LIFE, ROW, settle
@@ -168,6 +168,12 @@ def current_of(entries: pa.Table, *, collections: Sequence[str] = ()) -> list[Ro
 def latest_of(entries: pa.Table) -> list[Row]:
     """As `latest_changes`, apart from events."""
     return rows_of(latest(told(entries, surveyed(entries))))
+
+
+def rejected_of(entries: pa.Table) -> list[Row]:
+    """As `rejected_changes`."""
+    rows = rows_of(rejected(told(entries, surveyed(entries), ended=True)))
+    return sorted(rows, key=lambda row: row["sequence"])
 
 
 def versions_of(

@@ -24,6 +24,7 @@ from tests.spark.stories import (
     built_of,
     current_of,
     latest_of,
+    rejected_of,
     scattered,
     story,
     surveyed,
@@ -208,3 +209,33 @@ def test_an_update_whose_row_is_not_told_is_no_row_but_what_is_to_be_done_to_one
     assert [told["sequence"] for told in one["changes"]] == [1, 2]
     assert (two["operation"], two["changes"], two["sequence"]) == ("delete", None, 4)
     assert current_of(signed(entries.table())) == []
+
+
+def test_an_entry_that_comes_twice_counts_once() -> None:
+    entries = Entries()
+    entries.commit(*(change(1, "update", update={"updatedFields": {"n": n}}) for n in range(3)))
+    twice = signed(pa.concat_tables([entries.table(), entries.table()]))
+    (row,) = latest_of(twice)
+    assert [told["sequence"] for told in row["changes"]] == [1, 2, 3]
+    assert [row["sequence"] for row in rejected_of(twice)] == [1, 2, 3]
+
+
+def test_what_a_row_has_already_is_not_applied_to_it_again() -> None:
+    """A batch that comes again behind later ones must not take its row back."""
+    entries = Entries()
+    entries.commit(change(1, "update", update={"updatedFields": {"n": 1}}))
+    kept = {"document": '{"_id":1,"n":9}', "sequence": 5, "rejected_sequence": None}
+    (row,) = built_of(latest_of(signed(entries.table())), lambda _: kept)
+    assert row["operation"] == "upsert"
+    assert {name: row[name] for name in kept} == kept
+    (row,) = built_of(latest_of(signed(entries.table())), lambda _: {**kept, "sequence": 0})
+    assert (row["document"], row["sequence"]) == ('{"_id":1,"n":1}', 1)
+
+
+def test_a_change_that_is_not_exact_leaves_its_row_and_says_so() -> None:
+    entries = Entries()
+    entries.commit(change(1, "update", update={"updatedFields": {"a.b": 1}}))
+    kept = {"document": '{"_id":1}', "sequence": 0, "rejected_sequence": None}
+    changes = latest_of(signed(entries.table()))
+    for (row,) in (built_of(changes, lambda _: kept), built_of(changes, lambda _: None)):
+        assert (row["operation"], row["document"], row["rejected_sequence"]) == ("stale", None, 1)

@@ -25,6 +25,8 @@ from penstock.spark.functions import (
     row_versions,
 )
 from penstock.spark.functions.batches import events_of
+from penstock.spark.functions.survey import survey
+from penstock.spark.functions.told import told_of
 from penstock.spark.transform.replay import signed
 from tests.spark import changelogs
 from tests.spark.stories import (
@@ -219,3 +221,16 @@ def test_delta_tables_are_kept_batch_by_batch(spark: "SparkSession", tmp_path: P
 def test_settings_that_delta_tables_have_not_are_refused(settings: Row, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         DeltaTables("shop", **settings)
+
+
+@pytest.mark.slow
+def test_nothing_is_made_of_what_came_after_the_survey(spark: "SparkSession") -> None:
+    """A drop that nobody surveyed must not be half of what is made."""
+    entries = Entries()
+    entries.commit(put(1), put(2))
+    known = survey(spark.createDataFrame(signed(entries.table())), collections=(), halts=True)
+    entries.commit(schema_event("drop"))
+    entries.commit(put(3), change(1, "delete"))
+    grown = spark.createDataFrame(signed(entries.table()))
+    told = told_of(grown, known, collections=(), ended=False)
+    assert sorted(row.sequence for row in told.collect()) == [1, 2]
