@@ -4,8 +4,10 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +20,9 @@ from penstock.spark.java import java_environment
 from penstock.spark.table.kinds import Kind, column_field
 from penstock.spark.table.writing import HARMLESS
 from tests.cli.service import configure, penstock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 PIPELINE = r"""
 [pipelines.orders]
@@ -42,6 +47,66 @@ def table(*collections: str) -> TablePipelineConfig:
     return TablePipelineConfig.model_validate(
         {"source": "shop", "collections": collections, "path": "lake"}
     )
+
+
+class Project(SimpleNamespace):
+    """What an exported module declares, run without an engine."""
+
+    views: dict[str, Callable[[], "DataFrame"]]
+    flows: list[dict[str, Any]]
+
+
+class Changes:
+    """A stream that is these rows, whatever its options."""
+
+    def __init__(self, rows: "DataFrame | None") -> None:
+        self.rows = rows
+
+    def format(self, _: str) -> "Changes":
+        return self
+
+    def options(self, **_: object) -> "Changes":
+        return self
+
+    def load(self) -> Any:
+        return self.rows
+
+
+def declared(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, rows: "DataFrame | None" = None
+) -> Project:
+    """What the module of a project says to the engine, with `rows` as what it reads."""
+    from pyspark import pipelines
+    from pyspark.sql import SparkSession
+
+    from penstock import spark as adapter
+
+    project = Project(views={}, flows=[])
+
+    def view(*, name: str) -> Callable[[Callable[[], "DataFrame"]], None]:
+        return lambda function: project.views.update({name: function})
+
+    def flow(**said: object) -> None:
+        project.flows.append(said)
+
+    def nothing(_: object) -> None:
+        pass
+
+    monkeypatch.setattr(pipelines, "temporary_view", view)
+    monkeypatch.setattr(pipelines, "create_streaming_table", nothing)
+    monkeypatch.setattr(pipelines, "create_auto_cdc_flow", flow)
+    monkeypatch.setattr(adapter, "register", nothing)
+    session = SimpleNamespace(readStream=Changes(rows))
+    monkeypatch.setattr(SparkSession, "active", lambda: session)
+    (module,) = (text for path, text in files.items() if path.endswith(".py"))
+    exec(compile(module, "exported", "exec"), {})
+    return project
+
+
+ENTRIES = (
+    "sequence BIGINT, kind INT, operation_type STRING, source STRING, database STRING, key STRING, "
+    "full_document STRUCT<_id: INT, a: INT, b: STRING>, unchanged ARRAY<STRING>"
+)
 
 
 def test_what_is_no_flow_is_refused() -> None:
@@ -90,6 +155,56 @@ def test_what_a_flow_has_no_word_for_stops_it() -> None:
     assert 'failOnDataLoss="true"' in text
     for event in HARMLESS:
         assert f"'{event}'" in text
+
+
+def test_rows_of_two_databases_are_two_rows(
+    spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keys of the flow are what tells rows apart in a pipeline's table."""
+    changes: list[tuple[Any, ...]] = [
+        (1, 0, "insert", "shop", "north", '{"_id":1}', (1, 10, "x"), None),
+        (2, 0, "insert", "shop", "south", '{"_id":1}', (1, 20, "y"), []),
+        (3, 0, "update", "shop", "north", '{"_id":1}', (1, 11, None), None),
+        (4, 0, "delete", "shop", "south", '{"_id":1}', None, None),
+        (5, 4, "started", "shop", "", None, None, None),
+        (6, 3, "createIndexes", "shop", "north", None, None, None),
+    ]
+    rows = spark.createDataFrame(changes, ENTRIES)
+    told = declared(exported(table("t"), t="_id INT, a INT, b STRING"), monkeypatch, rows)
+    (flow,) = told.flows
+    view = told.views[flow["source"]]()
+    # What an engine does with it: the last change of each key, but for deletes.
+    last: dict[tuple[Any, ...], Any] = {}
+    for row in view.orderBy(flow["sequence_by"]).collect():
+        last[tuple(row[name] for name in flow["keys"])] = row
+    assert [(one["_database"], one["a"], one["b"], one["_deleted"]) for one in last.values()] == [
+        ("north", 11, None, False),
+        ("south", None, None, True),
+    ]
+    assert flow["apply_as_deletes"] == "_deleted"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        (7, 0, "update", "shop", "north", '{"_id":1}', (1, 11, None), ["b"]),
+        (7, 0, "update", "shop", "north", '{"_id":1}', None, None),
+        (7, 3, "drop", "shop", "north", None, None, None),
+        (7, 2, "gap", "shop", "", None, None, None),
+    ],
+)
+def test_a_change_that_does_not_say_the_whole_row_stops_a_flow(
+    entry: tuple[Any, ...], spark: "SparkSession", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unchanged fields would become null; so would all of those that a source left out."""
+    from pyspark.errors import PySparkException
+
+    rows = spark.createDataFrame([entry], ENTRIES)
+    told = declared(exported(table("t"), t="_id INT, a INT, b STRING"), monkeypatch, rows)
+    (view,) = told.views.values()
+    whole = ", which comes without its whole document" if entry[1] == 0 else ""
+    with pytest.raises(PySparkException, match=f"cannot apply {entry[2]} at sequence 7{whole}; "):
+        view().collect()
 
 
 def test_columns_are_those_of_the_table_that_the_pipeline_made() -> None:

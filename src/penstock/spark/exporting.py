@@ -2,8 +2,9 @@
 
 The project reads the same service with `format("penstock")` and leaves the rest to the engine's
 AUTO CDC flow: its tables, its checkpoint, its exactly-once. What such a flow has no word for is not
-passed over: rows that a drop, a rename or a gap concerns, and updates that come without their
-document, stop it with an error that names the sequence.
+passed over: rows that a drop, a rename or a gap concerns, and updates that come without their whole
+document, stop it with an error that names the sequence. A row is what it is in a pipeline's table:
+one key of one database of one source.
 Source: pyspark.pipelines of Spark 4.2 (`create_auto_cdc_flow`), and its `spark-pipelines` command.
 """
 
@@ -60,13 +61,16 @@ SECRETS = {{
     if name in os.environ
 }}
 
-# A flow knows upserts and deletes. What is neither is an error, but for what changes no row.
+# A flow knows upserts of whole rows, and deletes. What is neither is an error, but for what changes
+# no row: a document without its unchanged fields would make them null.
 ROWS = """
 CASE
-  WHEN kind = 0 AND (operation_type = 'delete' OR full_document IS NOT NULL) THEN true
-  WHEN kind IN (1, 4) OR operation_type IN ({harmless}) THEN false
+  WHEN kind = 0 AND operation_type = 'delete' THEN true
+  WHEN kind = 0 AND full_document IS NOT NULL AND coalesce(size(unchanged), 0) <= 0 THEN true
+  WHEN kind IN (1, 4) OR (kind = 3 AND operation_type IN ({harmless})) THEN false
   ELSE raise_error(concat(
     'an AUTO CDC flow cannot apply ', operation_type, ' at sequence ', sequence,
+    if(kind = 0, ', which comes without its whole document', ''),
     '; nothing behind it was applied. Use penstock pipeline run, or refresh the table.'))
 END
 """
@@ -93,6 +97,8 @@ def {view_function}():
         .where(ROWS)
         .selectExpr(
             "key AS _key",
+            "source AS _source",
+            "database AS _database",
             "sequence AS _sequence",
             "operation_type = 'delete' AS _deleted",
             "full_document.*",
@@ -104,7 +110,7 @@ dp.create_streaming_table({table})
 dp.create_auto_cdc_flow(
     target={table},
     source={view},
-    keys=["_key"],
+    keys=["_key", "_source", "_database"],
     sequence_by="_sequence",
     apply_as_deletes="_deleted",
     except_column_list=["_deleted"],
