@@ -1,21 +1,28 @@
 """A pipeline as a project of Spark Declarative Pipelines, which Spark itself accepts."""
 
 import ast
+import inspect
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from penstock.client.credentials import CA_VARIABLE
 from penstock.errors import ConfigError
-from penstock.spark.config import AuditPipelineConfig, TablePipelineConfig
+from penstock.spark.config import (
+    AuditPipelineConfig,
+    HistoryPipelineConfig,
+    TablePipelineConfig,
+)
 from penstock.spark.exporting import columns_of, project
+from penstock.spark.history.columns import VERSION_COLUMNS
 from penstock.spark.java import java_environment
 from penstock.spark.table.kinds import Kind, column_field
 from penstock.spark.table.writing import HARMLESS
@@ -46,6 +53,12 @@ def exported(config: Any, **schemas: str) -> dict[str, str]:
 def table(*collections: str) -> TablePipelineConfig:
     return TablePipelineConfig.model_validate(
         {"source": "shop", "collections": collections, "path": "lake"}
+    )
+
+
+def history(**settings: Any) -> HistoryPipelineConfig:
+    return HistoryPipelineConfig.model_validate(
+        {"to": "history", "source": "shop", "collections": ["t"], "path": "lake", **settings}
     )
 
 
@@ -86,8 +99,18 @@ def declared(
     def view(*, name: str) -> Callable[[Callable[[], "DataFrame"]], None]:
         return lambda function: project.views.update({name: function})
 
-    def flow(**said: object) -> None:
-        project.flows.append(said)
+    def flow(
+        *,
+        track_history_column_list: Sequence[str] | None = None,
+        track_history_except_column_list: Sequence[str] | None = None,
+        **said: object,
+    ) -> None:
+        """As in PySpark 4.3: that of 4.2 has no such lists, and takes no type but 1."""
+        tracked = {
+            "track_history_column_list": track_history_column_list,
+            "track_history_except_column_list": track_history_except_column_list,
+        }
+        project.flows.append(said | {name: one for name, one in tracked.items() if one})
 
     def nothing(_: object) -> None:
         pass
@@ -207,6 +230,69 @@ def test_a_change_that_does_not_say_the_whole_row_stops_a_flow(
         view().collect()
 
 
+COLUMNS = "_id INT, s STRUCT<views: INT, x: DECIMAL(3, 1)>, views INT COMMENT 'a, b', `a b` INT"
+
+
+@pytest.mark.parametrize(
+    ("settings", "tracked"),
+    [
+        ({}, {"track_history_except_column_list": ["_sequence"]}),
+        (
+            {"track_history_except_column_list": ["views", "a b", "x", "of another collection"]},
+            {"track_history_except_column_list": ["_sequence", "views", "`a b`"]},
+        ),
+        (
+            {"track_history_column_list": ["a b", "x", "views"]},
+            {"track_history_column_list": ["`a b`", "views"]},
+        ),
+    ],
+)
+def test_a_history_is_a_flow_that_keeps_versions(
+    settings: dict[str, Any], tracked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the columns that the collection has; and a new sequence alone makes no version."""
+    (flow,) = declared(exported(history(**settings), t=COLUMNS), monkeypatch).flows
+    assert flow == {
+        "target": "t",
+        "source": "t_changes",
+        "keys": ["_key", "_source", "_database"],
+        "sequence_by": "_sequence",
+        "apply_as_deletes": "_deleted",
+        "except_column_list": ["_deleted"],
+        "stored_as_scd_type": 2,
+        **tracked,
+    }
+
+
+def test_a_schema_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = '{"type":"struct","fields":[{"name":"a","type":"integer"}]}'
+    config = history(track_history_column_list=["a", "b"])
+    (flow,) = declared(exported(config, t=schema), monkeypatch).flows
+    assert flow["track_history_column_list"] == ["a"]
+
+
+def test_a_history_that_tracks_nothing_of_a_collection_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tracks status, and of t there is no such column"):
+        exported(history(track_history_column_list=["status"]), t="_id INT")
+
+
+def test_a_history_says_what_pyspark_it_needs() -> None:
+    """That of 4.2 would say nothing but that 2 is of another type than 1."""
+    files = exported(history(), t="_id INT")
+    (module,) = (text for path, text in files.items() if path.endswith(".py"))
+
+    def flow_of_spark_42(**_: object) -> None:
+        raise AssertionError
+
+    older = SimpleNamespace(create_auto_cdc_flow=flow_of_spark_42)
+    (check,) = (one for one in ast.parse(module).body if isinstance(one, ast.If))
+    code = compile(ast.Module([check], []), "exported", "exec")
+    with pytest.raises(RuntimeError, match=r"PySpark 4\.3 or newer"):
+        exec(code, {"inspect": inspect, "dp": older})
+    assert "__START_AT" in module
+    assert "__START_AT" in Path("docs/how-to/history.md").read_text()
+
+
 def test_columns_are_those_of_the_table_that_the_pipeline_made() -> None:
     fields = [
         column_field("_id", Kind.OBJECT_ID, field="_id"),
@@ -216,11 +302,38 @@ def test_columns_are_those_of_the_table_that_the_pipeline_made() -> None:
     assert columns_of(pa.schema([*fields, column_field("x", Kind.JSON, field="x")])) == ""
 
 
+def test_of_a_history_that_was_made_the_columns_are_those_of_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not those that say from when until when a version was so."""
+    config = configure(
+        tmp_path,
+        '[sources.shop]\ntype = "script"\n'
+        '[pipelines.h]\nsource = "shop"\ncollections = ["t"]\nto = "history"\npath = "lake"\n',
+    )
+    made = pa.schema([*VERSION_COLUMNS, column_field("a", Kind.INT32, field="a")])
+    DeltaTable.create(str(tmp_path / "lake"), made, partition_by=["_current"])
+    folder = tmp_path / "project"
+    arguments = ["pipeline", "export", "h", "--to", str(folder), "--config", str(config)]
+    assert penstock(capsys, *arguments).code == 0
+    assert "documentSchema='`a` INT'" in (folder / "transformations" / "h.py").read_text()
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-def test_spark_accepts_the_project(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever a collection is called: `spark-pipelines dry-run` resolves every flow."""
-    config = configure(tmp_path, '[sources.shop]\ntype = "script"\n' + PIPELINE)
+@pytest.mark.parametrize(
+    "settings", ["", 'to = "history"\ntrack_history_except_column_list = ["total"]\n']
+)
+def test_spark_accepts_the_project(
+    settings: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever a collection is called: `spark-pipelines dry-run` resolves every flow.
+
+    Versions of rows are for PySpark 4.3; an older one says so.
+    """
+    from pyspark import pipelines
+
+    config = configure(tmp_path, '[sources.shop]\ntype = "script"\n' + PIPELINE + settings)
     folder = tmp_path / "project"
     arguments = ["pipeline", "export", "orders", "--to", str(folder), "--config", str(config)]
     assert penstock(capsys, *arguments).code == 2
@@ -242,5 +355,10 @@ def test_spark_accepts_the_project(tmp_path: Path, capsys: pytest.CaptureFixture
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
+    known = inspect.signature(pipelines.create_auto_cdc_flow).parameters
+    if settings and "track_history_column_list" not in known:
+        assert "Run it with PySpark 4.3 or newer" in done.stdout + done.stderr
+        assert done.returncode
+        return
     assert "Run is COMPLETED" in done.stdout + done.stderr, done.stderr
     assert done.returncode == 0

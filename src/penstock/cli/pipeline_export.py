@@ -40,8 +40,9 @@ def command(
             f"Nothing was written."
         )
     try:
-        from penstock.spark.config import DeltaPipelineConfig
+        from penstock.spark.config import DeltaPipelineConfig, HistoryPipelineConfig
         from penstock.spark.exporting import SPEC, columns_of, project
+        from penstock.spark.history.delta import VersionTable
         from penstock.spark.table.delta import Table, secrets
         from penstock.spark.table.writing import HARMLESS
     except ImportError as error:
@@ -50,9 +51,10 @@ def command(
     schemas = dict(_named(one) for one in schema or ())
     if isinstance(pipeline, DeltaPipelineConfig):
         storage = secrets(pipeline.storage_options)
+        kind = VersionTable if isinstance(pipeline, HistoryPipelineConfig) else Table
         for one in set(pipeline.collections).difference(schemas):
             with own_errors(name):
-                table = Table(pipeline.table_path(one), storage_options=storage)
+                table = kind(pipeline.table_path(one), storage_options=storage)
                 schemas[one] = columns_of(table.schema)
     files = project(
         name,

@@ -5,7 +5,8 @@ AUTO CDC flow: its tables, its checkpoint, its exactly-once. What such a flow ha
 passed over: rows that a drop, a rename or a gap concerns, and updates that come without their whole
 document, stop it with an error that names the sequence. A row is what it is in a pipeline's table:
 one key of one database of one source.
-Source: pyspark.pipelines of Spark 4.2 (`create_auto_cdc_flow`), and its `spark-pipelines` command.
+Source: pyspark.pipelines of Spark 4.2 (`create_auto_cdc_flow`) and of 4.3, which keeps versions,
+too; and its `spark-pipelines` command.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -20,10 +21,12 @@ from typing import Final
 import pyarrow as pa
 
 from penstock.errors import ConfigError
-from penstock.spark.config import PipelineConfig, TablePipelineConfig
+from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
 from penstock.spark.table.kinds import DECIMAL_SCALE, Kind, document_field, kind_of_column
 
 _NAME = re.compile(r"[^0-9A-Za-z_]")
+_PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_DDL = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|[<(>),]|[^\s`'<>(),:]+")
 
 SPEC: Final = "spark-pipeline.yml"
 
@@ -44,7 +47,7 @@ _MODULE: Final = '''"""Changes that Penstock captures, applied by the engine's A
 Set PENSTOCK_TOKEN_FILE where the service asks for a token, and PENSTOCK_TLS_CA where it has TLS.
 """
 
-import os
+{imports}
 
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
@@ -75,6 +78,19 @@ CASE
 END
 """
 '''
+
+_VERSIONS: Final = """
+# The engine keeps the versions, in columns of its own: __START_AT is the place in the log of the
+# change that opened one, __END_AT that of the change that ended it, null while it is open. They are
+# what _from_sequence and _to_sequence are in a history that Penstock keeps. What else that has is
+# not here: times (_valid_from, _valid_to), what opened a version (_operation), and whether the row
+# surely was so (_as_of_event).
+if "track_history_column_list" not in inspect.signature(dp.create_auto_cdc_flow).parameters:
+    raise RuntimeError(
+        "this project keeps every version of rows, for which AUTO CDC of this PySpark has no word. "
+        "Nothing was applied. Run it with PySpark 4.3 or newer, or use penstock pipeline run."
+    )
+"""
 
 _FLOW: Final = """
 
@@ -114,8 +130,7 @@ dp.create_auto_cdc_flow(
     sequence_by="_sequence",
     apply_as_deletes="_deleted",
     except_column_list=["_deleted"],
-    stored_as_scd_type=1,
-)
+{stored})
 """
 
 _SPEC_TEXT: Final = """# Run with: spark-pipelines run
@@ -143,17 +158,17 @@ def project(
 
     Raises ConfigError for a pipeline that is no such flow.
     """
-    if not isinstance(config, TablePipelineConfig):
+    if not isinstance(config, TablePipelineConfig | HistoryPipelineConfig):
         raise ConfigError(
             f"pipeline {name} goes to {config.to!r}, for which declarative pipelines have no flow. "
-            f"Nothing was written. Pipelines to 'table' can be exported."
+            f"Nothing was written. Pipelines to 'table' and 'history' can be exported."
         )
     if config.transform or config.expect:
         raise ConfigError(
             f"pipeline {name} has steps or expectations, which a declarative project would leave "
             f"out. Nothing was written. Write them in that project, or use penstock pipeline run."
         )
-    if config.first_load != "off":
+    if isinstance(config, TablePipelineConfig) and config.first_load != "off":
         raise ConfigError(
             f"pipeline {name} has a first load, which a declarative project would leave out. "
             f"Nothing was written. Use penstock pipeline run, or leave first_load out and have the "
@@ -171,7 +186,9 @@ def project(
             f"a declarative project says its columns beforehand, and those of "
             f"{', '.join(lacking)} are not known. Nothing was written. Say them, as with {example}."
         )
+    versions = isinstance(config, HistoryPipelineConfig)
     module = _MODULE.format(
+        imports="import inspect\nimport os" if versions else "import os",
         endpoint=repr(endpoint),
         harmless=", ".join(f"'{one}'" for one in sorted(harmless)),
     )
@@ -181,15 +198,19 @@ def project(
             f"the collections of pipeline {name} would have one table's name: {', '.join(tables)}. "
             f"Nothing was written. Give each a pipeline of its own."
         )
+    if versions:
+        module += _VERSIONS
     for collection, table in zip(config.collections, tables, strict=True):
+        schema = schemas[collection].strip()
         module += _FLOW.format(
             view=repr(f"{table}_changes"),
             view_function=f"{table}_changes",
             source=repr(config.source),
             collections=repr(f"{config.source}/{collection}"),
-            schema=repr(schemas[collection].strip()),
+            schema=repr(schema),
             most=config.max_events_per_batch,
             table=repr(table),
+            stored=_stored(name, config, collection, schema),
         )
     spec = _SPEC_TEXT.format(name=json.dumps(name), storage=json.dumps(storage))
     return {SPEC: spec, f"transformations/{_identifier(name)}.py": module}
@@ -206,6 +227,46 @@ def columns_of(table: pa.Schema) -> str:
         name = document_field(column).replace("`", "``")
         found.append(f"`{name}` {_TYPES[kind]}")
     return ", ".join(found)
+
+
+def _stored(
+    name: str, config: TablePipelineConfig | HistoryPipelineConfig, collection: str, schema: str
+) -> str:
+    """What the flow keeps of rows, as arguments: how they are, or every version of them."""
+    if isinstance(config, TablePipelineConfig):
+        return "    stored_as_scd_type=1,\n"
+    columns = _names_in(schema)
+    tracked = [one for one in config.track_history_column_list if one in columns]
+    if config.track_history_column_list and not tracked:
+        raise ConfigError(
+            f"pipeline {name} tracks {', '.join(config.track_history_column_list)}, and of "
+            f"{collection} there is no such column: {schema}. Nothing was written. Name one that "
+            f"it has, or give the collection a pipeline of its own."
+        )
+    # A change has a sequence of its own: were that tracked, each would make a version.
+    left = [one for one in config.track_history_except_column_list if one in columns]
+    word = "track_history_column_list" if tracked else "track_history_except_column_list"
+    names = [_column(one) for one in tracked or ("_sequence", *left)]
+    return f"    stored_as_scd_type=2,\n    {word}={json.dumps(names, ensure_ascii=False)},\n"
+
+
+def _names_in(schema: str) -> list[str]:
+    """The columns of a schema as Spark reads it: DDL, or JSON."""
+    if schema.startswith("{"):
+        return [str(one["name"]) for one in json.loads(schema)["fields"]]
+    names: list[str] = []
+    depth, first = 0, True
+    for word in _DDL.findall(schema):
+        if first:
+            names.append(word[1:-1].replace("``", "`") if word.startswith("`") else word)
+        depth += (word in "<(") - (word in ">)")
+        first = word == "," and not depth
+    return names
+
+
+def _column(name: str) -> str:
+    """A column as Spark's names of columns are written."""
+    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
 def _identifier(name: str) -> str:
