@@ -1,5 +1,6 @@
 """What penstock.toml promises: a mistake is named before anything starts, and no secret shown."""
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from penstock.errors import ConfigError
 from penstock.sources.script import ScriptSource, ScriptSourceConfig
 
 PIPELINE = "[sources.shop]\ntype = 'script'\n[pipelines.o]\nsource = 'shop'\npath = 'o'\n"
+MARKED = "apply_as_deletes = 'gone'\ndocument_schema = 'gone BOOLEAN'\n"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -118,6 +120,37 @@ def test_a_variable_without_a_name_is_refused(tmp_path: Path) -> None:
             f"{PIPELINE}to = 'history'\nsequence_by = 'ts'",
             "no setting pipelines.o.sequence_by: the order is the log's",
         ),
+        (
+            f"{PIPELINE}apply_as_truncates = 'gone'",
+            "no setting pipelines.o.apply_as_truncates: where the source says that all rows are",
+        ),
+        (f"{PIPELINE}column_list = ['a']", "column_list: a step keeps fields. Write transform ="),
+        (f"{PIPELINE}except_column_list = ['a']", "leaves fields out. Write transform = [{ drop"),
+        (f"{PIPELINE}ignore_null_updates = true", "what an update does not say stays as it was"),
+        (f"{PIPELINE}stored_as_scd_type = 2", "type 1 is to = 'table', type 2 to = 'history'"),
+        (f"{PIPELINE}track_history_column_list = ['a']", "are kept with to = 'history'"),
+        (f"{PIPELINE}track_history_except_column_list = []", "are kept with to = 'history'"),
+        (f"{PIPELINE}name = 'orders'", "pipelines.o.name: its name is NAME of [pipelines.NAME]"),
+        (f"{PIPELINE}target = 'orders'", "pipelines.o.target: where it goes is said by path"),
+        (f"{PIPELINE}once = true", "pipelines.o.once: write trigger = 'availableNow'"),
+        (f"{PIPELINE}spark_conf = {{}}", "settings of Spark are under [spark]"),
+        (
+            f"{PIPELINE}to = 'audit'\nuri = 'mongodb://a/b'\napply_as_deletes = 'a'",
+            "pipelines.o.apply_as_deletes: a pipeline to 'audit' keeps every change",
+        ),
+        (
+            f"{PIPELINE}apply_as_deletes = 'deleted'",
+            "apply_as_deletes and document_schema go together",
+        ),
+        (
+            f"{PIPELINE}{MARKED}first_load = 'source'",
+            "rows without steps or expectations (apply_as_deletes is a step)",
+        ),
+        (f"{PIPELINE}{MARKED}verify_every = '6h'", "make of them (apply_as_deletes is a step)"),
+        (
+            f"{PIPELINE}document_schema = 'deleted BOOLEAN'",
+            "apply_as_deletes and document_schema go together",
+        ),
         ("[sources.shop]\ntype = 'mongo'", "did you mean mongodb?"),
         ("[sources.shop]\nseed = 1", "sources.shop.type must be one of"),
         ("[sources.shop]\ntype = 'script'\nseed = 'many'", "sources.shop.seed: Input should be"),
@@ -132,6 +165,18 @@ def test_a_mistake_is_named_by_its_key_with_what_was_meant(
     tmp_path: Path, text: str, said: str
 ) -> None:
     assert said in refused(tmp_path, text)
+
+
+def test_each_parameter_of_auto_cdc_is_a_setting_or_told_how_to_have_it(tmp_path: Path) -> None:
+    """And the page on pipelines says the same of each."""
+    pipelines = pytest.importorskip("pyspark.pipelines", exc_type=ImportError)
+    named = set(inspect.signature(pipelines.create_auto_cdc_flow).parameters)
+    page = Path("docs/how-to/pipelines.md").read_text()
+    for name in named | {"apply_as_truncates", "ignore_null_updates", "track_history_column_list"}:
+        assert f"| `{name}`" in page or f", `{name}`" in page, name
+        if name not in {"source", "apply_as_deletes"}:
+            said = refused(tmp_path, f"{PIPELINE}{name} = 'x'")
+            assert f"there is no setting pipelines.o.{name}: " in said
 
 
 def test_all_mistakes_of_a_section_are_named_at_once(tmp_path: Path) -> None:

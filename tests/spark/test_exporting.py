@@ -20,6 +20,7 @@ from penstock.spark.config import (
     AuditPipelineConfig,
     HistoryPipelineConfig,
     TablePipelineConfig,
+    config_class,
 )
 from penstock.spark.exporting import columns_of, project
 from penstock.spark.history.columns import VERSION_COLUMNS
@@ -291,6 +292,23 @@ def test_a_history_says_what_pyspark_it_needs() -> None:
         exec(code, {"inspect": inspect, "dp": older})
     assert "__START_AT" in module
     assert "__START_AT" in Path("docs/how-to/history.md").read_text()
+
+
+@pytest.mark.parametrize("to", ["table", "history"])
+def test_what_is_marked_as_deleted_is_a_delete_of_the_flow(
+    to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = {"apply_as_deletes": 'state = "gone"', "document_schema": "state STRING"}
+    config = config_class(to).model_validate(
+        {"to": to, "source": "shop", "collections": ["t"], "path": "lake", **said}
+    )
+    files = exported(config, t="_id INT, state STRING")
+    (flow,) = declared(files, monkeypatch).flows
+    assert flow["apply_as_deletes"] == (
+        '_deleted OR CASE WHEN (state = "gone") THEN true ELSE false END'
+    )
+    with pytest.raises(ConfigError, match="reads state, and of t there is no such column"):
+        exported(config, t="_id INT")
 
 
 def test_columns_are_those_of_the_table_that_the_pipeline_made() -> None:

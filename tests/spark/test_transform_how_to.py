@@ -39,7 +39,7 @@ def test_the_page_is_true(
     file = tmp_path / "penstock.toml"
     file.write_text("\n".join(['[sources.shop]\ntype = "script"\n', *blocks("toml")]))
     pipelines = load(file).table_pipelines
-    assert set(pipelines) == {"shop", "totals", "regions", "lines"}
+    assert set(pipelines) == {"shop", "live", "totals", "regions", "lines"}
     for name, config in pipelines.items():
         Stage(name, config, INPUT_COLUMNS).check(spark)
     given, made = (json.loads(text) for text in blocks("json"))

@@ -79,6 +79,38 @@ def test_a_running_pipeline_does_its_steps_in_order_and_commits_stay_whole(
     assert [(one.entries, one.rejected, one.unmet) for one in seen] == [(7, 1, {"few": 1})]
 
 
+def test_what_is_marked_as_deleted_is_deleted(log: BlockLog, lake: Lake) -> None:
+    """As it is at the source, before all steps; what is neither marked nor unmarked stays."""
+    settings: dict[str, Any] = {
+        "apply_as_deletes": "deleted OR state = 'gone'",
+        "document_schema": "deleted BOOLEAN, state STRING",
+        "transform": [{"drop": ["deleted"]}, {"cast": {"n": "int"}}],
+    }
+    log.append([[put(at, n=at, deleted=False) for at in range(1, 6)]])
+    lake.apply(**settings)
+    log.append(
+        [
+            [put(1, n=10, deleted=True), put(2, n=20), put(3, n=30, state="gone")],
+            [put(4, n=40, deleted="yes"), change(5, "delete"), put(6, n=60, deleted=None)],
+            [put(7, n="seven"), change(2, "update", update={"updatedFields": {"n": 21}})],
+        ]
+    )
+    lake.apply(**settings)
+    assert lake.rows == {
+        key(2): {"_id": 2, "n": 20},
+        key(4): {"_id": 4, "n": 4},
+        key(6): {"_id": 6, "n": 60},
+    }
+    assert [(row["sequence"], row["step"]) for row in rejects_of(lake.path)] == [
+        (9, "apply_as_deletes"),
+        (12, "transform 2 (cast)"),
+        (13, "apply_as_deletes"),
+    ]
+    log.append([[put(1, n=11, deleted=False)]])
+    lake.apply(**settings)
+    assert lake.rows[key(1)] == {"_id": 1, "n": 11}
+
+
 def test_expectations_count_or_reject_and_a_later_good_change_heals(
     log: BlockLog, lake: Lake
 ) -> None:

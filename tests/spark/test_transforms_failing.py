@@ -149,6 +149,15 @@ def test_sql_may_look_something_up_elsewhere(log: BlockLog, lake: Lake) -> None:
     }
 
 
+@pytest.mark.parametrize("condition", ["n", "deleted", "n >"])
+def test_a_delete_that_is_no_condition_is_refused_before_anything_is_read(
+    spark: "SparkSession", tmp_path: Path, condition: str
+) -> None:
+    config = pipeline(tmp_path / "t", apply_as_deletes=condition, document_schema=N)
+    with pytest.raises(ConfigError, match="apply_as_deletes is not understood by Spark"):
+        Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
 def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -> None:
     """Bounded: neither are all changes rejected nor is the search without an end."""
     tries: list[int] = []

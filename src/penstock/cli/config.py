@@ -68,8 +68,21 @@ _SECTIONS = (
 _KNOWN_BY_ITSELF: Final[Mapping[str | int, str]] = {
     "keys": "the key is the source's own. Leave it out",
     "sequence_by": "the order is the log's. Leave it out",
+    "apply_as_deletes": "a pipeline to 'audit' keeps every change as it was captured. Leave it out",
+    "apply_as_truncates": "where the source says that all rows are gone, they go. Leave it out",
+    "column_list": "a step keeps fields. Write transform = [{ select = ['NAME'] }]",
+    "except_column_list": "a step leaves fields out. Write transform = [{ drop = ['NAME'] }]",
+    "ignore_null_updates": "a null that the source wrote is written, and what an update does not "
+    "say stays as it was. Leave it out",
+    "stored_as_scd_type": "type 1 is to = 'table', type 2 to = 'history'",
+    "track_history_column_list": "versions of rows are kept with to = 'history'",
+    "track_history_except_column_list": "versions of rows are kept with to = 'history'",
+    "name": "its name is NAME of [pipelines.NAME]. Leave it out",
+    "target": "where it goes is said by path, catalog or uri, and what is made there by to",
+    "once": "write trigger = 'availableNow', or run it with --once",
+    "spark_conf": "settings of Spark are under [spark]",
 }
-"""What other tools ask of a pipeline, and why ours need not be told."""
+"""What Spark's AUTO CDC asks of a pipeline, and how ours has it."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -179,7 +179,7 @@ class ChangelogTarget:
             explodes=tuple(
                 Explode(step.explode, frozenset(step.collections)) for step in self._config.explodes
             ),
-            untold=PROOFS if any(one.hides for one in self._config.transform) else (),
+            untold=PROOFS if any(one.hides for one in self._config.steps) else (),
         )
         try:
             reports, sums = read_reports(run(partial(write_entries, writing=writing)))

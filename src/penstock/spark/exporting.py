@@ -128,7 +128,7 @@ dp.create_auto_cdc_flow(
     source={view},
     keys=["_key", "_source", "_database"],
     sequence_by="_sequence",
-    apply_as_deletes="_deleted",
+    apply_as_deletes={deletes},
     except_column_list=["_deleted"],
 {stored})
 """
@@ -210,6 +210,7 @@ def project(
             schema=repr(schema),
             most=config.max_events_per_batch,
             table=repr(table),
+            deletes=json.dumps(_deletes(name, config, collection, schema), ensure_ascii=False),
             stored=_stored(name, config, collection, schema),
         )
     spec = _SPEC_TEXT.format(name=json.dumps(name), storage=json.dumps(storage))
@@ -227,6 +228,22 @@ def columns_of(table: pa.Schema) -> str:
         name = document_field(column).replace("`", "``")
         found.append(f"`{name}` {_TYPES[kind]}")
     return ", ".join(found)
+
+
+def _deletes(
+    name: str, config: TablePipelineConfig | HistoryPipelineConfig, collection: str, schema: str
+) -> str:
+    """The condition of a delete: one of the source, or one that `apply_as_deletes` takes for it."""
+    if not config.apply_as_deletes.strip():
+        return "_deleted"
+    columns = _names_in(schema)
+    lacking = [one for one in _names_in(config.document_schema.strip()) if one not in columns]
+    if lacking:
+        raise ConfigError(
+            f"apply_as_deletes of pipeline {name} reads {', '.join(lacking)}, and of {collection} "
+            f"there is no such column: {schema}. Nothing was written. Say all with --schema."
+        )
+    return f"_deleted OR CASE WHEN ({config.apply_as_deletes}) THEN true ELSE false END"
 
 
 def _stored(

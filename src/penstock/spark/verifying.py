@@ -151,11 +151,11 @@ def verify_tables(
 
 def refuse_steps(name: str, config: TablePipelineConfig) -> None:
     """Refuse tables that neither log nor source alone tell. Raises ConfigError."""
-    if config.transform or config.expect:
+    if config.steps or config.expect:
         raise ConfigError(
-            f"pipeline {name} has steps or expectations: its tables are not what the log or the "
-            f"source alone says. Nothing was compared or changed. Compare at the source what they "
-            f"must keep."
+            f"pipeline {name} has steps or expectations (apply_as_deletes is a step): its tables "
+            f"are not what the log or the source alone says. Nothing was compared or changed. "
+            f"Compare at the source what they must keep."
         )
 
 

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from penstock.config import Config, Seconds
-from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.spark.transform.config import ExpectConfig, TransformConfig, deletes_config
 
 
 class ReadingConfig(Config):
@@ -81,12 +81,30 @@ class ReadingConfig(Config):
 class SteppedPipelineConfig(ReadingConfig):
     """What is made of documents that may pass through steps first."""
 
+    apply_as_deletes: str = Field(
+        "",
+        description="A condition in Spark SQL over `document_schema`. A row that meets it, as its "
+        "source has it, is deleted at the destination: one that is only marked as deleted. Null "
+        "does not meet it. The source's own deletes need no condition.",
+    )
+    document_schema: str = Field(
+        "", description="The fields that `apply_as_deletes` reads, as in 'deleted BOOLEAN'."
+    )
     transform: tuple[TransformConfig, ...] = Field(
         (), description="What is done to documents before they are written, step by step."
     )
     expect: tuple[ExpectConfig, ...] = Field(
         (), description="What is expected of documents when all steps are done."
     )
+
+    @model_validator(mode="after")
+    def _deletes_read_fields(self) -> Self:
+        if bool(self.apply_as_deletes.strip()) is not bool(self.document_schema.strip()):
+            raise ValueError(
+                "apply_as_deletes and document_schema go together: the condition, and the fields "
+                "that it reads, as in 'deleted BOOLEAN'"
+            )
+        return self
 
     @model_validator(mode="after")
     def _steps_are_of_collections(self) -> Self:
@@ -98,6 +116,13 @@ class SteppedPipelineConfig(ReadingConfig):
             raise ValueError(f"a step names {', '.join(others)}, no collection of the pipeline")
         self._check_explode()
         return self
+
+    @property
+    def steps(self) -> tuple[TransformConfig, ...]:
+        """All that is done to documents, in order: `apply_as_deletes`, then `transform`."""
+        if not self.apply_as_deletes.strip():
+            return self.transform
+        return (deletes_config(self.apply_as_deletes, self.document_schema), *self.transform)
 
     def _check_explode(self) -> None:
         """Raise ValueError where a document cannot become several rows."""

@@ -150,19 +150,21 @@ class TablePipelineConfig(DeltaPipelineConfig):
 
     @model_validator(mode="after")
     def _loads_documents_as_they_are(self) -> Self:
-        if self.first_load == "source" and (self.transform or self.expect):
+        if self.first_load == "source" and (self.steps or self.expect):
             raise ValueError(
-                "first_load = 'source' brings rows without steps or expectations: leave them out, "
-                "or have the service copy the rows through the log (penstock snapshot)"
+                "first_load = 'source' brings rows without steps or expectations (apply_as_deletes "
+                "is a step): leave them out, or have the service copy the rows through the log "
+                "(penstock snapshot)"
             )
         return self
 
     @model_validator(mode="after")
     def _can_be_verified(self) -> Self:
-        if self.verify_every and (self.transform or self.expect):
+        if self.verify_every and (self.steps or self.expect):
             raise ValueError(
                 "verify_every compares tables with log or source, and these alone do not tell what "
-                "steps and expectations make of them; leave verify_every out"
+                "steps and expectations make of them (apply_as_deletes is a step); leave "
+                "verify_every out"
             )
         if self.verify_every and self.first_load != "off" and self.verify_against == "log":
             raise ValueError(

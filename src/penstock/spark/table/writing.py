@@ -180,7 +180,7 @@ class Writer(ABC, Generic[_Own]):
             rejects,
             stamp,
             entries_at=self._entries_at,
-            captured=not self._config.transform,
+            captured=not self._config.steps,
         )
 
     # --- events about whole collections ---------------------------------------------------------

@@ -96,6 +96,10 @@ class TransformConfig(Config):
     def hides(self) -> bool:
         return self.kind in HIDING
 
+    def called(self, number: int) -> str:
+        """What it is called in errors and rejects; `number` is its place in the file, from 1."""
+        return f"transform {number} ({self.kind})"
+
     def concerns(self, collection: str) -> bool:
         """Whether it is done to the changes of a collection."""
         return not self.collections or collection in self.collections
@@ -122,6 +126,20 @@ class TransformConfig(Config):
             raise ValueError(f"{self.function!r} names no function; write package.module:name")
         _check_names(self)
         return self
+
+
+class DeletesConfig(TransformConfig):
+    """The step that `apply_as_deletes` of a pipeline is."""
+
+    def called(self, number: int) -> str:  # noqa: ARG002 - there is one, before all others
+        """By the name of the setting."""
+        return "apply_as_deletes"
+
+
+def deletes_config(condition: str, document_schema: str) -> DeletesConfig:
+    """The step by which a document that meets the condition is deleted. Null does not meet it."""
+    text = f"CASE WHEN ({condition}) THEN false ELSE true END"
+    return DeletesConfig.model_validate({"filter": text, "document_schema": document_schema})
 
 
 def _check_names(step: TransformConfig) -> None:

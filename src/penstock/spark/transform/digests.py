@@ -24,7 +24,7 @@ class StepDigest(Struct, frozen=True, kw_only=True):
 
 def deciding_steps(config: SteppedPipelineConfig) -> list[TransformConfig | ExpectConfig]:
     """What decides how documents come to their tables, and which do, in order."""
-    return [*config.transform, *(one for one in config.expect if one.action != "warn")]
+    return [*config.steps, *(one for one in config.expect if one.action != "warn")]
 
 
 def digests_of(config: SteppedPipelineConfig) -> tuple[StepDigest, ...]:

@@ -11,7 +11,7 @@ def first_taken(transforms: Sequence[TransformConfig], key: Sequence[str]) -> st
     for number, step in enumerate(transforms):
         before = transforms[:number]
         for field in of_key(tuple(taken(step, before)), kept(step, before), key):
-            return f"transform {number + 1} ({step.kind}) changes or leaves out {field}"
+            return f"{step.called(number + 1)} changes or leaves out {field}"
     return None
 
 

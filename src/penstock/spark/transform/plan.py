@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
 from penstock.spark.documents import converter_of
-from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.spark.transform.config import DeletesConfig, ExpectConfig, TransformConfig
 from penstock.spark.transform.keys import kept, taken
 from penstock.spark.transform.steps import step_of
 from penstock.spark.transform.worker import Applied, Ask
@@ -45,9 +45,10 @@ def plan_of(transforms: Sequence[TransformConfig], expect: Sequence[ExpectConfig
     segments: list[Segment] = []
     steps: list[Applied] = []
     hiding: list[tuple[frozenset[str], int]] = []
+    ahead = sum(isinstance(one, DeletesConfig) for one in transforms)
     for number, config in enumerate(transforms):
         collections = frozenset(config.collections)
-        name = f"transform {number + 1} ({config.kind})"
+        name = config.called(number + 1 - ahead)
         computed = config.kind in COMPUTED
         if config.hides:
             hiding.append((collections, len(segments) + computed))

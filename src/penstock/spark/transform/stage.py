@@ -82,7 +82,7 @@ class Stage:
     @property
     def is_empty(self) -> bool:
         """Whether batches go through unread."""
-        return not self._config.transform and not self._config.expect
+        return not self._config.steps and not self._config.expect
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Stage:
             return
         from penstock.spark.rows import ENTRY_SCHEMA
 
-        self._plan = plan_of(self._config.transform, self._config.expect)
+        self._plan = plan_of(self._config.steps, self._config.expect)
         schema = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[name] for name in self.columns])
         # In a session of its own, for the names that it gives for a moment.
         nothing = spark.newSession().createDataFrame([], schema)
@@ -187,7 +187,7 @@ class Stage:
     @property
     def _planned(self) -> Plan:
         if self._plan is None:
-            self._plan = plan_of(self._config.transform, self._config.expect)
+            self._plan = plan_of(self._config.steps, self._config.expect)
         return self._plan
 
     def _frame(
@@ -217,7 +217,7 @@ class Stage:
                 hiding=self._planned.hiding_at(number),
                 schema=to_arrow_schema(schema, timezone="UTC"),
                 pipeline=self._pipeline,
-                transforms=bool(self._config.transform),
+                transforms=bool(self._config.steps),
                 keyed=isinstance(self._config, ReplicatePipelineConfig),
                 poison=poison if number == 0 else {},
             )
