@@ -116,13 +116,15 @@ _changes = st.one_of(
 )
 
 
-def applied(state: Rows, changes: list[Change], first: int) -> Rows:
+def applied(state: Rows, changes: list[Change], first: int, *, keeping: bool = False) -> Rows:
+    """The rows after changes; with `keeping` those that are there keep their sequence."""
     after: Rows = {name: dict(state.get(name, {})) for name in _COLUMNS}
     for sequence, (name, key, values) in enumerate(changes, first):
         if values is None:
             after[name].pop(key, None)
         else:
-            after[name][key] = (sequence, (key, *values))
+            was = after[name].get(key)
+            after[name][key] = (was[0] if keeping and was else sequence, (key, *values))
     return after
 
 
@@ -157,6 +159,10 @@ class Duck:
         self.connection.execute(f"CREATE TABLE {name} AS {translated(statement)}")
         return name
 
+    def columns(self, relation: str) -> dict[str, str]:
+        described = self.connection.execute(f"DESCRIBE {relation}").fetchall()
+        return {name: _TYPES[type_] for name, type_, *_ in described}
+
     def types(self, query: ViewQuery, names: Mapping[str, str]) -> Types:
         described = self.connection.execute(f"DESCRIBE {translated(rows(query, names))}").fetchall()
         known = {name: _TYPES[type_] for name, type_, *_ in described}
@@ -185,23 +191,31 @@ _BEFORE: Final[list[Change]] = [
 
 
 @pytest.mark.parametrize("text", QUERIES)
-@example(before=_BEFORE, after=[("customers", "a", None)])
-@example(before=_BEFORE, after=[("lands", "a", None)])
-@example(before=_BEFORE, after=[("customers", "b", ("s", "a", 2))])
-@example(before=_BEFORE, after=[("lands", "b", ("Y",))])
-@example(before=_BEFORE, after=[("orders", "a", None)])
-@example(before=_BEFORE, after=[("orders", "b", None), ("orders", "d", _BEFORE[2][2])])
-@example(before=_BEFORE, after=[("orders", "a", None), ("orders", "b", None)])
+@example(before=_BEFORE, after=[("customers", "a", None)], keeping=False)
+@example(before=_BEFORE, after=[("lands", "a", None)], keeping=False)
+@example(before=_BEFORE, after=[("customers", "b", ("s", "a", 2))], keeping=False)
+@example(before=_BEFORE, after=[("lands", "b", ("Y",))], keeping=False)
+@example(before=_BEFORE, after=[("orders", "a", None)], keeping=False)
+@example(
+    before=_BEFORE, after=[("orders", "b", None), ("orders", "d", _BEFORE[2][2])], keeping=False
+)
+@example(before=_BEFORE, after=[("orders", "a", None), ("orders", "b", None)], keeping=False)
+@example(before=_BEFORE, after=[("orders", "a", _BEFORE[1][2])], keeping=True)
 @settings(max_examples=25, deadline=None)
-@given(before=st.lists(_changes, max_size=14), after=st.lists(_changes, max_size=6))
+@given(
+    before=st.lists(_changes, max_size=14),
+    after=st.lists(_changes, max_size=6),
+    keeping=st.booleans(),
+)
 def test_what_changed_makes_the_view_that_all_rows_make(
     text: str,
     before: list[Change],
     after: list[Change],
+    keeping: bool,
 ) -> None:
     query, duck = parse_query(text), Duck()
     old = applied({}, before, 1)
-    new = applied(old, after, 100)
+    new = applied(old, after, 100, keeping=keeping)
     now, then = duck.load("now", new), duck.load("then", old)
     types = duck.types(query, now)
     view = duck.keep(
@@ -211,7 +225,7 @@ def test_what_changed_makes_the_view_that_all_rows_make(
     gone: dict[str, str] = {}
     for name in query.collections:
         if new[name] != old[name]:
-            came[name], gone[name] = difference(now[name], then[name])
+            came[name], gone[name] = difference(now[name], then[name], duck.columns(now[name]))
     changed = signed(query, types, Sides(now=now, then=then, came=came, gone=gone))
     delta = duck.keep("delta", deltas(query, types, changed))
     whole = f"{ROWS} > 0 AND NOT {AGAIN}" if query.groups else f"NOT {AGAIN}"

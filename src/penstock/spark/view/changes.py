@@ -12,12 +12,16 @@ row that is joined now and was not then, or the other way, is itself a changed o
 # ruff: noqa: S608
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
-from penstock.spark.table.plan import SEQUENCE
+from penstock.spark.table.plan import REJECTED
 from penstock.spark.view.query import ViewQuery
 from penstock.spark.view.sql import IDENTITY, Types, join_clause, quoted, rows, typed
+
+_SIDE: Final = "`its side`"
+"""No column of a table has a space in its name."""
 
 
 class Sides(Struct, frozen=True, kw_only=True):
@@ -33,18 +37,39 @@ class Sides(Struct, frozen=True, kw_only=True):
     """Rows that `now` has not; of the same collections."""
 
 
-def difference(new: str, old: str) -> tuple[str, str]:
+def difference(new: str, old: str, columns: Mapping[str, str]) -> tuple[str, str]:
     """The rows that came and those that are gone, from the rows of new files and of old ones.
 
-    Most rows of either are in both, copied. A sequence says which rows: those with it are written
-    once, and afterwards may only go. So where it is as often in the one as in the other, they were
-    copied; where it is not, all with it are told on both sides, and those that stayed cancel out.
+    `columns` are all that both have, each with its type as `simpleString`. Most rows of either are
+    in both, copied: what they hold says so, and not their sequence, which a row keeps when a replay
+    mends it after a rename. Of those that differ all with the same identity are told on both sides,
+    and those that stayed cancel out.
     """
-    both = (
-        f"SELECT {SEQUENCE} FROM (SELECT {SEQUENCE}, 1 AS _sign FROM {new} UNION ALL "
-        f"SELECT {SEQUENCE}, -1 AS _sign FROM {old}) GROUP BY {SEQUENCE} HAVING SUM(_sign) <> 0"
+    # No query can read REJECTED; a column that there is not yet is void, and holds nothing.
+    compared = {
+        name: type_
+        for name, type_ in columns.items()
+        if type_ != "void" and name not in {*IDENTITY, REJECTED}
+    }
+    own = ", ".join(IDENTITY)
+    same = ", ".join(_exact(name, type_) for name, type_ in compared.items())
+    differing = (
+        f"SELECT {own} FROM (SELECT *, 1 AS {_SIDE} FROM {new} UNION ALL "
+        f"SELECT *, -1 AS {_SIDE} FROM {old}) GROUP BY {own}, {same} HAVING SUM({_SIDE}) <> 0"
     )
-    return tuple(f"(SELECT * FROM {one} WHERE {SEQUENCE} IN ({both}))" for one in (new, old))  # type: ignore[return-value]
+    return _among(new, differing), _among(old, differing)
+
+
+def _exact(name: str, type_: str) -> str:
+    """What is equal only where the values are the same: 0.0 equals -0.0, which has another text."""
+    column = quoted(name)
+    return f"CAST({column} AS STRING)" if type_ in {"double", "float"} else column
+
+
+def _among(rows_: str, identities: str) -> str:
+    """The rows that have one of these identities."""
+    same = " AND ".join(f"t.{name} = m.{name}" for name in IDENTITY)
+    return f"(SELECT t.* FROM {rows_} AS t LEFT SEMI JOIN ({identities}) AS m ON {same})"
 
 
 def signed(query: ViewQuery, types: Types, sides: Sides) -> str:
@@ -53,12 +78,8 @@ def signed(query: ViewQuery, types: Types, sides: Sides) -> str:
     if sides.came.keys() == {main}:
         came, gone = sides.came[main], sides.gone[main]
     else:
-        same = " AND ".join(f"t.{name} = m.{name}" for name in IDENTITY)
         touched = " UNION ".join(_touched(query, sides))
-        came, gone = (
-            f"(SELECT t.* FROM {whole[main]} AS t LEFT SEMI JOIN ({touched}) AS m ON {same})"
-            for whole in (sides.now, sides.then)
-        )
+        came, gone = (_among(whole[main], touched) for whole in (sides.now, sides.then))
     rows_came = rows(query, {**sides.now, main: came})
     rows_gone = rows(query, {**sides.then, main: gone})
     return f"{typed(types, rows_came, sign=1)} UNION ALL {typed(types, rows_gone, sign=-1)}"

@@ -224,10 +224,10 @@ class Upkeep:
         for name, table in self._state.items():
             added, removed = set(table.files) - set(then[name]), set(then[name]) - set(table.files)
             if added or removed:
-                came[name], gone[name] = difference(
-                    self._relation(name, "new", sorted(added)),
-                    self._relation(name, "old", sorted(removed)),
-                )
+                new = self._relation(name, "new", sorted(added))
+                old = self._relation(name, "old", sorted(removed))
+                columns = dict(self._spark.table(new).dtypes)
+                came[name], gone[name] = difference(new, old, columns)
         before = {name: self._relation(name, "then", files) for name, files in then.items()}
         return Sides(now=now, then=before, came=came, gone=gone)
 
