@@ -14,6 +14,7 @@ import duckdb
 import pytest
 import sqlglot
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 
 from penstock.errors import PipelineError
 from penstock.event import AnyEvent
@@ -21,6 +22,7 @@ from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.table.kinds import Kind
 from penstock.spark.transform.replay import Replay
 from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.quotients import mean
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
 from penstock.spark.view.upkeep import Kept, Upkeep
@@ -147,26 +149,85 @@ def test_a_view_equals_its_query_after_every_batch(spark: "SparkSession", tmp_pa
 
 
 def test_quotients_of_sums_are_those_of_spark(spark: "SparkSession", tmp_path: Path) -> None:
-    """A sum of integers is kept as a decimal, which would be divided to six digits."""
+    """A sum of integers is kept as a decimal, which would be divided to six digits; and an average
+    of decimals has more of them than a quotient."""
     query = (
-        "SELECT k, sum(n) / sum(m) AS rate, sum(n) / count(*) AS mean, sum(total) / sum(n) AS each "
-        "FROM orders GROUP BY k"
+        "SELECT k, sum(n) / sum(m) AS rate, sum(n) / count(*) AS mean, "
+        "sum(total) / sum(n) AS each, avg(total) AS mid, avg(n + 0.5) AS half, "
+        "round(avg(-total), 20) * 3 AS thrice, avg(CASE WHEN n > 1 THEN total END) AS some, "
+        "CAST(avg(total) AS string) AS text FROM orders GROUP BY k"
     )
     lake = Lake(spark, tmp_path, query)
-    total = '"total": {"$numberDecimal": "0.1"}'
     sizes = [(1, 3), (1, 10_000_000), (7, 1 << 40)]
-    lake.batch(
-        *(
-            change(key, "insert", text=f'{{"_id": {key}, "k": {key}, "n": {n}, "m": {m}, {total}}}')
-            for key, (n, m) in enumerate(sizes)
+
+    def row(key: int, group: int, total: str) -> AnyEvent:
+        n, m = sizes[group]
+        decimal = f'"total": {{"$numberDecimal": "{total}"}}'
+        return change(
+            key, "replace", text=f'{{"_id": {key}, "k": {group}, "n": {n}, "m": {m}, {decimal}}}'
         )
-    )
-    state = DeltaTable(tables_of(lake.config).table_path("orders")).to_pyarrow_table()
-    spark.createDataFrame(state).createOrReplaceTempView("orders")
-    found = lake.rows()
-    of_spark: Any = spark.sql(query).collect()  # pyright: ignore[reportUnknownMemberType]
-    assert found == in_order([tuple(row) for row in of_spark])
+
+    def rows_and_those_of_spark() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+        state = DeltaTable(tables_of(lake.config).table_path("orders")).to_pyarrow_table()
+        spark.createDataFrame(state).createOrReplaceTempView("orders")
+        of_spark: Any = spark.sql(query).collect()  # pyright: ignore[reportUnknownMemberType]
+        return lake.rows(), in_order([tuple(row) for row in of_spark])
+
+    lake.batch(*(row(key, key, "0.1") for key in range(3)))
+    found, of_spark = rows_and_those_of_spark()
+    # As text: a decimal equals one of another type.
+    assert str(found) == str(of_spark)
     assert [row[1] for row in found] == [1 / 3, 1e-07, 7 / (1 << 40)]
+    lake.batch(*(row(key, key % 3, f"{(key - 5) * 10}.01") for key in range(2, 14)))
+    found, of_spark = rows_and_those_of_spark()
+    assert str(found) == str(of_spark)
+
+
+def test_an_average_of_decimals_is_that_of_spark(spark: "SparkSession") -> None:
+    """Of all types, in type and in every digit; of nothing it is null."""
+    types = [(38, 18), (12, 1), (20, 2), (38, 0), (38, 1), (38, 2), (1, 0), (5, 5), (10, 9)]
+    types += [(38, 24), (38, 30), (38, 34), (38, 37), (38, 38), (30, 28)]
+    dice = random.Random(seed_of("averages"))
+    rows: list[tuple[Any, ...]] = []
+
+    def value(precision: int, scale: int, group: int) -> str | None:
+        # Digits for which the average has room, and their sum, too.
+        digits = min(precision, max(34, scale)) - 2 * (precision == 38)
+        if group == 3 or dice.random() < 0.1:
+            return None
+        units = [0, 1, -1, 10**digits - 1, -dice.randrange(10**digits)]
+        units += [dice.randrange(10 ** dice.randrange(1, digits + 1))]
+        return f"{dice.choice(units)}E-{scale}"
+
+    for group in range(60):
+        size = dice.choice([1, 2, 3, 6, 7, 11, 250])
+        rows += [(group, *(value(*one, group) for one in types)) for _ in range(size)]
+    columns = ", ".join(f"x{at} STRING" for at in range(len(types)))
+    session = spark.newSession()
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    session.createDataFrame(rows, f"k INT, {columns}").createOrReplaceTempView("texts")
+    cast = [f"CAST(x{at} AS DECIMAL({p}, {s})) AS x{at}" for at, (p, s) in enumerate(types)]
+    numbers = f"(SELECT k, {', '.join(cast)} FROM texts)"
+    averages = [f"avg(x{at}) AS a{at}" for at in range(len(types))]
+    means = [
+        f"CASE WHEN count(x{at}) > 0 THEN "
+        f"{mean(f'sum(CAST(x{at} AS DECIMAL(38, {s})))', f'count(x{at})', precision=p, scale=s)} "
+        f"END AS a{at}"
+        for at, (p, s) in enumerate(types)
+    ]
+    statement = "SELECT k, {} FROM {} GROUP BY k ORDER BY k"
+    of_session: Any = session
+    sql = of_session.sql
+    expected = sql(statement.format(", ".join(averages), numbers))
+    found = sql(statement.format(", ".join(means), numbers))
+    assert found.dtypes == expected.dtypes
+    for one, other in zip(found.collect(), expected.collect(), strict=True):
+        assert str(one) == str(other)
+    ours = mean("_sum", "1", precision=38, scale=18)
+    large = "(SELECT CAST('1E16' AS DECIMAL(38, 18)) AS _sum)"
+    for average in ("avg(_sum)", ours):
+        with pytest.raises(PySparkException, match=r"NUMERIC_\w*OUT_OF\w*_RANGE"):
+            sql(f"SELECT {average} AS a FROM {large}").collect()
 
 
 def test_events_about_whole_collections_and_wider_columns_reach_the_view(

@@ -3,6 +3,9 @@
 Spark divides integers as doubles. A view keeps a sum of integers as DECIMAL(38, 0), and a quotient
 of that would be a decimal of six digits: 0.000000 for one in ten million.
 Source: the Spark SQL reference, "Arithmetic operators", `/`; and its rules of decimals' scales.
+
+Spark's avg of DECIMAL(p, s) is DECIMAL(p + 4, s + 4), each at most 38: it divides to 38 decimals,
+then rounds to those, both half up. A quotient of a sum as a view keeps it has fewer of them.
 """
 
 from collections.abc import Collection
@@ -21,6 +24,40 @@ _INTEGERS: Final = (
 )
 _COUNTING: Final = (exp.Length, exp.Year, exp.Month, exp.Day, exp.Hour, exp.Extract, exp.IntDiv)
 """Integers whatever they are of."""
+
+_DIGITS_MAX: Final = 38
+_MORE: Final = 4
+"""Digits that an average has more than its argument."""
+_PART_DECIMALS: Final = 20
+"""Of a quotient of DECIMAL(18, 0) by DECIMAL(20, 0)."""
+
+
+def mean(total: str, count: str, *, precision: int, scale: int) -> str:
+    """What avg is of `count` values of DECIMAL(precision, scale) whose sum is `total`.
+
+    They are divided as integers of the argument's last digit, for what is whole in the quotient,
+    and the rest for the digits behind it; of fewer than 10**12 values. In ANSI mode, where one that
+    has no room is an error, as in Spark's.
+    """
+    digits = min(precision + _MORE, _DIGITS_MAX)
+    decimals = min(scale + _MORE, _DIGITS_MAX)
+    more = decimals - scale
+    by = f"CAST({count} AS DECIMAL(20, 0))"
+    units = _shifted(total, scale, "DECIMAL(38, 0)")
+    rest = f"({units} % {by})"
+    # A quotient of 38 digits has six decimals at least: its integer is written in them, too.
+    whole = f"({_shifted(f'({units} - {rest})', -6, 'DECIMAL(38, 6)')} / {by})"
+    part = f"CAST({rest} AS DECIMAL(12, 0)) * CAST({10**more} AS DECIMAL(5, 0)) / {by}"
+    if decimals + _PART_DECIMALS > _DIGITS_MAX:
+        # Where the 38 decimals of the quotient end.
+        part = f"round({part}, {_DIGITS_MAX - decimals})"
+    value = f"({_shifted(whole, 6 + more, 'DECIMAL(38, 0)')} + round({part}))"
+    return _shifted(value, -decimals, f"DECIMAL({digits}, {decimals})")
+
+
+def _shifted(number: str, places: int, type_: str) -> str:
+    """A decimal with its point so many places to the right: as text, which rounds nothing."""
+    return f"CAST(concat(CAST({number} AS STRING), 'E{places}') AS {type_})"
 
 
 def divided(expression: str, integers: Collection[str]) -> str:

@@ -23,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.spark.view.query import Aggregate, Joined, ViewQuery
-from penstock.spark.view.quotients import divided
+from penstock.spark.view.quotients import divided, mean
 
 AGAIN: Final = "_again"
 GROUP: Final = "_group"
@@ -35,7 +35,7 @@ IDENTITY: Final = ("_key", "_source", "_database")
 
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _DOUBLES: Final = frozenset({"double", "float", "string", "void"})
-_DECIMAL: Final = re.compile(r"decimal\(\d+,(\d+)\)")
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 class Types(Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ def exact_type(type_: str) -> str | None:
     if type_ in _INTEGERS:
         return "DECIMAL(38, 0)"
     if found := _DECIMAL.fullmatch(type_):
-        return f"DECIMAL(38, {found[1]})"
+        return f"DECIMAL(38, {found[2]})"
     if type_ in _DOUBLES:
         return None
     raise ValueError(type_)
@@ -291,13 +291,13 @@ def _value(one: Aggregate, types: Types) -> str:
         return ROWS
     if one.function not in {"sum", "avg"}:
         return f"_{one.function}{at}"
-    whole = f"_sum{at}"
+    whole, type_ = f"_sum{at}", types.arguments[at]
     if one.function == "avg":
-        integers = types.arguments[at] in _INTEGERS
-        # As Spark's own: of integers a double, of decimals a decimal.
-        exact = exact_type(types.arguments[at]) is not None and not integers
-        count = f"CAST(_count{at} AS {'DECIMAL(20, 0)' if exact else 'DOUBLE'})"
-        whole = f"{'CAST(' + whole + ' AS DOUBLE)' if integers else whole} / {count}"
+        count = f"_count{at}"
+        if found := _DECIMAL.fullmatch(type_):
+            whole = mean(whole, count, precision=int(found[1]), scale=int(found[2]))
+        else:
+            whole = f"CAST({whole} AS DOUBLE) / CAST({count} AS DOUBLE)"
     return f"CASE WHEN _count{at} > 0 THEN {whole} END"
 
 

@@ -41,8 +41,8 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.groupByOrdinal": "false",
 }
-_LAYOUT: Final = 1
-"""Of the columns beside the query's own; part of the query's number."""
+_LAYOUT: Final = 2
+"""Of what is made of a query, and of the columns beside its own; part of the query's number."""
 
 
 class Kept(Struct, frozen=True, kw_only=True):
