@@ -108,6 +108,10 @@ def test_a_step_that_cannot_be_is_refused_before_anything_is_read(
         ("SELECT n, (SELECT max(n) FROM documents) AS m FROM documents", "aggregate"),
         ("SELECT n FROM documents WHERE n IN (SELECT n FROM documents)", "a second time"),
         ("SELECT d.n FROM documents d LEFT SEMI JOIN documents e ON d.n = e.n", "a second time"),
+        ("SELECT * FROM (SELECT * FROM documents LIMIT 5) AS documents", "LIMIT looks beyond"),
+        ("SELECT * FROM (WITH d AS (SELECT * FROM documents) SELECT * FROM d LIMIT 5)", "WITH"),
+        ("SELECT n FROM documents WHERE rand() < 0.1", "another one each time"),
+        ("SELECT n, monotonically_increasing_id() AS m FROM documents", "another one each time"),
     ],
 )
 def test_sql_that_looks_beyond_its_document_is_refused(
@@ -130,7 +134,7 @@ def test_a_condition_with_a_window_is_refused(spark: "SparkSession", tmp_path: P
 
 def test_sql_may_look_something_up_elsewhere(log: BlockLog, lake: Lake) -> None:
     """What it knows of other rows, counted or not, is no chance of the batch."""
-    names = "(SELECT n FROM VALUES (1), (2), (2) AS t(n))"
+    names = "(SELECT n FROM VALUES (1), (2), (2) AS documents(n))"
     sql = (
         f"SELECT d._id, d.n, c.names FROM documents d "
         f"JOIN (SELECT n, int(count(*)) AS names FROM {names} GROUP BY n) c ON c.n = d.n "
