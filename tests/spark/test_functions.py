@@ -15,6 +15,7 @@ from penstock.errors import (
     PipelineError,
 )
 from penstock.spark.functions.batches import events_of
+from penstock.spark.functions.survey import SURVEYED, report
 from penstock.spark.rows import gap_row
 from penstock.spark.transform.replay import signed
 from penstock.wire import ARROW_SCHEMA
@@ -239,3 +240,13 @@ def test_a_change_that_is_not_exact_leaves_its_row_and_says_so() -> None:
     changes = latest_of(signed(entries.table()))
     for (row,) in (built_of(changes, lambda _: kept), built_of(changes, lambda _: None)):
         assert (row["operation"], row["document"], row["rejected_sequence"]) == ("stale", None, 1)
+
+
+def test_a_batch_of_nothing_but_repeats_ends_no_commit() -> None:
+    entries = Entries()
+    entries.commit(put(1), put(2))
+    told = signed(entries.table()).select(list(SURVEYED)).combine_chunks()
+    first, second = (told.slice(at, 1).to_batches()[0] for at in (0, 1))
+    rows = [row for part in report([first, first, second], whole=True) for row in part.to_pylist()]
+    assert [row["wrong"] for row in rows] == [None]
+    assert (rows[0]["first"], rows[0]["last"]) == (1, 2)

@@ -1,12 +1,15 @@
 """The functions as Spark runs them: in any partitioning, and refused where nothing can be known."""
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import PySparkException
 
 from penstock.errors import (
     ChangesLostError,
@@ -14,8 +17,8 @@ from penstock.errors import (
     IncompleteCommitError,
     PipelineError,
 )
+from penstock.serve.flight import FlightServer
 from penstock.spark.functions import (
-    DeltaTables,
     build_on,
     changelog,
     collection_events,
@@ -28,9 +31,9 @@ from penstock.spark.functions.batches import events_of
 from penstock.spark.functions.survey import survey
 from penstock.spark.functions.told import told_of
 from penstock.spark.transform.replay import signed
+from tests.flight.blocks import BlockLog
 from tests.spark import changelogs
 from tests.spark.stories import (
-    COLLECTIONS,
     Row,
     built_of,
     latest_of,
@@ -38,12 +41,22 @@ from tests.spark.stories import (
     story,
     surveyed,
 )
-from tests.spark.tables import Entries, change, gap, pipeline, put, schema_event
+from tests.spark.tables import Entries, change, gap, put, schema_event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.kept import as_rows, comparable, in_histories, in_tables, kept_in, own_of
+from tests.spark.kept import as_rows, comparable, in_histories, in_tables, own_of
+
+
+@contextmanager
+def flight(log: BlockLog) -> Generator[str]:
+    server = FlightServer(log)
+    server.start()
+    try:
+        yield server.address
+    finally:
+        server.stop()
 
 
 def frame_of(spark: "SparkSession", entries: pa.Table, *, seed: int = 0) -> "DataFrame":
@@ -79,7 +92,7 @@ def test_spark_has_the_latest_changes(spark: "SparkSession", tmp_path: Path) -> 
     expected = {own_of(row): row for row in latest_of(signed(entries))}
     assert {own_of(row): row for row in found(changes)} == expected
     assert {row["operation"] for row in expected.values()} == {"upsert", "delete", "update"}
-    nothing = current_rows(frame.limit(0))
+    nothing = current_rows(frame.limit(0), start="oldest")
     built = {own_of(row): row for row in found(changes.transform(build_on, nothing))}
     assert built == {own_of(row): row for row in built_of(list(expected.values()), lambda _: None)}
     events = found(collection_events(frame).orderBy("sequence"))
@@ -95,9 +108,10 @@ def test_nothing_comes_of_nothing(spark: "SparkSession") -> None:
     entries = Entries()
     entries.commit(put(1))
     frame = spark.createDataFrame(signed(entries.table())).limit(0)
-    for made in (current_rows(frame), latest_changes(frame), collection_events(frame)):
+    rows = current_rows(frame, start="oldest")
+    for made in (rows, latest_changes(frame), collection_events(frame), changelog(frame)):
         assert made.collect() == []
-    assert current_rows(frame, schema="_id INT").collect() == []
+    assert current_rows(frame, start="oldest", schema="_id INT").collect() == []
 
 
 @pytest.mark.slow
@@ -184,46 +198,6 @@ def test_spark_has_the_rows_of_a_changelog(spark: "SparkSession", tmp_path: Path
 
 
 @pytest.mark.slow
-def test_delta_tables_are_kept_batch_by_batch(spark: "SparkSession", tmp_path: Path) -> None:
-    """Also by one that has forgotten everything; entries of others are passed over."""
-    told = story(16, commits=40).table()
-    settings: Row = {"source": "shop", "collections": COLLECTIONS, "path": str(tmp_path / "lake")}
-    whole = signed(told)
-    ends = [row["sequence"] for row in told.to_pylist() if row["ends_commit"]]
-    half = ends[len(ends) // 2]
-    tables = DeltaTables("shop", **settings)
-    for number, (after, until) in enumerate([(0, half), (0, half), (half, len(whole))]):
-        tables(spark.createDataFrame(whole.slice(after, until - after)), number)
-    assert tables.tables.keys() <= set(COLLECTIONS)
-    DeltaTables("shop", **settings)(spark.createDataFrame(whole), 0)
-    expected = in_tables(tmp_path / "expected", told)
-    assert kept_in(pipeline(tmp_path / "lake", *COLLECTIONS)) == expected
-    settings |= {"collections": ["carts"], "path": str(tmp_path / "some")}
-    some = DeltaTables("some", **settings)
-    plain = story(5, events=()).table()
-    some(spark.createDataFrame(signed(plain)), 0)
-    assert kept_in(pipeline(tmp_path / "some", "carts")) == {
-        own: row for own, row in in_tables(tmp_path / "all", plain).items() if own[0] == "carts"
-    }
-    with pytest.raises(ConfigError, match="inside foreachBatch"):
-        tables(spark.readStream.format("rate").load(), 0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"source": "shop", "path": "x"}, "collections is missing"),
-        ({"source": "shop", "path": "x", "collections": ["a"], "start": "oldest"}, "start is a"),
-        ({"source": "shop", "path": "x", "collections": ["a"], "onGap": "halt"}, "onGap "),
-        ({"source": "shop", "collections": ["a"]}, "path is missing"),
-    ],
-)
-def test_settings_that_delta_tables_have_not_are_refused(settings: Row, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        DeltaTables("shop", **settings)
-
-
-@pytest.mark.slow
 def test_nothing_is_made_of_what_came_after_the_survey(spark: "SparkSession") -> None:
     """A drop that nobody surveyed must not be half of what is made."""
     entries = Entries()
@@ -234,3 +208,55 @@ def test_nothing_is_made_of_what_came_after_the_survey(spark: "SparkSession") ->
     grown = spark.createDataFrame(signed(entries.table()))
     told = told_of(grown, known, collections=(), ended=False)
     assert sorted(row.sequence for row in told.collect()) == [1, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("on_loss", "said"), [("true", "TRIMMED"), ("false", "are gone")])
+def test_rows_whose_entries_are_gone_when_they_are_read_are_an_error(
+    spark: "SparkSession", on_loss: str, said: str
+) -> None:
+    """What retention has removed since the call would not be missed."""
+    log = BlockLog(block_events=2)
+    log.append([[put(1), put(2)], [put(3), put(4)]])
+    with flight(log) as endpoint:
+        read = spark.read.format("penstock").option("endpoint", endpoint)
+        entries = read.options(startingOffsets="earliest", failOnDataLoss=on_loss).load()
+        made = [entries.transform(one) for one in (current_rows, row_versions)]
+        assert [one.count() for one in made] == [4, 4]
+        log.trim(2)
+        for one in made:
+            with pytest.raises(PySparkException, match=said):
+                one.toArrow()
+
+
+def test_entries_of_two_logs_are_an_error_and_not_one_for_the_other(spark: "SparkSession") -> None:
+    one, other = Entries(), Entries()
+    one.commit(put(7))
+    one.commit(put(8))
+    other.commit(put(9))
+    other.commit(schema_event("drop"))
+    frames = [spark.createDataFrame(signed(each.table())) for each in (one, other)]
+    for both in (frames[0].union(frames[1]), frames[1].union(frames[0])):
+        with pytest.raises(PipelineError, match="more than one log"):
+            current_rows(both)
+
+
+def test_no_entries_at_all_are_no_log_from_its_beginning(spark: "SparkSession") -> None:
+    entries = Entries()
+    entries.commit(put(1))
+    nothing = spark.createDataFrame(signed(entries.table())).limit(0)
+    with pytest.raises(PipelineError, match="are none"):
+        current_rows(nothing)
+    assert current_rows(nothing, start="oldest").count() == 0
+
+
+def test_a_collection_may_be_named_with_its_source(spark: "SparkSession") -> None:
+    entries = Entries()
+    entries.commit(put(1), put(2))
+    entries.commit(schema_event("drop"))
+    entries.commit(put(3))
+    frame = spark.createDataFrame(signed(entries.table()))
+    plain = current_rows(frame, collections=["orders"])
+    named = current_rows(frame, collections=["shop/orders"])
+    assert comparable(found(named)) == comparable(found(plain)) != []
+    assert current_rows(frame, collections=["other/orders"]).count() == 0

@@ -18,8 +18,6 @@ order and partitioning, and an entry may be there more than once. They give what
 | `rejected_changes` | the changes that these could not apply | rejects are |
 | `changelog` | every entry, and its folders | `to = "changelog"` keeps |
 
-`DeltaTables` is for `foreachBatch` and keeps the tables themselves.
-
 What they promise:
 
 - **Complete, or an error.** A call reads the entries once, without documents, and checks them:
@@ -29,11 +27,14 @@ What they promise:
   `failOnDataLoss = "false"` left are the same.
 - **Filtered entries.** Without `collections`, entries are all of a source, and a commit of which
   one is missing is an error. Entries that were read with the option `collections`, or filtered by
-  you, need `collections`: the names of those that are whole. Then a commit may have fewer entries;
-  one that has them all must still have its digest. Other collections are left out; one of them
-  that is renamed to one of these is a gap, for nobody knows its rows.
+  you, need `collections`: the names of those that are whole, as `orders` or `shop/orders`. Then a
+  commit may have fewer entries; one that has them all must still have its digest. Other collections
+  are left out; one of them that is renamed to one of these is a gap, for nobody knows its rows.
 - **As of the call.** Entries that come to the log later are in no row. The entries are read again
-  whenever the result is used, so `persist` what is dear to read.
+  whenever the result is used, so `persist` what is dear to read; if retention has removed some by
+  then, that is an error.
+- **One log.** A sequence is an entry's identity: entries of two logs in one DataFrame are an error
+  where that is seen.
 - **Nothing passes through the driver** but events about whole collections. Workers fold a row's
   changes one at a time; Spark sorts, and spills.
 - **No SparkContext is used**, so they work through Spark Connect too, if the server has Penstock.
@@ -47,11 +48,9 @@ with `on_misfit = "record"`, null, and a column `rejected` has {path, reason, do
 """
 
 from penstock.spark.functions.batches import build_on, collection_events, latest_changes
-from penstock.spark.functions.delta import DeltaTables
 from penstock.spark.functions.rows import changelog, current_rows, rejected_changes, row_versions
 
 __all__ = [
-    "DeltaTables",
     "build_on",
     "changelog",
     "collection_events",

@@ -29,9 +29,11 @@ def asked(
     an event does to rows is asked only `of_rows`."""
     check_entries(entries, caller, (*SURVEYED, *COLUMNS), collections)
     known = survey(entries, collections=collections, halts=on_gap == "halt", of_rows=of_rows)
-    if start == "beginning" and known.first > 1:
+    if start == "beginning" and known.first != 1:
+        begin = f"begin at sequence {known.first}, and the log began before"
+        none = "are none, and the log may have had some that retention has removed"
         raise PipelineError(
-            f"these entries begin at sequence {known.first}, and the log began before: rows that "
+            f"these entries {begin if known.first else none}: rows that "
             f"were told there would be missing. Nothing was made of them. Read with "
             f"startingOffsets = 'earliest', from a log or its archive that has everything. Where "
             f"what came before is of other sources or collections, or is to be left out knowingly, "

@@ -143,7 +143,7 @@ def _refuse_events(known: Survey) -> None:
                 f"at sequence {event['sequence']} there is a {event['operation']} of {named}, "
                 f"which is no change of single rows. Nothing was made of the entries. Set on_event "
                 f"= 'apart', and do what collection_events says before these changes; or have a "
-                f"pipeline, or DeltaTables, keep the tables, which do all of it."
+                f"pipeline keep the tables, which does all of it."
             )
 
 

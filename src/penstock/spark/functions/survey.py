@@ -95,15 +95,16 @@ def survey(
 ) -> Survey:
     """Read `entries` once; `collections` are those that they are of, none of them means all.
 
-    Raises IncompleteCommitError, ChangesLostError at a gap if it `halts`, and PipelineError for an
-    event of which it is not known what it does, where it is asked `of_rows`.
+    Raises IncompleteCommitError, ChangesLostError at a gap if it `halts`, and PipelineError for
+    entries of two logs that are seen to be, and for an event of which it is not known what it does,
+    where it is asked `of_rows`.
     """
     # The documents of changes need not be sorted along.
     said = f"CASE WHEN kind <> {int(Kind.DATA)} THEN full_document END AS full_document"
     sorted_ = (
         entries.selectExpr(*(f"`{name}`" for name in _COLUMNS), said)
         .repartition("commit")
-        .sortWithinPartitions("commit", "sequence")
+        .sortWithinPartitions("commit", "sequence", "check")
     )
     work = partial(report, whole=not collections)
     reports: list[dict[str, Any]] = sorted_.mapInArrow(work, _REPORT_DDL).toArrow().to_pylist()
@@ -139,9 +140,14 @@ def summed(
     )
 
 
+def is_named(source: str, collection: str, names: Sequence[str]) -> bool:
+    """Whether it is one of `names`: collections, or source/collection."""
+    return collection in names or f"{source}/{collection}" in names
+
+
 def _effect(control: Control, collections: Sequence[str], *, halts: bool, of_rows: bool) -> Effect:
     def follows(name: str) -> bool:
-        return bool(name) and (not collections or name in collections)
+        return bool(name) and (not collections or is_named(control.source, name, collections))
 
     effect = effect_of(control, follows=follows)
     if not effect.known and of_rows:
@@ -160,15 +166,22 @@ def _effect(control: Control, collections: Sequence[str], *, halts: bool, of_row
 def report(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.RecordBatch]:
     """Rows of _REPORT of a partition of entries, sorted by commit and sequence: its events, a
     commit that is not whole, and its first and last sequence. Each entry counts once."""
-    first, last, before = 0, 0, 0
+    first, last, before, check = 0, 0, 0, np.int64(0)
     rest: list[pa.Table] = []
     for batch in batches:
         sequences = batch["sequence"].to_numpy()
         if not len(sequences):
             continue
         entries = arrow.Table.from_batches([batch])
-        entries = entries.filter(arrow.array(np.diff(sequences, prepend=before) != 0))
-        before = int(sequences[-1])
+        checks = batch["check"].to_numpy()
+        again = np.diff(sequences, prepend=before) == 0
+        if (again & (np.diff(checks, prepend=check) != 0)).any():
+            yield _row(wrong=to_wire(_two_logs()))
+            return
+        entries = entries.filter(arrow.array(~again))
+        before, check = int(sequences[-1]), checks[-1]
+        if not entries.num_rows:
+            continue
         least, most = int(sequences.min()), int(sequences.max())
         first, last = min(first or least, least), max(last, most)
         rest = [*rest, sum_commits(entries)]
@@ -185,6 +198,13 @@ def report(batches: Iterable[pa.RecordBatch], *, whole: bool) -> Iterator[pa.Rec
         yield _row(wrong=to_wire(error))
     if last:
         yield _row(first=first, last=last)
+
+
+def _two_logs() -> PipelineError:
+    return PipelineError(
+        "two entries of one sequence are not the same: these are entries of more than one log. "
+        "Nothing was made of them. Ask for the rows of each log by itself."
+    )
 
 
 def _verified(rest: list[pa.Table], *, before: int | None, whole: bool) -> list[pa.Table]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from msgspec import Struct
+from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
 
 from penstock.event import Kind
 from penstock.spark.functions.lives import Life, Lives
@@ -20,7 +21,7 @@ from penstock.spark.table.patch import Change, decode_change
 from penstock.spark.table.reduce import roles_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 Entry = Mapping[str, Any]
 """The columns of an entry, by name, and its `role`."""
@@ -68,15 +69,32 @@ def told_of(
     Without `ended`, those are left out whose row is gone with its collection.
     """
     own = ("`database` AS life_database", "`collection` AS life_collection", "0L AS life_end")
-    # An entry that came after the survey may be behind an event that it did not see.
-    changes = entries.where(f"kind = {int(Kind.DATA)} AND sequence <= {survey.last}")
-    if collections:
-        changes = changes.where(changes["collection"].isin(list(collections)))
+    changes = entries.where(_told(entries, survey, collections))
     living = changes.selectExpr(*(f"`{name}`" for name in COLUMNS), *own)
     lives = survey.lives
     if lives.turns:
         living = living.mapInArrow(partial(settle, lives=lives, ended=ended), living.schema)
     return living.repartition(*ROW).sortWithinPartitions(*ROW, "sequence")
+
+
+def _told(entries: "DataFrame", survey: Survey, collections: Sequence[str]) -> "Column":
+    """Which entries are changes that were surveyed. A gap that was not is an error: with
+    `failOnDataLoss = "false"` the source has one in place of what retention removed since."""
+    known = [one.sequence for one, _ in survey.events if one.kind is Kind.GAP]
+    lost = (entries["kind"] == int(Kind.GAP)) & ~entries["sequence"].isin(known)
+    said = F.lit(
+        "penstock.errors.PipelineError: entries that were there when this was asked for are gone: "
+        "retention has removed them, and rows would be missing. Ask again; persist the entries "
+        "before, to keep them."
+    )
+    told = entries["kind"] == int(Kind.DATA)
+    if collections:
+        names = list(collections)
+        qualified = F.concat_ws("/", entries["source"], entries["collection"])
+        told &= entries["collection"].isin(names) | qualified.isin(names)
+    # An entry that came after the survey may be behind an event that it did not see.
+    surveyed = entries["sequence"] <= survey.last
+    return surveyed & F.when(lost, F.raise_error(said).cast("boolean")).otherwise(told)
 
 
 def settle(
