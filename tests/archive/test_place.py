@@ -170,6 +170,9 @@ def test_where_a_file_is_seen_while_it_grows_a_manifest_is_written_beside_and_mo
         ("s3://AKIA:qui/et@bucket/a", "s3://****@bucket/a"),
         ("abfss://container@account.dfs.core.windows.net/a", None),
         ("gs://bucket/a?endpoint_override=localhost", "gs://bucket/a"),
+        ("s3://AKIA:quiet@bucket/a?endpoint_override=a@b", "s3://****@bucket/a"),
+        ("s3://bucket/a?endpoint_override=a@b", "s3://bucket/a"),
+        ("ghp://quiet@host/a", "ghp://****@host/a"),
         ("/srv/archive", None),
     ],
 )
@@ -233,13 +236,19 @@ def test_what_a_library_behind_fsspec_raises_says_where_the_archive_is(
     """They have errors of their own, which are none of the system's."""
 
     def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("no such account")
+        raise RuntimeError("no such account at https://h/x?sig=quiet")
 
     Place(elsewhere).make()
     monkeypatch.setattr(MemoryFileSystem, "find", refuse)
     monkeypatch.setattr(MemoryFileSystem, "info", refuse)
-    with pytest.raises(ArchiveUnavailableError, match="memory://archive cannot be reached"):
+    with pytest.raises(ArchiveUnavailableError, match="memory://archive cannot be") as away:
         Place(elsewhere).newest()
+    assert "no such account at https://h/x?****" in str(away.value)
+    monkeypatch.setattr(MemoryFileSystem, "__init__", refuse)
+    MemoryFileSystem.clear_instance_cache()
+    with pytest.raises(ArchiveUnavailableError, match="no such account") as refused:
+        Place("memory://any:quiet@archive")
+    assert "quiet" not in str(refused.value)
 
 
 def test_where_nothing_reads_a_url_it_is_said_what_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,9 @@ _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 but Azure has an empty object under the name until then."""
 _PYARROWS: Final = frozenset({"s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "file"})
 """The schemes that pyarrow reads; whatever it says of their URLs is so."""
+_WITH_CONTAINERS: Final = frozenset({"abfs", "abfss"})
+_OPTIONS: Final = re.compile(r"(\w://[^\s?]*)\?\S+")
+"""Behind a URL's "?"."""
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 """What file systems without hard links say of one."""
 _OURS: Final = re.compile(r"\d{20}-\d{20}\.parquet")
@@ -90,7 +93,7 @@ class Place:
         self._known: bytes | None = None
         """The manifest that this process has read or made last."""
         url = path if "://" in path else str(Path(path).resolve())
-        self.where = shown(url)
+        self._url, self.where = url, shown(url)
         try:
             self._fs, self._root = _file_system(url)
         except (ImportError, OSError, pa.ArrowException, ValueError) as error:
@@ -320,19 +323,19 @@ class Place:
         try:
             yield
         except (OSError, pa.ArrowException) as error:
-            raise ArchiveUnavailableError(self.where, error) from error
+            raise _unavailable(self._url, error) from error
         except PenstockError:
             raise
         except Exception as error:
             # Behind fsspec are libraries with errors of their own.
             if self._fsspec is None:
                 raise
-            raise ArchiveUnavailableError(self.where, error) from error
+            raise _unavailable(self._url, error) from None
 
 
 def _file_system(url: str) -> tuple[Any, str]:
     """What reads it, and the path in there. Raises ValueError where nothing does, ImportError for
-    what is not installed."""
+    what is not installed, ArchiveUnavailableError."""
     try:
         return fs.FileSystem.from_uri(url)
     except (OSError, pa.ArrowException, ValueError) as error:
@@ -345,8 +348,12 @@ def _file_system(url: str) -> tuple[Any, str]:
         handler: Any = fs.FSSpecHandler  # abstract, say its types
         try:
             found, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError):
+            raise
         except TypeError as misses:
             raise ValueError(str(misses)) from None
+        except Exception as error:  # some connect at once, with errors of their own
+            raise _unavailable(url, error) from None
         return fs.PyFileSystem(handler(found)), root
 
 
@@ -355,17 +362,28 @@ def shown(url: str) -> str:
     if "://" not in url:
         return url
     scheme, _, rest = url.partition("://")
-    account, at, place = rest.rpartition("@")
-    # A name alone is no secret: Azure's container stands there.
-    hidden = "****" if ":" in account else account
-    return f"{scheme}://{hidden}{at}{place}".partition("?")[0]
+    account, at, place = _parted(rest)
+    # A container of Azure stands there, too; any other name may be a token.
+    hidden = account if scheme in _WITH_CONTAINERS and ":" not in account else "****"
+    return f"{scheme}://{hidden if at else ''}{at}{place}".partition("?")[0]
+
+
+def _parted(rest: str) -> tuple[str, str, str]:
+    """What stands before the place, the @ behind it, and the place; a secret may hold a "?"."""
+    plain = rest.partition("?")[0]
+    return (plain if "@" in plain or "@" not in rest.partition("/")[0] else rest).rpartition("@")
 
 
 def _without(url: str, said: str) -> str:
-    """What was said of the URL, without what is not shown of it."""
+    """What was said of the URL, without what is not shown of it; and of others, their options."""
     said = said.replace(url, shown(url))
-    account = url.partition("://")[2].rpartition("@")[0]
-    return said.replace(account, "****") if ":" in account else said
+    account = _parted(url.partition("://")[2])[0]
+    hidden = said.replace(account, "****") if account and account not in shown(url) else said
+    return _OPTIONS.sub(r"\1?****", hidden)
+
+
+def _unavailable(url: str, error: Exception) -> ArchiveUnavailableError:
+    return ArchiveUnavailableError(shown(url), error, _without(url, str(error)))
 
 
 def _unfinished(name: str) -> str:

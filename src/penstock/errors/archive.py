@@ -16,10 +16,12 @@ class ArchiveUnavailableError(ArchiveError):
     code = "archive.unavailable"
     transient = True
 
-    def __init__(self, where: str, error: BaseException) -> None:
+    def __init__(self, where: str, error: BaseException, said: str | None = None) -> None:
+        """`said` is what is told of the error, if not all that it says."""
         super().__init__(
-            f"the archive at {where} cannot be reached ({type(error).__name__}: {error}). Nothing "
-            f"that it holds was changed. Check the path, the rights on it and what serves it."
+            f"the archive at {where} cannot be reached ({type(error).__name__}: "
+            f"{error if said is None else said}). Nothing that it holds was changed. Check the "
+            f"path, the rights on it and what serves it."
         )
 
 
