@@ -114,6 +114,13 @@ def test_who_has_what_the_log_had_a_moment_ago_follows_it() -> None:
     assert not follows(with_look(course, 500, None, 60), 71)
 
 
+def test_nobody_follows_a_head_that_nobody_has_seen_for_long() -> None:
+    course = with_look(with_fact(NEW, began(0, 100), 0), 100, None, 20)
+    course = with_batch(course, batch(100), 20)
+    assert follows(course, 25)
+    assert not follows(course, 3600)
+
+
 def test_once_ends_at_the_head_that_was_there_when_it_began() -> None:
     course = with_fact(Course(pipeline="p", once=True), began(0, 100), 0)
     course = with_look(course, 900, None, 1)

@@ -92,6 +92,19 @@ def test_a_bar_for_each_pipeline_of_the_driver(
     assert "does not answer" in shown(found)[2]
 
 
+def test_a_look_that_fails_in_whatever_way_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Screen({}, "127.0.0.1:1", NOBODY)
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("of a library")
+
+    monkeypatch.setattr("penstock.cli.pipeline_screen.LogClient", broken)
+    found.look()
+    out = io.StringIO()
+    Console(file=out, width=80).print(found)
+    assert "RuntimeError" in out.getvalue()
+
+
 def test_nothing_is_drawn_where_nobody_looks() -> None:
     with screen({}, "127.0.0.1:1", NOBODY, once=False, wanted=True) as found:
         assert found is None

@@ -123,8 +123,10 @@ def _step(course: Course, at: float) -> Course:
 
 def follows(course: Course, now: float) -> bool:
     """Whether it has all that the log had a moment ago."""
-    if course.once or course.began is None:
+    if course.once or course.began is None or not course.heads:
         return False
+    if now - course.heads[-1][0] > course.follows_seconds:
+        return False  # nobody knows
     asked = [head for at, head in course.heads if at <= now - course.follows_seconds]
     return course.done >= (asked[-1] if asked else course.head)
 

@@ -81,9 +81,12 @@ class Screen:
             ) as client:
                 head = client.live_bounds().head
                 said = {one.pipeline: one for one in reports({}, client.pipelines())}
-        except PenstockError as error:
+        except Exception as error:
+            # Drawing ends no run, and goes on itself.
             with self._lock:
-                self._away = error.code
+                self._away = (
+                    error.code if isinstance(error, PenstockError) else type(error).__name__
+                )
             return
         with self._lock:
             self._away, now = "", self._clock()

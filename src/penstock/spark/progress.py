@@ -3,7 +3,7 @@
 import queue
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
 import structlog
@@ -158,16 +158,17 @@ class ProgressTeller(Generic[_Told]):
     def close(self) -> None:
         """Wait a little for what is left."""
         if self._thread.is_alive():
-            self._put(None)
+            with suppress(queue.Full):
+                self._waiting.put(None, timeout=_TOLD_SECONDS_MAX)
             self._thread.join(_TOLD_SECONDS_MAX)
 
-    def _put(self, progress: _Told | None) -> None:
+    def _put(self, progress: _Told) -> None:
         if self._on_progress is None:
             return
         try:
             self._waiting.put_nowait(progress)
         except queue.Full:
-            return  # each says all that the last one did, and more
+            return  # who is so slow misses some; what is counted for others is counted elsewhere
 
     def _run(self) -> None:
         assert self._on_progress is not None

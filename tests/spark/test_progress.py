@@ -1,0 +1,23 @@
+"""What a run tells of itself fails, delays and keeps nothing."""
+
+import threading
+
+from penstock.spark.progress import ProgressTeller, RunWaits
+
+
+def test_one_who_was_a_thousand_behind_is_told_the_end_of_it_and_let_go() -> None:
+    told: list[RunWaits] = []
+    held = threading.Event()
+
+    def slow(fact: RunWaits) -> None:
+        held.wait(30)
+        told.append(fact)
+
+    teller = ProgressTeller(slow)
+    for number in range(1200):
+        teller.tell(RunWaits(pipeline="p", code=str(number)))
+    threading.Timer(0.2, held.set).start()
+    teller.close()
+    assert not teller._thread.is_alive()  # pyright: ignore[reportPrivateUsage]
+    assert 1000 <= len(told) <= 1001
+    assert [fact.code for fact in told] == [str(number) for number in range(len(told))]
