@@ -91,7 +91,7 @@ def test_a_schedule_tells_once_that_loaded_rows_cannot_be_compared(tmp_path: Pat
     target = TableTarget("p", config)
     here = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
     makes: Any = run._Runner  # pyright: ignore[reportPrivateUsage]
-    runner = makes("p", config, "h:1", here, None, None, target, NOBODY, service, "", None)
+    runner = makes(*("p", config, "h:1", here, None, None, None, target), NOBODY, service, "", None)
     with capture_logs() as logs:
         assert runner.schedule() is None
     assert [one["event"].partition(":")[0] for one in logs] == [
