@@ -1,10 +1,39 @@
 """Programs of a test's own, to be killed with -9 at any moment."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def standing_still(pid: int) -> Generator[None]:
+    """That process stands still meanwhile, as on a machine that has no time for it.
+
+    On a busy machine its threads go on for a while behind the signal; this waits for the last.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 60
+        while not _stands_still(pid):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    states = [
+        one.read_text().rpartition(")")[2].split()[0]
+        for one in Path(f"/proc/{pid}/task").glob("*/stat")
+    ]
+    return set(states) <= {"T", "t"}
 
 
 class Child:

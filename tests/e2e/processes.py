@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
 import msgspec
+
+from tests.children import standing_still
 
 PATIENCE_SECONDS = 400.0
 """How long nothing may move on a busy machine before the test calls it stuck."""
@@ -143,15 +145,9 @@ class Service(Process):
         """kill -9 that child. The service starts it again by itself."""
         os.kill(self._pid(role), signal.SIGKILL)
 
-    @contextmanager
-    def paused(self, role: str) -> Generator[None]:
-        """That child stands still meanwhile, as on a machine that has no time for it."""
-        pid = self._pid(role)
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(pid, signal.SIGCONT)
+    def paused(self, role: str) -> AbstractContextManager[None]:
+        """That child stands still meanwhile."""
+        return standing_still(self._pid(role))
 
     def _pid(self, role: str) -> int:
         """The pid of a role's living process; waits while it is being started again."""

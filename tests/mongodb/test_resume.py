@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from penstock.event import Commit, Fragment
 from penstock.sources.mongodb import assemble
 from penstock.sources.mongodb.positions import parse_position
 from penstock.testing.servers import MongoReplicaSet
+from tests.children import standing_still
 from tests.mongodb.support import Reading, loaded, reading, source
 
 Client = MongoClient[dict[str, Any]]
@@ -124,13 +124,10 @@ async def test_no_answer_for_the_deadline_is_unavailable_and_the_next_wait_is_lo
             await read.next()
             client["shop"]["orders"].insert_one({"_id": 1})
             await read.until(lambda r: len(r.changes) == 1)
-            mongo.members[0]._process.send_signal(signal.SIGSTOP)  # pyright: ignore[reportPrivateUsage]
-            try:
+            with standing_still(mongo.members[0]._process.pid):  # pyright: ignore[reportPrivateUsage]
                 items = opened.changes(position=read.position)
                 with pytest.raises(SourceUnavailableError, match="Nothing was skipped"):
                     await anext(items)
-            finally:
-                mongo.members[0]._process.send_signal(signal.SIGCONT)  # pyright: ignore[reportPrivateUsage]
             client["shop"]["orders"].insert_one({"_id": 2})
             await read.until(lambda r: len(r.changes) == 2)
         assert [change.document_id for change in read.changes] == ["1", "2"]
