@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
 
 from penstock.event import Kind
 from penstock.spark.functions.lives import Life, Lives
@@ -69,7 +68,9 @@ def told_of(
     Without `ended`, those are left out whose row is gone with its collection.
     """
     own = ("`database` AS life_database", "`collection` AS life_collection", "0L AS life_end")
-    changes = entries.where(_told(entries, survey, collections))
+    changes = entries.where(_surveyed(survey))
+    if collections:
+        changes = changes.where(_named(changes, collections))
     living = changes.selectExpr(*(f"`{name}`" for name in COLUMNS), *own)
     lives = survey.lives
     if lives.turns:
@@ -77,24 +78,30 @@ def told_of(
     return living.repartition(*ROW).sortWithinPartitions(*ROW, "sequence")
 
 
-def _told(entries: "DataFrame", survey: Survey, collections: Sequence[str]) -> "Column":
-    """Which entries are changes that were surveyed. A gap that was not is an error: with
+def _surveyed(survey: Survey) -> str:
+    """The condition of a change that was surveyed. A gap that was not is an error: with
     `failOnDataLoss = "false"` the source has one in place of what retention removed since."""
-    known = [one.sequence for one, _ in survey.events if one.kind is Kind.GAP]
-    lost = (entries["kind"] == int(Kind.GAP)) & ~entries["sequence"].isin(known)
-    said = F.lit(
+    known = [str(one.sequence) for one, _ in survey.events if one.kind is Kind.GAP]
+    said = (
         "penstock.errors.PipelineError: entries that were there when this was asked for are gone: "
         "retention has removed them, and rows would be missing. Ask again; persist the entries "
         "before, to keep them."
     )
-    told = entries["kind"] == int(Kind.DATA)
-    if collections:
-        names = list(collections)
-        qualified = F.concat_ws("/", entries["source"], entries["collection"])
-        told &= entries["collection"].isin(names) | qualified.isin(names)
     # An entry that came after the survey may be behind an event that it did not see.
-    surveyed = entries["sequence"] <= survey.last
-    return surveyed & F.when(lost, F.raise_error(said).cast("boolean")).otherwise(told)
+    return (
+        f"CASE WHEN sequence > {survey.last} THEN false "
+        f"WHEN kind = {int(Kind.GAP)} AND sequence NOT IN ({', '.join(known) or 0}) "
+        f"THEN raise_error('{said}') ELSE kind = {int(Kind.DATA)} END"
+    )
+
+
+def _named(entries: "DataFrame", collections: Sequence[str]) -> "Column":
+    # Without Spark's functions, which are not those of Spark Connect.
+    named = entries["collection"].isin(list(collections))
+    for source, slash, collection in (name.partition("/") for name in collections):
+        if slash:
+            named |= (entries["source"] == source) & (entries["collection"] == collection)
+    return named
 
 
 def settle(
