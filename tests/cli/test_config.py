@@ -269,6 +269,14 @@ def pipelines(*settings: str) -> str:
             "path = 'a_manifest'\nto = 'changelog'",
             "a.path and pipelines.b.path",
         ),
+        *(
+            (
+                "path = 'a'\nto = 'view'\nquery = 'SELECT count(*) AS n FROM orders'",
+                f"path = 'a_{beside}'",
+                "a.path and pipelines.b.path",
+            )
+            for beside in ("state", "apart")
+        ),
     ],
 )
 def test_pipelines_that_would_write_over_each_other_are_refused_and_both_named(

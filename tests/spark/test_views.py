@@ -10,28 +10,22 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
-import sqlglot
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from penstock.errors import PipelineError
 from penstock.event import AnyEvent
-from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.table.kinds import Kind
 from penstock.spark.transform.replay import Replay
-from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.query import parse_columns
 from penstock.spark.view.quotients import mean
-from penstock.spark.view.state import StateTable
-from penstock.spark.view.stored import ViewTable
-from penstock.spark.view.upkeep import Kept, Upkeep
+from penstock.spark.view.upkeep import Kept
 from penstock.spark.views import tables_of
 from tests.seeds import seed_of
 from tests.spark.stepped import MemoryLog
 from tests.spark.tables import (
     Entries,
-    apply,
     change,
     fold,
     put,
@@ -39,6 +33,7 @@ from tests.spark.tables import (
     rows_of,
     schema_event,
 )
+from tests.spark.viewed import Lake, in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,58 +46,6 @@ _REVENUE = (
 )
 
 _TOTAL = '"total": {"$numberDecimal": "0.1"}, "status": "new"'
-
-
-class Lake:
-    """A view and its log. Batches are applied to its current rows here, the view by Spark."""
-
-    def __init__(self, spark: "SparkSession", path: Path, query: str, **more: Any) -> None:
-        self.config = ViewPipelineConfig.model_validate(
-            {"to": "view", "source": "shop", "path": str(path / "v"), "query": query, **more}
-        )
-        self.query = parse_query(query)
-        self.entries = Entries()
-        self.applied = 0
-        self.state = {
-            name: StateTable(tables_of(self.config).table_path(name), storage_options={})
-            for name in self.query.collections
-        }
-        view = ViewTable(self.config.path, "p", config=self.config)
-        self.upkeep = Upkeep(spark, self.query, pipeline="p", view=view, state=self.state)
-
-    def commit(self, *events: AnyEvent) -> None:
-        self.entries.commit(*events)
-
-    def apply(self) -> None:
-        """Bring the current rows up to the log, and not the view."""
-        apply(self.entries.table(self.applied), tables_of(self.config))
-        self.applied = self.entries.head
-
-    def batch(self, *events: AnyEvent) -> Kept:
-        self.commit(*events)
-        self.apply()
-        return self.upkeep.catch_up()
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name, _ in self.query.outputs]
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        found = DeltaTable(self.config.path).to_pyarrow_table().to_pylist()
-        return in_order([tuple(row[name] for name in self.names) for row in found])
-
-    def expected(self) -> list[tuple[Any, ...]]:
-        """What DuckDB makes of the current rows."""
-        with duckdb.connect() as connection:
-            for name in self.query.collections:
-                rows = DeltaTable(tables_of(self.config).table_path(name)).to_pyarrow_table()
-                connection.register(name, rows)
-            translated = sqlglot.transpile(self.config.query, read="spark", write="duckdb")[0]
-            return in_order(connection.execute(translated).fetchall())
-
-
-def in_order(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(rows, key=lambda row: tuple(f"{value}" for value in row))
 
 
 def customer(key: int, **fields: Any) -> AnyEvent:
@@ -375,16 +318,7 @@ def test_groups_are_told_apart_as_sql_does(spark: "SparkSession", tmp_path: Path
     assert sum(math.isnan(row[5]) for row in found) == 2
 
 
-def test_what_spark_cannot_compute_stops_by_name_and_goes_on_once_it_is_mended(
-    spark: "SparkSession", tmp_path: Path
-) -> None:
-    lake = Lake(spark, tmp_path, "SELECT sum(10 / n) AS total FROM orders")
-    lake.batch(put(1, n=5))
-    with pytest.raises(PipelineError, match=r"pipeline p: Spark cannot compute.*DIVIDE_BY_ZERO"):
-        lake.batch(put(2, n=0))
-    assert lake.rows() == [(2.0,)]
-    lake.batch(put(2, n=10))
-    assert lake.rows() == [(3.0,)]
+def test_what_no_view_can_have_stops_by_name(spark: "SparkSession", tmp_path: Path) -> None:
     flags = Lake(spark, tmp_path / "flags", "SELECT sum(done) AS total FROM orders")
     with pytest.raises(PipelineError, match=r"sum\(`?orders`?.done\): there is none of type bool"):
         flags.batch(put(1, done=True))

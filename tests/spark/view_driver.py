@@ -7,8 +7,10 @@ from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
 from penstock.spark.session import local_session
 
+# It cannot be computed for an order with n = 0.
 QUERY = (
-    "SELECT l.kind, count(*) AS orders, sum(o.n) AS n, min(o.n) AS least, max(o.name) AS last "
+    "SELECT l.kind, count(*) AS orders, sum(o.n) AS n, min(o.n) AS least, max(o.name) AS last, "
+    "sum(8 / o.n) AS parts "
     "FROM orders o LEFT JOIN lines l ON o._id = l._id GROUP BY l.kind"
 )
 

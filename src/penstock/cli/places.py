@@ -81,7 +81,7 @@ def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
     if pipeline.to == "changelog" and pipeline.format == "parquet":
         written.append(("path", pipeline.manifest_path))
     if pipeline.to == "view":
-        written.append(("path", pipeline.state_path))
+        written += [("path", pipeline.state_path), ("path", pipeline.apart_path)]
     written += [("rejects", pipeline.rejects_path), ("standing", pipeline.standing_path)]
     if pipeline.to == "table" and pipeline.first_load != "off":
         written.append(("standing", pipeline.load_path))

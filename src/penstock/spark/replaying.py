@@ -3,7 +3,7 @@
 | to | replay |
 |---|---|
 | table | onto the rows that the table has (`penstock.spark.transform.replay`) |
-| view | the same of its current rows, and then the view |
+| view | the same of its current rows, and then the view, with what its query refused |
 | replicate | whole rows from the log (`penstock.spark.replica.replaying`) |
 | history, changelog | not: what was missed lies between others, which are never altered |
 """
@@ -21,7 +21,6 @@ from penstock.spark.config import (
 )
 from penstock.spark.mending import refuse_running
 from penstock.spark.table.lake import seen_lake
-from penstock.spark.table.rejects import REPLAYED
 from penstock.spark.transform.fate import Replayed
 from penstock.spark.transform.replay import Replay, pending_in
 
@@ -85,6 +84,5 @@ def replay_rejects(
 
         session = spark or local_session(app_name=f"penstock {name}")
         outcomes = Replay(name, tables_of(config), client, session).run()
-        if any(one.state == REPLAYED for one in outcomes):
-            ViewTarget(name, config, session).catch_up()
-        return outcomes
+        outcomes += ViewTarget(name, config, session).settle()
+        return sorted(outcomes, key=lambda one: one.sequence)

@@ -6,17 +6,26 @@ the versions of those tables that it says it equals to those there are (`penstoc
 A crash in between is no case of its own: the next start takes the second step first.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import structs
 
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig, ViewPipelineConfig
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.delta import secrets
+from penstock.spark.table.lake import Folders
+from penstock.spark.table.plan import DATABASE, KEY, SEQUENCE, SOURCE
+from penstock.spark.table.rejects import VIEW_STEP
 from penstock.spark.tables import TableTarget, beginning_of_tables
 from penstock.spark.target import Applied, Beginning
+from penstock.spark.transform.fate import Replayed
+from penstock.spark.transform.replay import pending_in
+from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.refusing import Refused, note_refused, settle_refused
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
 from penstock.spark.view.upkeep import Upkeep
@@ -32,6 +41,7 @@ class ViewTarget:
     columns = INPUT_COLUMNS
 
     def __init__(self, pipeline: str, config: ViewPipelineConfig, spark: "SparkSession") -> None:
+        self._pipeline = pipeline
         self._config = config
         self._query = parse_query(config.query)
         tables = tables_of(config)
@@ -46,7 +56,16 @@ class ViewTarget:
             pipeline,
             config=config,
         )
-        self._upkeep = Upkeep(spark, self._query, pipeline=pipeline, view=view, state=self._state)
+        self._lake = Folders(tables, pipeline)
+        self._upkeep = Upkeep(
+            spark,
+            self._query,
+            pipeline=pipeline,
+            view=view,
+            state=self._state,
+            apart=ApartTable(pipeline, config),
+            refuse=self._refuse,
+        )
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
         """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`."""
@@ -66,12 +85,35 @@ class ViewTarget:
     ) -> Applied:
         """As `Target.apply`; raises as `merge_into_delta` and `Upkeep.catch_up`."""
         applied = self._rows.apply(batch, batch_id, until=until)
-        self._upkeep.catch_up()
-        return applied
+        kept = self._upkeep.catch_up()
+        return structs.replace(applied, rejected=applied.rejected + kept.refused)
 
-    def catch_up(self) -> None:
-        """Bring the view up to its current rows; raises as `Upkeep.catch_up`."""
+    def _refuse(self, refused: Sequence[Refused]) -> None:
+        tables = [self._lake.table(name) for name in self._query.collections]
+        at = max(table.applied(self._pipeline, log_id=None) for table in tables)
+        note_refused(self._lake.rejects(), self._pipeline, refused, at=at)
+
+    def settle(self) -> list[Replayed]:
+        """Bring the view up to its current rows, and settle what it has refused and has by now, as
+        `settle_refused`. Raises as `Upkeep.catch_up`."""
         self._upkeep.catch_up()
+        rejects = self._lake.rejects()
+        pending = [one for one in pending_in(self._pipeline, rejects) if one["step"] == VIEW_STEP]
+        standing: dict[tuple[Any, ...], int] = {}
+        for name in {one["collection"] for one in pending}:
+            keys = [one["key"] for one in pending if one["collection"] == name]
+            rows = self._lake.table(name).rows(keys).select([KEY, SOURCE, DATABASE, SEQUENCE])
+            standing |= {
+                (name, *own): at for *own, at in zip(*rows.to_pydict().values(), strict=True)
+            }
+        return settle_refused(
+            rejects,
+            self._pipeline,
+            pending,
+            apart=self._upkeep.apart(),
+            failed=self._upkeep.failed(),
+            standing=standing,
+        )
 
     def save(self, batch_id: int) -> None:
         """As `Target.save`."""

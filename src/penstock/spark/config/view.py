@@ -17,7 +17,8 @@ class ViewPipelineConfig(DeltaPipelineConfig):
     )
     path: str = Field(
         description="Where the view is, a Delta table: a folder or a URL. The current rows that it "
-        "is made of are beside it, in the path with `_state` at its end.",
+        "is made of are beside it, in the path with `_state` at its end; which of them its query "
+        "cannot compute is said in the one with `_apart`.",
         min_length=1,
     )
     collections: tuple[str, ...] = Field(
@@ -41,6 +42,11 @@ class ViewPipelineConfig(DeltaPipelineConfig):
     def state_path(self) -> str:
         """The folder of the tables of current rows."""
         return f"{self.path.rstrip('/')}_state"
+
+    @property
+    def apart_path(self) -> str:
+        """The table of the current rows that the query cannot compute."""
+        return f"{self.path.rstrip('/')}_apart"
 
     @model_validator(mode="before")
     @classmethod

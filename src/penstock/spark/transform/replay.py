@@ -36,7 +36,7 @@ from penstock.spark.table.delta import text
 from penstock.spark.table.elements import Elements, elements_of, prepare_elements
 from penstock.spark.table.lake import KeptTable, seen_lake
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
-from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED
+from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED, VIEW_STEP
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.transform.fate import LEFT, LOST, Replayed, Row, decide
@@ -103,6 +103,8 @@ class Replay:
         outcomes: list[Replayed] = []
         by_collection: dict[str, list[dict[str, Any]]] = {}
         for one in pending_in(self._name, rejects):
+            if one.get("step") == VIEW_STEP:
+                continue  # its row is in the table
             if one["operation_type"] == LOADED:
                 outcomes.append(_outcome(one, LEFT, "it came with the first load: no log has it"))
             elif one["collection"] and one["key"] is not None:

@@ -57,7 +57,7 @@ def difference(new: str, old: str, columns: Mapping[str, str]) -> tuple[str, str
         f"SELECT {own} FROM (SELECT *, 1 AS {_SIDE} FROM {new} UNION ALL "
         f"SELECT *, -1 AS {_SIDE} FROM {old}) GROUP BY {own}, {same} HAVING SUM({_SIDE}) <> 0"
     )
-    return _among(new, differing), _among(old, differing)
+    return among(new, differing), among(old, differing)
 
 
 def _exact(name: str, type_: str) -> str:
@@ -66,8 +66,8 @@ def _exact(name: str, type_: str) -> str:
     return f"CAST({column} AS STRING)" if type_ in {"double", "float"} else column
 
 
-def _among(rows_: str, identities: str) -> str:
-    """The rows that have one of these identities."""
+def among(rows_: str, identities: str) -> str:
+    """The rows of a relation that have one of the identities that a statement gives."""
     same = " AND ".join(f"t.{name} = m.{name}" for name in IDENTITY)
     return f"(SELECT t.* FROM {rows_} AS t LEFT SEMI JOIN ({identities}) AS m ON {same})"
 
@@ -78,15 +78,15 @@ def signed(query: ViewQuery, types: Types, sides: Sides) -> str:
     if sides.came.keys() == {main}:
         came, gone = sides.came[main], sides.gone[main]
     else:
-        touched = " UNION ".join(_touched(query, sides))
-        came, gone = (_among(whole[main], touched) for whole in (sides.now, sides.then))
+        told = touched(query, sides)
+        came, gone = (among(whole[main], told) for whole in (sides.now, sides.then))
     rows_came = rows(query, {**sides.now, main: came})
     rows_gone = rows(query, {**sides.then, main: gone})
     return f"{typed(types, rows_came, sign=1)} UNION ALL {typed(types, rows_gone, sign=-1)}"
 
 
-def _touched(query: ViewQuery, sides: Sides) -> list[str]:
-    """Statements for the identities of the main collection's rows that are told."""
+def touched(query: ViewQuery, sides: Sides) -> str:
+    """The statement for the identities of the main collection's rows that are told."""
     main = query.tables[0].collection
     columns = ", ".join(IDENTITY)
     found = [f"SELECT {columns} FROM {sides.now[main]} WHERE false"]
@@ -96,7 +96,7 @@ def _touched(query: ViewQuery, sides: Sides) -> list[str]:
                 found.append(f"SELECT {columns} FROM {relation}")
             else:
                 found.append(_joined_to(query, {**whole, name: relation}, name))
-    return found
+    return " UNION ".join(found)
 
 
 def _joined_to(query: ViewQuery, names: Mapping[str, str], changed: str) -> str:

@@ -218,6 +218,12 @@ def check_columns(query: ViewQuery, schema: Mapping[str, Mapping[str, Kind]]) ->
                 )
 
 
+def columns_of(expression: str) -> set[str]:
+    """The columns that an expression of the query reads, by their own names."""
+    parsed = sqlglot.parse_one(expression, dialect=DIALECT)
+    return {column.name for column in parsed.find_all(exp.Column)}
+
+
 # --- parts --------------------------------------------------------------------------------------
 
 

@@ -22,13 +22,15 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.spark.view.query import Aggregate, Joined, ViewQuery
+from penstock.spark.view.query import Aggregate, Joined, ViewQuery, columns_of
 from penstock.spark.view.quotients import divided, mean
 
 AGAIN: Final = "_again"
 GROUP: Final = "_group"
 """The group's values as a JSON array of texts: what tells one row of a view from the others."""
 ROWS: Final = "_rows"
+FAILED: Final = "_failed"
+"""Which columns of a row are null because they cannot be computed, and why; null where all can."""
 _IS_NEW: Final = "_new"
 
 IDENTITY: Final = ("_key", "_source", "_database")
@@ -256,22 +258,58 @@ def merged(query: ViewQuery, types: Types, *, delta: str, view: str) -> str:
 # --- columns ------------------------------------------------------------------------------------
 
 
-def finished(query: ViewQuery, types: Types, relation: str, *, whole: str | None = None) -> str:
+def finished(
+    query: ViewQuery,
+    types: Types,
+    relation: str,
+    *,
+    whole: str | None = None,
+    failing: str | None = None,
+) -> str:
     """The view's rows: the query's columns, then Penstock's own, from partials.
 
     With `whole`, from `merged`: where that does not hold there is nothing to say yet, and the
-    query's columns are null.
+    query's columns are null. `failing` is a relation of groups (GROUP) that says which of the
+    query's columns cannot be computed there (`names`), and in words why (FAILED): those are null.
     """
-    aggregates = [f"{_value(one, types)} AS _a{at}" for at, one in enumerate(query.aggregates)]
     own = own_columns(query, types) + ([] if whole is None else [AGAIN])
-    inner = f"SELECT {', '.join([*groups_of(types), *own, *aggregates])} FROM ({relation})"
     integers = _integers(query, types)
-    outputs = [
-        f"{expression if whole is None else f'CASE WHEN {whole} THEN {expression} END'} AS "
-        f"{quoted(name)}"
-        for name, expression in ((name, divided(one, integers)) for name, one in query.outputs)
-    ]
-    return f"SELECT {', '.join([*outputs, *own])} FROM ({inner})"
+    outputs = [(name, divided(one, integers)) for name, one in query.outputs]
+    aggregates = [f"_a{at}" for at in range(len(query.aggregates))]
+    values = dict(zip(aggregates, (_value(one, types) for one in query.aggregates), strict=True))
+    if failing is None:
+        failed, source = f"CAST(NULL AS STRING) AS {FAILED}", f"({relation})"
+        inner = [*own]
+    else:
+        failed, source = FAILED, f"({relation}) AS p LEFT JOIN {failing} AS f USING ({GROUP})"
+        inner = [*own, FAILED, "names"]
+        # Spark computes them before it looks which column needs them.
+        values = {
+            name: f"CASE WHEN {_some_fits(name, query)} THEN {value} END"
+            for name, value in values.items()
+        }
+    inner += [f"{value} AS {name}" for name, value in values.items()]
+    columns: list[str] = []
+    for name, expression in outputs:
+        conditions = [] if whole is None else [whole]
+        conditions += [] if failing is None else [_fits(name)]
+        guard = " AND ".join(conditions)
+        column = f"CASE WHEN {guard} THEN {expression} END" if guard else expression
+        columns.append(f"{column} AS {quoted(name)}")
+    rows_ = f"SELECT {', '.join([*groups_of(types), *inner])} FROM {source}"
+    return f"SELECT {', '.join([*columns, *own, failed])} FROM ({rows_})"
+
+
+def _fits(name: str) -> str:
+    """Whether a column can be computed in its group."""
+    literal = name.replace("\\", "\\\\").replace("'", "\\'")
+    return f"(names IS NULL OR NOT array_contains(names, '{literal}'))"
+
+
+def _some_fits(aggregate: str, query: ViewQuery) -> str:
+    """Whether a column can be computed that needs this aggregate."""
+    needing = [name for name, one in query.outputs if aggregate in columns_of(one)]
+    return " OR ".join(map(_fits, needing)) or "true"
 
 
 def _integers(query: ViewQuery, types: Types) -> set[str]:

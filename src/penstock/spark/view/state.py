@@ -40,6 +40,9 @@ class Mark(Struct, frozen=True, kw_only=True):
     version: int
 
 
+NO_TABLE: Final = Mark(table=0, version=-1)
+
+
 class StateTable:
     """One table of current rows, as it is now; maybe not there yet. Not shared between threads."""
 
@@ -55,7 +58,7 @@ class StateTable:
 
     @property
     def mark(self) -> Mark:
-        return Mark(table=0, version=-1) if self._delta is None else _mark_of(self._delta)
+        return NO_TABLE if self._delta is None else _mark_of(self._delta)
 
     @property
     def schema(self) -> pa.Schema:

@@ -1,8 +1,8 @@
 """The view itself: a Delta table that says, in each commit, what it was made of.
 
 Beside the rows a commit has the number of the query and, of each table of current rows, the version
-that the rows equal. They are app transactions of the Delta protocol, so they change together with
-the rows or not at all.
+that the rows equal, and of the table of rows that are kept apart. They are app transactions of the
+Delta protocol, so they change together with the rows or not at all.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -27,9 +27,11 @@ from penstock.spark.table.plan import OPERATION
 from penstock.spark.table.reduce import DELETE
 from penstock.spark.table.upkeep import tidy_if_due
 from penstock.spark.view.sql import GROUP
-from penstock.spark.view.state import Mark
+from penstock.spark.view.state import NO_TABLE, Mark
 
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
+_APART: Final = "apart"
+"""No id of a collection: these have a slash."""
 
 
 class Made(Struct, frozen=True, kw_only=True):
@@ -39,6 +41,8 @@ class Made(Struct, frozen=True, kw_only=True):
     """The number of the query and of all types in it."""
     marks: dict[str, Mark]
     """By collection."""
+    apart: Mark = NO_TABLE
+    """The table of the rows that are kept apart from it."""
 
 
 class ViewTable:
@@ -91,10 +95,11 @@ class ViewTable:
                 name: Mark(table=said[f"{name}/table"], version=said[f"{name}/version"])
                 for name in collections
             },
+            apart=Mark(table=said[f"{_APART}-table"], version=said[f"{_APART}-version"]),
         )
 
     def _ids(self, collections: tuple[str, ...]) -> list[tuple[str, str]]:
-        names = ["query"]
+        names = ["query", f"{_APART}-table", f"{_APART}-version"]
         names += [f"{name}/{part}" for name in collections for part in ("table", "version")]
         return [(name, f"penstock/{self._pipeline}/view/{name}") for name in names]
 
@@ -184,7 +189,11 @@ class ViewTable:
         self._tidied()
 
     def _properties(self, made: Made, *, overwrites: bool = False) -> CommitProperties:
-        said: dict[str, int] = {"query": made.query}
+        said: dict[str, int] = {
+            "query": made.query,
+            f"{_APART}-table": made.apart.table,
+            f"{_APART}-version": made.apart.version,
+        }
         for name, mark in made.marks.items():
             said |= {f"{name}/table": mark.table, f"{name}/version": mark.version}
         ids = dict(self._ids(tuple(made.marks)))

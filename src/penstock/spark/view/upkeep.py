@@ -5,15 +5,12 @@ at the view's versions; so it does not matter how often, or where, whoever wrote
 Where the old versions are not known any more, the view is made anew from all rows.
 """
 
-# The statements are made here: expressions were parsed, and names are quoted.
-# ruff: noqa: S608
-
 # The stubs of pyarrow leave element types open.
-# mypy: disable-error-code="no-any-return"
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -21,15 +18,21 @@ import xxhash
 from msgspec import Struct
 
 from penstock.errors import PipelineError
-from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
-from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.plan import OPERATION
+from penstock.spark.table.reduce import DELETE
 from penstock.spark.view import sql
-from penstock.spark.view.changes import Sides, difference, signed
-from penstock.spark.view.query import Joined, ViewQuery
-from penstock.spark.view.sql import AGAIN, GROUP, ROWS, Types
-from penstock.spark.view.state import NUMBER_BITS, Mark, StateTable, read_files
+from penstock.spark.view.apart import ROWS_MAX, ApartRow, ApartTable
+from penstock.spark.view.causes import condition_of, is_gone, is_spark_error, of_values
+from penstock.spark.view.changes import among, touched
+from penstock.spark.view.computing import Computation, TooManyError
+from penstock.spark.view.query import ViewQuery
+from penstock.spark.view.refusing import Refused
+from penstock.spark.view.relations import Apart, Relations, Then
+from penstock.spark.view.sql import FAILED, GROUP, IDENTITY, Types
+from penstock.spark.view.state import NO_TABLE, NUMBER_BITS, Mark, StateTable, read_files
 from penstock.spark.view.stored import Made, ViewTable
+from penstock.spark.view.unfit import Search
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,8 +44,9 @@ _SETTINGS: Final = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.groupByOrdinal": "false",
 }
-_LAYOUT: Final = 2
+_LAYOUT: Final = 3
 """Of what is made of a query, and of the columns beside its own; part of the query's number."""
+_NOBODY: Final[Apart] = frozenset()
 
 
 class Kept(Struct, frozen=True, kw_only=True):
@@ -52,6 +56,8 @@ class Kept(Struct, frozen=True, kw_only=True):
     """Rows of the view that were written or deleted."""
     anew: bool = False
     """It was made from all rows."""
+    refused: int = 0
+    """Rows that the query cannot compute, and columns of groups, that it could before."""
 
 
 class Upkeep:
@@ -65,8 +71,11 @@ class Upkeep:
         pipeline: str,
         view: ViewTable,
         state: Mapping[str, StateTable],
+        apart: ApartTable,
+        refuse: Callable[[Sequence[Refused]], None],
     ) -> None:
-        """`state` has the table of current rows of each of the query's collections."""
+        """`state` has the table of current rows of each of the query's collections. `refuse` notes
+        what the query cannot compute, before the view is without it; it may be told twice."""
         # Settings and names of relations are this view's own.
         self._spark = spark.newSession()
         for name, value in _SETTINGS.items():
@@ -75,70 +84,94 @@ class Upkeep:
         self._pipeline = pipeline
         self._view = view
         self._state = state
+        self._apart = apart
+        self._refuse = refuse
+        self._relations = Relations(self._spark, query, state)
 
     def catch_up(self) -> Kept:
         """Make the view what the query gives of the current rows, in one commit.
 
-        Raises PipelineError where Spark cannot do what the query says of these rows.
+        Rows that it cannot compute are left out of it, and noted. Raises PipelineError where that
+        explains nothing, or where they are too many.
         """
-        from pyspark.errors import PySparkException
+        made = self._reloaded()
+        marks = {name: table.mark for name, table in self._state.items()}
+        with self._told():
+            return self._caught_up(made, marks)
 
+    def apart(self) -> Apart:
+        """The rows that the view is without, as of its last commit."""
+        made = self._view.made(self._query.collections)
+        return _NOBODY if made is None else self._apart.at(made.apart) or _NOBODY
+
+    def failed(self) -> set[str]:
+        """The groups of which the view is without columns, as of its last commit."""
+        if FAILED not in self._view.schema.names:
+            return set()
+        rows = read_files(self._spark, self._view.files, self._view.schema)
+        return {row[GROUP] for row in rows.where(f"{FAILED} IS NOT NULL").select(GROUP).collect()}
+
+    def _caught_up(self, made: Made | None, marks: dict[str, Mark]) -> Kept:
+        types = self._types()
+        number = self._number(types)
+        if made is not None and (made.query, made.marks) == (number, marks):
+            return Kept(groups=0)
+        computation = self._computation(types)
+        then = None if made is None or made.query != number else self._then(made)
+        if then is None:
+            return self._anew(computation, number, marks)
+        try:
+            changes, apart = self._changes(computation, then)
+        except Exception as error:
+            if not is_gone(error):
+                raise
+            return self._anew(computation, number, marks)
+        assert made is not None
+        refused = self._refused(computation, changes, apart - then.apart)
+        mark = self._kept_apart(apart, then.apart, made.apart, refused)
+        self._view.merge(changes, Made(query=number, marks=marks, apart=mark))
+        return Kept(groups=changes.num_rows, refused=len(refused))
+
+    def _reloaded(self) -> Made | None:
         for table in self._state.values():
             table.reload()
         self._view.reload()
-        marks = {name: table.mark for name, table in self._state.items()}
-        made = self._view.made(self._query.collections)
-        try:
-            return self._caught_up(made, marks)
-        except PySparkException as error:
-            raise self._failed(error) from error
+        return self._view.made(self._query.collections)
 
-    def _caught_up(self, made: Made | None, marks: dict[str, Mark]) -> Kept:
-        now = {
-            name: self._relation(name, "now", table.files) for name, table in self._state.items()
-        }
-        types = self._types(now)
-        number = self._number(types)
-        current = Made(query=number, marks=marks)
-        if made == current:
-            return Kept(groups=0)
-        then = None if made is None or made.query != number else self._files_at(made.marks)
-        if then is None:
-            return self._anew(types, now, current)
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell what Spark cannot compute."""
         try:
-            changes = self._changes(types, now, then)
+            yield
+        except TooManyError as error:
+            raise self._failed(f"it fails on {error}") from None
         except Exception as error:
-            if not _is_gone(error):
+            if not is_spark_error(error):
                 raise
-            return self._anew(types, now, current)
-        self._view.merge(changes, current)
-        return Kept(groups=changes.num_rows)
+            raise self._failed(f"{condition_of(error)}. Its log has the text") from error
 
-    def _files_at(self, marks: Mapping[str, Mark]) -> dict[str, list[str]] | None:
+    def _computation(self, types: Types) -> Computation:
+        return Computation(
+            self._spark, self._query, types, view=self._view, relations=self._relations
+        )
+
+    def _then(self, made: Made) -> Then | None:
+        """What the rows were that the view equals; None where nobody knows any more."""
+        apart = self._apart.at(made.apart)
+        if apart is None:
+            return None
         found: dict[str, list[str]] = {}
         for name, table in self._state.items():
-            files = table.files_at(marks[name])
+            files = table.files_at(made.marks[name])
             if files is None:
                 return None
             found[name] = files
-        return found
+        return Then(files=found, apart=apart)
 
-    # --- what a view is made of -----------------------------------------------------------------
+    # --- the query ------------------------------------------------------------------------------
 
-    def _relation(self, collection: str, which: str, files: list[str]) -> str:
-        """Name some rows of a collection, with the columns that the query needs of it."""
-        place = self._query.collections.index(collection)
-        table, known = self._query.tables[place], self._state[collection].schema
-        by_name = {field.name.lower(): field for field in known}
-        needed = [by_name[name.lower()] for name in table.columns if name.lower() in by_name]
-        rows = read_files(self._spark, files, arrow.schema([*OWN_COLUMNS, *needed]))
-        return self._named(f"{which}{place}", _with_missing(rows, table, set(by_name)))
-
-    def _named(self, name: str, rows: "DataFrame") -> str:
-        rows.createOrReplaceTempView(name)
-        return name
-
-    def _types(self, now: Mapping[str, str]) -> Types:
+    def _types(self) -> Types:
+        now = self._relations.now(_NOBODY)
         schema = self._spark.sql(sql.rows(self._query, now)).schema
         groups, arguments = len(self._query.groups), len(self._query.arguments)
         types = Types(
@@ -167,99 +200,121 @@ class Upkeep:
 
     # --- all of it ------------------------------------------------------------------------------
 
-    def _anew(self, types: Types, now: Mapping[str, str], made: Made) -> Kept:
-        partials = self._partials(types, now)
-        rows = self._rows(sql.finished(self._query, types, partials))
-        self._view.replace(rows, made)
-        return Kept(groups=rows.num_rows, anew=True)
+    def _anew(self, computation: Computation, number: int, marks: dict[str, Mark]) -> Kept:
+        apart: Apart = _NOBODY
+        try:
+            rows = computation.whole(self._relations.now(apart))
+        except Exception as error:
+            if of_values(error) is None:
+                raise
 
-    def _partials(self, types: Types, now: Mapping[str, str]) -> str:
-        typed = sql.typed(types, sql.rows(self._query, now))
-        return sql.partials(self._query, types, typed)
+            def tries(left: Apart, but: "DataFrame | None") -> None:
+                computation.try_whole(self._relations.now(left, but=but))
+
+            apart = self._search(computation).found(apart, lambda: None, tries)
+            self._refuse_many(apart)
+            rows = computation.whole(self._relations.now(apart))
+        refused = self._refused(computation, rows, apart)
+        mark = self._kept_apart(apart, _NOBODY, NO_TABLE, refused)
+        self._view.replace(rows, Made(query=number, marks=marks, apart=mark))
+        return Kept(groups=rows.num_rows, anew=True, refused=len(refused))
 
     # --- what changed ---------------------------------------------------------------------------
 
-    def _changes(
-        self, types: Types, now: Mapping[str, str], then: Mapping[str, list[str]]
-    ) -> pa.Table:
-        """The groups that changed, as `ViewTable.merge` takes them."""
-        query = self._query
-        delta = self._spark.sql(
-            sql.deltas(query, types, signed(query, types, self._sides(now, then)))
-        ).persist()
+    def _changes(self, computation: Computation, then: Then) -> tuple[pa.Table, Apart]:
+        """As `Computation.changes`, and which rows are apart now."""
+        apart = then.apart - self._retried(computation, then) if then.apart else _NOBODY
         try:
-            named = self._named("delta", delta)
-            view = self._named("view", read_files(self._spark, self._view.files, self._view.schema))
-            merged = sql.merged(query, types, delta=named, view=view)
-            whole = f"{ROWS} > 0 AND NOT {AGAIN}" if query.groups else f"NOT {AGAIN}"
-            rows = self._rows(sql.finished(query, types, merged, whole=whole))
-        finally:
-            delta.unpersist()
-        is_again = rows[AGAIN]
-        is_left = compute.greater(rows[ROWS], 0) if query.groups else compute.is_valid(rows[ROWS])
-        again = rows.filter(compute.and_(is_again, is_left))[GROUP]
-        rows = rows.drop_columns([AGAIN])
-        parts = [
-            _with_operation(rows.filter(compute.and_(is_left, compute.invert(is_again))), PUT),
-            _with_operation(rows.filter(compute.invert(is_left)), DELETE),
+            return computation.changes(self._relations.sides(then, apart)), apart
+        except Exception as error:
+            if of_values(error) is None:
+                raise
+
+        def tries(left: Apart, but: "DataFrame | None") -> None:
+            computation.try_changes(self._relations.sides(then, left, but=but))
+
+        known = apart
+
+        def told() -> str:
+            return touched(self._query, self._relations.sides(then, known))
+
+        apart = self._search(computation).found(apart, told, tries)
+        self._refuse_many(apart)
+        return computation.changes(self._relations.sides(then, apart)), apart
+
+    def _retried(self, computation: Computation, then: Then) -> Apart:
+        """Those of the rows that were apart which changed, or may be joined to what changed."""
+        sides = self._relations.sides(Then(files=then.files, apart=_NOBODY), _NOBODY)
+        retried: set[ApartRow] = set()
+        for at, name in enumerate(self._query.collections):
+            rows = {row.identity: row for row in then.apart if row.collection == name}
+            if not rows or not sides.came:
+                continue
+            columns = ", ".join(IDENTITY)
+            if at == 0:
+                statement = touched(self._query, sides)
+            elif name in sides.came:
+                both = (sides.came[name], sides.gone[name])
+                statement = " UNION ".join(f"SELECT {columns} FROM {one}" for one in both)  # noqa: S608
+            else:
+                continue
+            chosen = among(self._relations.identities(then.apart, name), statement)
+            found = computation.identities(chosen)
+            retried.update(rows.values() if found is None else (rows[own] for own in found))
+        return frozenset(retried)
+
+    # --- what cannot be computed ----------------------------------------------------------------
+
+    def _search(self, computation: Computation) -> Search:
+        return Search(self._spark, self._query, relations=self._relations, computation=computation)
+
+    def _refuse_many(self, apart: Apart) -> None:
+        if len(apart) > ROWS_MAX:
+            raise TooManyError(f"more than {ROWS_MAX:,} rows")
+
+    def _refused(self, computation: Computation, rows: pa.Table, new: Apart) -> list[Refused]:
+        """What was not refused before: rows that are apart now, and columns of groups."""
+        documents = computation.documents(new)
+        refused = [
+            Refused(
+                sequence=row.sequence,
+                source=row.source,
+                database=row.database,
+                collection=row.collection,
+                key=row.key,
+                reason=f"the query of the view cannot be computed with it: {row.reason}",
+                document=documents.get((row.collection, row.identity)),
+            )
+            for row in sorted(new)
         ]
-        if len(again):
-            parts.append(_with_operation(self._again(types, now, again), PUT))
-        return arrow.concat_tables(parts).combine_chunks()
+        failed = rows.filter(compute.is_valid(rows[FAILED]))
+        if OPERATION in failed.column_names:
+            failed = failed.filter(compute.not_equal(failed[OPERATION], DELETE))
+        before = computation.failed(failed[GROUP]) if failed.num_rows else {}
+        groups: list[Any] = failed[GROUP].to_pylist()
+        for group, said in zip(groups, failed[FAILED].to_pylist(), strict=True):
+            if before.get(group) != said:
+                refused.append(
+                    Refused(
+                        collection=self._query.collections[0],
+                        key=group,
+                        reason=f"the query of the view cannot be computed for the group: {said}",
+                    )
+                )
+        return refused
 
-    def _again(self, types: Types, now: Mapping[str, str], groups: Any) -> pa.Table:
-        """The rows of the groups that do not add up, from all that they have."""
-        chosen = self._named("again", self._spark.createDataFrame(arrow.table({GROUP: groups})))
-        typed = sql.typed(types, sql.rows(self._query, now))
-        chosen = (
-            f"SELECT * FROM ({typed}) WHERE {sql.group_key(types)} IN "
-            f"(SELECT {GROUP} FROM {chosen})"
-        )
-        partials = sql.partials(self._query, types, chosen)
-        return self._rows(sql.finished(self._query, types, partials))
+    def _kept_apart(
+        self, apart: Apart, before: Apart, mark: Mark, refused: Sequence[Refused]
+    ) -> Mark:
+        """Note what is refused, and have the rows apart; their table's version that says so."""
+        if refused:
+            self._refuse(refused)
+        return mark if apart == before else self._apart.write(apart)
 
-    def _sides(self, now: Mapping[str, str], then: Mapping[str, list[str]]) -> Sides:
-        came: dict[str, str] = {}
-        gone: dict[str, str] = {}
-        for name, table in self._state.items():
-            added, removed = set(table.files) - set(then[name]), set(then[name]) - set(table.files)
-            if added or removed:
-                new = self._relation(name, "new", sorted(added))
-                old = self._relation(name, "old", sorted(removed))
-                columns = dict(self._spark.table(new).dtypes)
-                came[name], gone[name] = difference(new, old, columns)
-        before = {name: self._relation(name, "then", files) for name, files in then.items()}
-        return Sides(now=now, then=before, came=came, gone=gone)
-
-    def _rows(self, statement: str) -> pa.Table:
-        """What a statement gives. Whether a column may be null depends on how it was computed."""
-        rows = self._spark.sql(statement).toArrow()
-        return rows.cast(arrow.schema([field.with_nullable(True) for field in rows.schema]))
-
-    def _failed(self, error: Exception) -> PipelineError:
-        condition = getattr(error, "getCondition", lambda: None)() or type(error).__name__
+    def _failed(self, why: str) -> PipelineError:
         return PipelineError(
-            f"pipeline {self._pipeline}: Spark cannot compute the query: {condition}. Its log has "
-            f"the text. The view is as it was, and the current rows beside it are safe. Change the "
-            f"query so that it has a value for every row (try_cast, nullif, coalesce), or mend the "
-            f"row at the source; then start the pipeline again."
+            f"pipeline {self._pipeline}: Spark cannot compute the query: {why}. The view is as it "
+            f"was, and the current rows beside it are safe. Change the query so that it has a "
+            f"value for every row (try_cast, nullif, coalesce), or mend the rows at the source; "
+            f"then start the pipeline again."
         )
-
-
-def _with_missing(rows: "DataFrame", table: Joined, known: set[str]) -> "DataFrame":
-    """Columns that no document has had yet are null, and of no type."""
-    missing = [name for name in table.columns if name.lower() not in known]
-    if not missing:
-        return rows
-    return rows.selectExpr("*", *(f"NULL AS {sql.quoted(name)}" for name in missing))
-
-
-def _with_operation(rows: pa.Table, operation: int) -> pa.Table:
-    operations = arrow.array([operation] * rows.num_rows, pa.int8())
-    return rows.append_column(OPERATION, operations)
-
-
-def _is_gone(error: Exception) -> bool:
-    """Whether a file of an old version is not there any more."""
-    condition = getattr(error, "getCondition", lambda: None)()
-    return str(condition).startswith(("PATH_NOT_FOUND", "FAILED_READ_FILE"))

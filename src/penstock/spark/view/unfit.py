@@ -1,0 +1,232 @@
+"""Which current rows a view's query cannot be computed with, found by halves.
+
+Only asked where a computation has failed. Three questions, in this order, each of what the one
+before has left: rows of joined collections whose condition cannot be computed; rows of the main
+collection that the query cannot compute by themselves, with what is joined to them; and those that
+do not go with the others of their group (a sum has no room for them).
+"""
+
+# The statements are made here: names are quoted.
+# ruff: noqa: S608
+
+# The stubs of pyarrow leave element types open.
+# mypy: disable-error-code="no-any-return"
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from penstock.spark.table.plan import DATABASE, KEY, SEQUENCE, SOURCE
+from penstock.spark.view import sql
+from penstock.spark.view.apart import NEW_MAX, ApartRow
+from penstock.spark.view.causes import why_not
+from penstock.spark.view.computing import Computation, TooManyError
+from penstock.spark.view.finding import Fails, found_failing
+from penstock.spark.view.query import ViewQuery
+from penstock.spark.view.relations import Apart, Relations
+from penstock.spark.view.sql import IDENTITY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NUMBER: Final = "`its number`"
+"""No column of a table has a space in its name."""
+_NUMBERED: Final = f"xxhash64({', '.join(IDENTITY)}) AS {_NUMBER}"
+
+Tries = Callable[[Apart, "DataFrame | None"], None]
+"""Compute what is kept of groups, without the rows that are apart, and without those of the main
+collection that have one of some identities. Raises what Spark does."""
+
+
+class Search:
+    """Finds them, in one session."""
+
+    def __init__(
+        self,
+        spark: "SparkSession",
+        query: ViewQuery,
+        *,
+        relations: Relations,
+        computation: Computation,
+    ) -> None:
+        self._spark = spark
+        self._query = query
+        self._main = query.collections[0]
+        self._relations = relations
+        self._computation = computation
+
+    def found(self, apart: Apart, told: Callable[[], str | None], tries: Tries) -> Apart:
+        """`apart`, and what is found beside it.
+
+        `told` is the statement for the identities of the main collection's rows to look among, None
+        for all. Raises TooManyError.
+        """
+        among = self._told(told)
+        if len(self._query.tables) > 1:
+            apart |= self._joined(apart, among)
+        apart |= self._alone(apart, among)
+        if why_not(lambda: tries(apart, None)) is None:
+            return apart
+        return apart | self._together(apart, among, tries)
+
+    # --- rows of joined collections -------------------------------------------------------------
+
+    def _joined(self, apart: Apart, among: str | None) -> Apart:
+        """Rows of others for which no condition can be computed, with whatever row."""
+        found: Apart = frozenset()
+        for at in range(1, len(self._query.tables)):
+            own: Mapping[int, str] = {}
+            while len(own) <= NEW_MAX:
+                blamed, own = self._blamed(apart | found, among, at, own)
+                if not blamed:
+                    break
+                found |= blamed
+        return found
+
+    def _blamed(
+        self, apart: Apart, among: str | None, at: int, own: Mapping[int, str]
+    ) -> tuple[Apart, Mapping[int, str]]:
+        """Rows of the collection joined as number `at` that are to blame, and `own` with rows of
+        the main collection that are: those cannot be joined to any."""
+        main, *joined = self._query.tables
+        now = self._relations.now(apart)
+
+        def joins(row: str, others: str) -> str | None:
+            names = {**now, joined[at - 1].collection: others}
+            clauses = [sql.join_clause(one, names, one.join) for one in joined[:at]]
+            return self._computation.why_not(
+                f"SELECT 1 AS one FROM {row} AS {sql.quoted(main.alias)} {' '.join(clauses)}"
+            )
+
+        collection = joined[at - 1].collection
+        with (
+            self._numbered(now[self._main], among) as rows,
+            self._numbered(now[collection], None) as others,
+        ):
+            while len(own) <= NEW_MAX:
+                left = own
+
+                def fails(
+                    start: int, stop: int, _: Mapping[int, str], left: Mapping[int, str] = left
+                ) -> str | None:
+                    return joins(rows.part(start, stop, left), now[collection])
+
+                first = found_failing(len(rows), fails, together=False, most=0)
+                if not first:
+                    break
+                (row,) = first
+
+                def refuses(start: int, stop: int, _: Mapping[int, str], row: int = row) -> Any:
+                    return joins(rows.part(row, row + 1, {}), others.part(start, stop, {}))
+
+                blamed = found_failing(len(others), refuses, together=False, most=NEW_MAX)
+                if blamed and len(blamed) <= NEW_MAX and len(blamed) < len(others):
+                    return others.rows(collection, blamed), own
+                own = {**own, **first}
+        return frozenset(), own
+
+    # --- rows of the main collection ------------------------------------------------------------
+
+    def _alone(self, apart: Apart, among: str | None) -> Apart:
+        now = self._relations.now(apart)
+        with self._numbered(now[self._main], among) as rows:
+
+            def fails(start: int, stop: int, _: Mapping[int, str]) -> str | None:
+                names = {**now, self._main: rows.part(start, stop, {})}
+                return why_not(lambda: self._computation.try_rows(names))
+
+            return self._rows(rows, fails, together=False)
+
+    def _together(self, apart: Apart, among: str | None, tries: Tries) -> Apart:
+        now = self._relations.now(apart)
+        with self._numbered(now[self._main], among) as rows:
+
+            def fails(_: int, stop: int, without: Mapping[int, str]) -> str | None:
+                left = rows.but(stop, without)
+                return why_not(lambda: tries(apart, left))
+
+            return self._rows(rows, fails, together=True)
+
+    def _rows(self, rows: "_Numbered", fails: Fails, *, together: bool) -> Apart:
+        found = found_failing(len(rows), fails, together=together, most=NEW_MAX)
+        if len(found) > NEW_MAX:
+            raise TooManyError(f"more than {NEW_MAX} rows of {self._main} at once")
+        return rows.rows(self._main, found)
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _told(self, told: Callable[[], str | None]) -> str | None:
+        """A relation of the identities to look among; None for all, and where it cannot be computed
+        which they are."""
+        statement = told()
+        if statement is None:
+            return None
+        found: list[DataFrame] = []
+
+        def compute() -> None:
+            found.append(self._spark.createDataFrame(self._spark.sql(statement).toArrow()))
+
+        return self._relations.named("told", found[0]) if why_not(compute) is None else None
+
+    def _numbered(self, relation: str, among: str | None) -> "_Numbered":
+        rows = f"SELECT *, {_NUMBERED} FROM {relation}"
+        if among is not None:
+            same = " AND ".join(f"r.{name} = m.{name}" for name in IDENTITY)
+            rows += f" AS r LEFT SEMI JOIN {among} AS m ON {same}"
+        return _Numbered(self._spark, self._relations, rows)
+
+
+class _Numbered:
+    """Rows of a collection in an order, while it is entered."""
+
+    def __init__(self, spark: "SparkSession", relations: Relations, statement: str) -> None:
+        self._rows = spark.sql(statement)
+        self._spark = spark
+        self._relations = relations
+
+    def __enter__(self) -> Self:
+        self._rows.persist()
+        self._name = self._relations.named(f"rows{id(self)}", self._rows)
+        numbers = self._rows.select(_NUMBER).distinct().orderBy(_NUMBER).toArrow()
+        self._numbers: list[Any] = numbers.column(0).to_pylist()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._spark.catalog.dropTempView(self._name)
+        self._rows.unpersist()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def part(self, start: int, stop: int, without: Iterable[int]) -> str:
+        """The rows from `start` to before `stop`, as a relation."""
+        return f"(SELECT * FROM {self._name} WHERE {self._among(start, stop, without)})"
+
+    def but(self, stop: int, without: Iterable[int]) -> "DataFrame":
+        """The identities of all but the rows before `stop`, and those `without`."""
+        return self._rows.where(f"NOT ({self._among(0, stop, without)})").select(*IDENTITY)
+
+    def rows(self, collection: str, found: Mapping[int, str]) -> Apart:
+        """Those found, each with its reason."""
+        reasons = {self._numbers[at]: why for at, why in found.items()}
+        if not reasons:
+            return frozenset()
+        chosen = self._rows.where(f"{_NUMBER} IN ({', '.join(map(str, reasons))})")
+        return frozenset(
+            ApartRow(
+                collection=collection,
+                key=row[KEY],
+                source=row[SOURCE],
+                database=row[DATABASE],
+                sequence=row[SEQUENCE],
+                reason=reasons[row[_NUMBER.strip("`")]],
+            )
+            for row in chosen.select(KEY, SOURCE, DATABASE, SEQUENCE, _NUMBER).collect()
+        )
+
+    def _among(self, start: int, stop: int, without: Iterable[int]) -> str:
+        first, last = self._numbers[start], self._numbers[stop - 1]
+        condition = f"{_NUMBER} BETWEEN {first} AND {last}"
+        left = ", ".join(str(self._numbers[at]) for at in without)
+        return f"{condition} AND {_NUMBER} NOT IN ({left})" if left else condition
