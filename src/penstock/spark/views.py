@@ -6,15 +6,18 @@ the versions of those tables that it says it equals to those there are (`penstoc
 A crash in between is no case of its own: the next start takes the second step first.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from msgspec import structs
 
+from penstock.errors import PipelineError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig, ViewPipelineConfig
 from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.table.comparing import Compared
 from penstock.spark.table.delta import secrets
 from penstock.spark.table.lake import Folders
 from penstock.spark.table.plan import DATABASE, KEY, SEQUENCE, SOURCE
@@ -24,15 +27,19 @@ from penstock.spark.target import Applied, Beginning
 from penstock.spark.transform.fate import Replayed
 from penstock.spark.transform.replay import pending_in
 from penstock.spark.view.apart import ApartTable
+from penstock.spark.view.comparing import compare_groups
 from penstock.spark.view.query import parse_columns, parse_query
 from penstock.spark.view.refusing import Refused, note_refused, settle_refused
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
-from penstock.spark.view.upkeep import Upkeep
+from penstock.spark.view.upkeep import Should, Upkeep
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+_TRIES: Final = 10
+_PAUSE_SECONDS: Final = 0.5
 
 
 class ViewTarget:
@@ -113,6 +120,35 @@ class ViewTarget:
             apart=self._upkeep.apart(),
             failed=self._upkeep.failed(),
             standing=standing,
+        )
+
+    def judged(self, *, listed_max: int, repair: bool) -> Compared:
+        """The view compared with its query over the current rows that it says it equals; with
+        `repair`, brought up to those there are, and made right.
+
+        Rows that are apart from it count as rejected. Raises PipelineError where what it was made
+        of cannot be told, and as `Upkeep.catch_up` and `ViewTable.replace`.
+        """
+        if repair:
+            self._upkeep.catch_up()
+        should = self._should()
+        found = compare_groups(should.wanted, should.there, listed_max=listed_max)
+        if repair and found.differences:
+            self._upkeep.mend(should)
+            found = structs.replace(found, repaired=found.differences)
+        return structs.replace(found, rejected=should.apart)
+
+    def _should(self) -> Should:
+        for _ in range(_TRIES):
+            if (should := self._upkeep.should()) is not None:
+                return should
+            # Types widen with the rows, and the view follows.
+            time.sleep(_PAUSE_SECONDS)
+        raise PipelineError(
+            f"the view of pipeline {self._pipeline} at {self._config.path} is gone, or of another "
+            f"query, or of versions of its current rows that are not known any more. It was not "
+            f"compared or changed. Its next run makes it anew: penstock pipeline run "
+            f"{self._pipeline} --once."
         )
 
     def save(self, batch_id: int) -> None:

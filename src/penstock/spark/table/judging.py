@@ -21,6 +21,7 @@ from penstock.spark.table.comparing import IDENTITY, UNFIT, Compared, compare_ro
 from penstock.spark.table.kinds import stated_kind
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import DATABASE, KEY, OWN_COLUMNS, REJECTED, SEQUENCE, SOURCE
+from penstock.spark.table.rejects import VIEW_STEP
 from penstock.spark.table.side import Side
 from penstock.spark.table.stamp import Stamp
 
@@ -135,13 +136,16 @@ def rejected_rows(
     names = ("key", "source", "database", "sequence")
     said = (*names, "collection", "pipeline", "operation_type")
     schema = rejects.schema()
-    kept = [*said, *(["state"] if "state" in schema.names else [])]
+    kept = [*said, *(name for name in ("state", "step") if name in schema.names)]
     rows = rejects.rows(spark, arrow.schema([schema.field(name) for name in kept]))
     # What a rename moved is noted with the event, which has the collection's old name.
     here = (sql.col("collection") == collection) | (sql.col("operation_type") == "rename")
     conditions = [here, sql.col("pipeline") == pipeline, sql.col("sequence") <= until]
     if "state" in kept:
         conditions.append(sql.col("state").isNull())
+    if "step" in kept:
+        # What a view's query cannot compute is in the rows.
+        conditions.append(~sql.col("step").eqNullSafe(VIEW_STEP))
     both = reduce(lambda one, other: one & other, conditions)
     own = (KEY, SOURCE, DATABASE, SEQUENCE)
     return rows.where(both).select(

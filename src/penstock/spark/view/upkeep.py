@@ -9,7 +9,7 @@ Where the old versions are not known any more, the view is made anew from all ro
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +60,16 @@ class Kept(Struct, frozen=True, kw_only=True):
     """Rows that the query cannot compute, and columns of groups, that it could before."""
 
 
+class Should(Struct, frozen=True, kw_only=True):
+    """What a view is, and what it should be: its query over the rows that it says it equals."""
+
+    wanted: pa.Table
+    there: pa.Table
+    apart: int
+    """How many rows the query cannot compute; it is without them."""
+    made: Made
+
+
 class Upkeep:
     """Keeps one view; made anew for each run."""
 
@@ -98,6 +108,24 @@ class Upkeep:
         marks = {name: table.mark for name, table in self._state.items()}
         with self._told():
             return self._caught_up(made, marks)
+
+    def should(self) -> Should | None:
+        """The view as it is, and as it should be; both pass through this process, as where it is
+        made anew. None where it is not of this query and its types, or of versions that nobody
+        knows any more. Raises PipelineError where Spark cannot compute it."""
+        made = self._reloaded()
+        with self._told():
+            types = self._types()
+            then = None if made is None or made.query != self._number(types) else self._then(made)
+            if made is None or then is None:
+                return None
+            there = read_files(self._spark, self._view.files, self._view.schema).toArrow()
+            wanted = self._computation(types).whole(self._relations.then(then))
+        return Should(wanted=wanted, there=there, apart=len(then.apart), made=made)
+
+    def mend(self, should: Should) -> None:
+        """Make the view what it should be. Raises as `ViewTable.replace`."""
+        self._view.replace(should.wanted, should.made)
 
     def apart(self) -> Apart:
         """The rows that the view is without, as of its last commit."""
@@ -139,7 +167,7 @@ class Upkeep:
         return self._view.made(self._query.collections)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _told(self) -> Generator[None]:
         """Tell what Spark cannot compute."""
         try:
             yield
