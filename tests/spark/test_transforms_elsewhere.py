@@ -15,6 +15,7 @@ from penstock.spark.replaying import pending_rejects, replay_rejects
 from penstock.spark.run import run_pipeline
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import changelog, rows_of
+from tests.spark.histories import SPAN, history, rows
 from tests.spark.replica.support import PostgresReplica, database
 from tests.spark.tables import change, put, rejects_of
 
@@ -82,6 +83,26 @@ def test_a_view_is_of_what_the_steps_made_and_follows_a_replay(
     assert seen == [{"rows": 2, "n": 401.5}]
 
 
+def test_a_history_is_of_what_the_steps_made_and_follows_a_replay(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    commits(log)
+    config = history(tmp_path / "h", **STEPS)
+    run_pipeline("h", config, endpoint, spark=spark, once=True)
+    assert rows(tmp_path / "h", *SPAN) == [(1, 1, None, True), (2, 2, 6, False)]
+    assert [row["sequence"] for row in pending_rejects("h", config)] == [4, 5]
+    mended = history(tmp_path / "h", **MENDED)
+    outcomes = replay_rejects("h", mended, endpoint, spark=spark)
+    assert [(one.sequence, one.state) for one in outcomes] == [(4, "replayed"), (5, "replayed")]
+    assert pending_rejects("h", mended) == []
+    assert rows(tmp_path / "h", *SPAN) == [
+        (1, 1, 4, False),
+        (1.5, 4, None, True),
+        (2, 2, 6, False),
+        (400, 5, None, True),
+    ]
+
+
 def test_a_changelog_keeps_every_entry_of_a_commit_that_steps_change(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
@@ -104,7 +125,7 @@ def test_a_changelog_keeps_every_entry_of_a_commit_that_steps_change(
         (4, '{"_id":1,"n":1.5}'),
         (5, '{"_id":4,"n":400}'),
     ]
-    with pytest.raises(ConfigError, match="never altered"):
+    with pytest.raises(ConfigError, match="none is ever altered"):
         replay_rejects("c", config, endpoint, spark=spark)
 
 

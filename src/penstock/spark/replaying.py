@@ -4,8 +4,9 @@
 |---|---|
 | table | onto the rows that the table has (`penstock.spark.transform.replay`) |
 | view | the same of its current rows, and then the view, with what its query refused |
+| history | versions where they belong (`penstock.spark.history.replaying`) |
 | replicate | whole rows from the log (`penstock.spark.replica.replaying`) |
-| history, changelog | not: what was missed lies between others, which are never altered |
+| changelog | not: its entries are never altered |
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import ConfigError
 from penstock.spark.config import (
+    HistoryPipelineConfig,
     LakePipelineConfig,
     ReplicatePipelineConfig,
     TablePipelineConfig,
@@ -22,7 +24,8 @@ from penstock.spark.config import (
 from penstock.spark.mending import refuse_running
 from penstock.spark.table.lake import seen_lake
 from penstock.spark.transform.fate import Replayed
-from penstock.spark.transform.replay import Replay, pending_in
+from penstock.spark.transform.replay import Replay
+from penstock.spark.transform.settled import pending_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,17 +68,24 @@ def replay_rejects(
     StreamChangedError for tables of another log, PipelineError for those of a pipeline that runs,
     in a catalog, ConfigError, ServiceUnavailableError, DestinationError.
     """
-    if not isinstance(config, TablePipelineConfig | ViewPipelineConfig | ReplicatePipelineConfig):
+    if not isinstance(
+        config,
+        TablePipelineConfig | HistoryPipelineConfig | ViewPipelineConfig | ReplicatePipelineConfig,
+    ):
         raise ConfigError(
-            f"pipeline {name} goes to {config.to!r}, where a change that was missed lies between "
-            f"others, and these are never altered. Nothing was changed. Begin one anew at another "
-            f"path, with the steps mended."
+            f"pipeline {name} goes to {config.to!r}, where every entry is in its place already, "
+            f"and none is ever altered. Nothing was changed. Begin one anew at another path, with "
+            f"the steps mended."
         )
     with log_client(endpoint, archive=archive, credentials=credentials) as client:
         if isinstance(config, ReplicatePipelineConfig):
             from penstock.spark.replica.replaying import ReplicaReplay
 
             return ReplicaReplay(name, config, client, spark).run()
+        if isinstance(config, HistoryPipelineConfig):
+            from penstock.spark.history.replaying import HistoryReplay
+
+            return HistoryReplay(name, config, client, spark).run()
         refuse_running(name, config, client)
         if isinstance(config, TablePipelineConfig):
             return Replay(name, config, client, spark).run()

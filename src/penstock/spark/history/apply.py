@@ -119,6 +119,28 @@ def prepare_move(
     return structs.replace(write, rejects=rejects)
 
 
+def prepare_mend(
+    chunk: Chunk,
+    *,
+    begun: NDArray[np.int64],
+    marks: NDArray[np.int64],
+    schema: pa.Schema,
+    tracking: Tracking,
+    bytes_max: int,
+) -> HistoryWrite:
+    """Decide anew which versions there are, where `chunk` has some of the table among its changes.
+
+    By row of the chunk: `begun` is the sequence at which such a version began, and that of a
+    change; `marks` is the rejected change that a version brings along. Raises TooLargeError.
+    """
+    nothing = VERSION_COLUMNS.empty_table()
+    resolved = resolve(chunk, nothing, bytes_max=bytes_max)
+    write, _ = _prepare(
+        chunk, resolved, marks, schema=schema, base=nothing, tracking=tracking, begun=begun
+    )
+    return write
+
+
 def _prepare(
     chunk: Chunk,
     resolved: Resolved,
@@ -127,11 +149,15 @@ def _prepare(
     schema: pa.Schema,
     base: pa.Table,
     tracking: Tracking,
+    begun: NDArray[np.int64] | None = None,
 ) -> tuple[HistoryWrite, list[int]]:
     """What is written, and the rows of the chunk that fit no column.
 
-    `marks` are rejected changes that the chunk's PUTs bring along.
+    `marks` are rejected changes that the chunk's PUTs bring along. `begun` is where those began
+    that are versions already; without it, none is.
     """
+    if begun is None:
+        begun = chunk.sequences
     documented = np.flatnonzero(resolved.documents >= 0)
     row_of = np.zeros(resolved.count, np.int64)
     row_of[resolved.documents[documented]] = documented
@@ -151,10 +177,12 @@ def _prepare(
         marks=np.append(_integers(base[REJECTED]), marks),
     )
     sure = np.append(as_of_event(base[AS_OF_EVENT]), resolved.as_of_event)
-    values = _Values(base, placement, resolved, sure, tracking)
+    # A version that was set since it began tells that, whatever its values are by now.
+    was_set = np.append(np.zeros(base.num_rows, bool), begun != chunk.sequences)
+    values = _Values(base, placement, resolved, sure, tracking, was_set)
     versions = decide(points, values.differ)
     write = HistoryWrite(
-        versions=_table(versions, base, chunk, points, values),
+        versions=_table(versions, base, chunk, points, values, begun),
         fresh=bool((versions.first >= base.num_rows).all()),
         widened=placement.widened,
         rejects=rejects,
@@ -172,8 +200,10 @@ class _Values:
         resolved: Resolved,
         sure: NDArray[np.bool_],
         tracking: Tracking,
+        was_set: NDArray[np.bool_],
     ) -> None:
         self.schema = placement.schema
+        self._was_set = was_set
         self.sure = sure
         """By point: whether its values are surely as of its change."""
         self._at = np.append(np.arange(base.num_rows), base.num_rows + resolved.documents)
@@ -199,7 +229,7 @@ class _Values:
         """As `versions.Differ`."""
         # Whether the values surely were so is of a version as a whole, from its first change on.
         tracked = self.sure[before] != self.sure[after]
-        anything = tracked.copy()
+        anything = tracked | self._was_set[after]
         left = np.flatnonzero(~tracked)
         for number in self._order:
             if not len(left):
@@ -228,7 +258,12 @@ def _differs(one: Column, other: Column) -> NDArray[np.bool_]:
 
 
 def _table(
-    versions: Versions, base: pa.Table, chunk: Chunk, points: Points, values: _Values
+    versions: Versions,
+    base: pa.Table,
+    chunk: Chunk,
+    points: Points,
+    values: _Values,
+    begun: NDArray[np.int64],
 ) -> pa.Table:
     rows = chunk.rows
     instants = rows["timestamp"].combine_chunks().cast(pa.timestamp("ms", "UTC")).cast(INSTANT)
@@ -242,7 +277,7 @@ def _table(
     first = arrow.array(versions.first)
     is_open = versions.end < 0
     end = arrow.array(versions.end, mask=is_open)
-    opened = of_both(FROM_SEQUENCE, rows["sequence"].combine_chunks())
+    opened = of_both(FROM_SEQUENCE, arrow.array(begun))
     times = of_both(VALID_FROM, instants)
     columns: dict[str, Any] = {
         KEY: of_both(KEY, rows["key"].combine_chunks()).take(first),

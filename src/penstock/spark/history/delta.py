@@ -30,6 +30,7 @@ from penstock.spark.table.delta import WRITER, Table, as_wide, of_stream
 from penstock.spark.table.stamp import Stamp
 
 _OPEN: Final = f"`{CURRENT}` = true"
+_GONE: Final = "_gone"
 
 
 class VersionTable(Table):
@@ -76,13 +77,50 @@ class VersionTable(Table):
             ),
         )
 
+    def mend(self, versions: pa.Table, gone: pa.Table, stamp: Stamp) -> None:
+        """As `put`, of closed versions too; and those that are the same as one of `gone` (IDENTITY)
+        are taken out, in the same commit."""
+        assert self._delta is not None
+        known = {*self.own.names, *self.schema.names}
+        changes = arrow.concat_tables(
+            [_marked(versions, is_gone=False), _marked(gone, is_gone=True)],
+            promote_options="default",
+        )
+        same = " AND ".join(f"t.`{name}` = s.`{name}`" for name in IDENTITY)
+        values = {f"`{name}`": f"s.`{name}`" for name in versions.column_names}
+        commit(
+            self._delta,
+            lambda delta: (
+                delta.merge(
+                    changes,
+                    same,
+                    source_alias="s",
+                    target_alias="t",
+                    merge_schema=not known.issuperset(versions.column_names),
+                    writer_properties=WRITER,
+                    commit_properties=stamp.properties(),
+                )
+                .when_matched_delete(f"s.{_GONE}")
+                .when_matched_update(values, predicate=f"NOT s.{_GONE}")
+                .when_not_matched_insert(values, predicate=f"NOT s.{_GONE}")
+                .execute()
+            ),
+        )
+
+    def mend_wider(self, versions: pa.Table, gone: pa.Table, stamp: Stamp) -> None:
+        """As `mend`, but columns may have become wider: every file is written anew."""
+        self._rewrite(versions, gone, stamp)
+
     def put_wider(self, versions: pa.Table, stamp: Stamp) -> None:
         """As `put`, but columns may have become wider: every file is written anew."""
+        self._rewrite(versions, versions.slice(0, 0), stamp)
+
+    def _rewrite(self, versions: pa.Table, gone: pa.Table, stamp: Stamp) -> None:
         assert self._delta is not None
 
         def write(delta: DeltaTable) -> None:
             # The writer pulls batches on a thread of its runtime, where the table cannot be read.
-            with Ahead(_rewritten(self.scan(), versions)) as batches:
+            with Ahead(_rewritten(self.scan(), versions, gone)) as batches:
                 write_deltalake(
                     delta,
                     arrow.RecordBatchReader.from_batches(versions.schema, batches),
@@ -107,12 +145,21 @@ class VersionTable(Table):
         self.relabel(f"{_OPEN} AND {of_stream(source, database)}", ended, stamp)
 
 
-def _rewritten(batches: Iterable[pa.RecordBatch], versions: pa.Table) -> Iterator[pa.RecordBatch]:
-    """The table's versions but those that are given, in the columns of these; then these."""
+def _marked(versions: pa.Table, *, is_gone: bool) -> pa.Table:
+    """The same, and a column that says whether they are to be taken out."""
+    marks = arrow.array([is_gone] * versions.num_rows, pa.bool_())
+    return versions.append_column(_GONE, marks)
+
+
+def _rewritten(
+    batches: Iterable[pa.RecordBatch], versions: pa.Table, gone: pa.Table
+) -> Iterator[pa.RecordBatch]:
+    """The table's versions but those that are given or `gone`, in the columns of the given; then
+    these."""
     schema = versions.schema
-    columns = [versions[name].to_pylist() for name in IDENTITY]
-    given = set(zip(*columns, strict=True))
-    sequences = compute.unique(versions[FROM_SEQUENCE])
+    named = arrow.concat_tables([one.select(list(IDENTITY)) for one in (versions, gone)])
+    given = set(zip(*(named[name].to_pylist() for name in IDENTITY), strict=True))
+    sequences = compute.unique(named[FROM_SEQUENCE])
     for batch in batches:
         maybe = compute.is_in(batch[FROM_SEQUENCE], sequences).to_numpy(zero_copy_only=False)
         kept = ~maybe

@@ -32,15 +32,14 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.apply import prepare, relative_keys
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
-from penstock.spark.table.delta import text
 from penstock.spark.table.elements import Elements, elements_of, prepare_elements
 from penstock.spark.table.lake import KeptTable, seen_lake
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED, VIEW_STEP
-from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.transform.fate import LEFT, LOST, Replayed, Row, decide
 from penstock.spark.transform.found import Event, Found, Identity, Place
+from penstock.spark.transform.settled import mark, outcome, pending_in, unmoved
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
@@ -49,19 +48,8 @@ if TYPE_CHECKING:
 _ELSEWHERE: Final = (
     "as the pipeline is configured now, nobody knows what its row was when renamed to"
 )
-_NAMED_MAX: Final = 500
 _RENAME: Final = "rename"
 """The operation of a row that a rename moved and that fits its new table no more."""
-
-
-def pending_in(pipeline: str, rejects: KeptTable) -> list[dict[str, Any]]:
-    """The rows of the rejects table that are not settled, by sequence."""
-    rows: list[dict[str, Any]] = [
-        row for batch in rejects.scan(f"pipeline = {text(pipeline)}") for row in batch.to_pylist()
-    ]
-    return sorted(
-        (row for row in rows if row.get("state") is None), key=lambda row: int(row["sequence"])
-    )
 
 
 def through(
@@ -106,11 +94,11 @@ class Replay:
             if one.get("step") == VIEW_STEP:
                 continue  # its row is in the table
             if one["operation_type"] == LOADED:
-                outcomes.append(_outcome(one, LEFT, "it came with the first load: no log has it"))
+                outcomes.append(outcome(one, LEFT, "it came with the first load: no log has it"))
             elif one["collection"] and one["key"] is not None:
                 by_collection.setdefault(one["collection"], []).append(one)
             else:
-                outcomes.append(_outcome(one, LEFT, "it is no change of a row"))
+                outcomes.append(outcome(one, LEFT, "it is no change of a row"))
         while by_collection:
             settled = self._joined(by_collection)
             self._mark(rejects, settled)
@@ -128,8 +116,8 @@ class Replay:
             collections = collections | known.found.joined
         for collection in collections:
             by_collection.pop(collection, None)
-        outcomes = [_outcome(one, SUPERSEDED) for one in known.gone]
-        outcomes += [_outcome(one, LEFT, why) for one, why in known.lost]
+        outcomes = [outcome(one, SUPERSEDED) for one in known.gone]
+        outcomes += [outcome(one, LEFT, why) for one, why in known.lost]
         for collection in sorted({one for one, _ in known.groups}):
             outcomes += self._collection(collection, known)
         return outcomes
@@ -242,12 +230,12 @@ class Replay:
             for one in group:
                 at = one["sequence"]
                 if at in fate.states:
-                    outcomes.append(_outcome(one, fate.states[at]))
+                    outcomes.append(outcome(one, fate.states[at]))
                 elif at in fate.tried and own not in left:
                     state = REPLAYED if at == fate.tried[-1] else SUPERSEDED
-                    outcomes.append(_outcome(one, state))
+                    outcomes.append(outcome(one, state))
                 else:
-                    outcomes.append(_outcome(one, LEFT, left.get(own, fate.reason)))
+                    outcomes.append(outcome(one, LEFT, left.get(own, fate.reason)))
         return outcomes
 
     def _needing(
@@ -357,7 +345,8 @@ class Replay:
             column, write.changes.schema.field(column), arrow.array(sequences, pa.int64())
         ).filter(arrow.array(kept, pa.bool_()))
         if changes.num_rows:
-            stamp = self._stamp(table.applied(self._name, log_id=self._bounds.log_id))
+            place = table.applied(self._name, log_id=self._bounds.log_id)
+            stamp = unmoved(self._name, log_id=self._bounds.log_id, at=place)
             if write.widened:
                 table.rewrite(changes, stamp)
             else:
@@ -365,21 +354,7 @@ class Replay:
         return left
 
     def _mark(self, rejects: KeptTable, settled: Sequence[Replayed]) -> None:
-        for state in (REPLAYED, SUPERSEDED):
-            of_state = [one for one in settled if one.state == state]
-            for start in range(0, len(of_state), _NAMED_MAX):
-                some = of_state[start : start + _NAMED_MAX]
-                rejects.relabel(
-                    f"pipeline = {text(self._name)} AND ({' OR '.join(map(_is_it, some))})",
-                    {"state": text(state)},
-                    self._stamp(max(one.sequence for one in some)),
-                )
-
-    def _stamp(self, until: int) -> Stamp:
-        """Of a commit that moves nothing on."""
-        return Stamp(
-            pipeline=self._name, log_id=self._bounds.log_id, after=until, until=until, batch=-1
-        )
+        mark(rejects, settled, pipeline=self._name, log_id=self._bounds.log_id)
 
 
 class _Known(Struct, kw_only=True):
@@ -447,17 +422,3 @@ def signed(entries: pa.Table) -> pa.Table:
         for column in entries.columns
     ]
     return arrow.table(columns, names=entries.column_names)
-
-
-def _outcome(one: dict[str, Any], state: str, reason: str = "") -> Replayed:
-    return Replayed(
-        sequence=one["sequence"],
-        collection=one["collection"],
-        key=one["key"],
-        state=state,
-        reason=reason,
-    )
-
-
-def _is_it(one: Replayed) -> str:
-    return f"(sequence = {one.sequence} AND key = {text(one.key or '')})"

@@ -1,0 +1,59 @@
+"""Rejects that wait for a replay, and how one is told that it is settled."""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from penstock.spark.table.delta import text
+from penstock.spark.table.lake import KeptTable
+from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
+from penstock.spark.table.stamp import Stamp
+from penstock.spark.transform.fate import Replayed
+
+_NAMED_MAX: Final = 500
+
+
+def pending_in(pipeline: str, rejects: KeptTable) -> list[dict[str, Any]]:
+    """The rows of the rejects table that are not settled, by sequence."""
+    rows: list[dict[str, Any]] = [
+        row for batch in rejects.scan(f"pipeline = {text(pipeline)}") for row in batch.to_pylist()
+    ]
+    return sorted(
+        (row for row in rows if row.get("state") is None), key=lambda row: int(row["sequence"])
+    )
+
+
+def outcome(one: Mapping[str, Any], state: str, reason: str = "") -> Replayed:
+    """What became of a row of the rejects table."""
+    return Replayed(
+        sequence=one["sequence"],
+        collection=one["collection"],
+        key=one["key"],
+        state=state,
+        reason=reason,
+    )
+
+
+def mark(rejects: KeptTable, settled: Sequence[Replayed], *, pipeline: str, log_id: int) -> None:
+    """Have the rejects say what became of them; those that are left say nothing."""
+    for state in (REPLAYED, SUPERSEDED):
+        of_state = [one for one in settled if one.state == state]
+        for start in range(0, len(of_state), _NAMED_MAX):
+            some = of_state[start : start + _NAMED_MAX]
+            rejects.relabel(
+                f"pipeline = {text(pipeline)} AND ({' OR '.join(map(_is_it, some))})",
+                {"state": text(state)},
+                unmoved(pipeline, log_id=log_id, at=max(one.sequence for one in some)),
+            )
+
+
+def unmoved(pipeline: str, *, log_id: int, at: int) -> Stamp:
+    """Of a commit to a table that is as far as `at`, and is no further with it."""
+    return Stamp(pipeline=pipeline, log_id=log_id, after=at, until=at, batch=-1)
+
+
+def _is_it(one: Replayed) -> str:
+    return f"(sequence = {one.sequence} AND key = {text(one.key or '')})"
