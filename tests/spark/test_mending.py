@@ -1,4 +1,4 @@
-"""Rows of a table in a catalog are mended only while the pipeline is known not to run."""
+"""What is mended by nobody else at once is mended while the pipeline is known not to run."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,12 @@ from msgspec import structs
 from penstock.client.pipelines import AWAY_SECONDS, PipelineTold
 from penstock.errors import PipelineError
 from penstock.serve.pipelines import PipelineBook
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import PipelineConfig
 from penstock.spark.mending import refuse_running
 from penstock.subscribe.scope import EVERYTHING
 from tests.flight.blocks import BlockLog, insert
 from tests.spark.catalogs import in_catalog
+from tests.spark.changelogs import changelog
 from tests.spark.tables import pipeline
 
 START_MS = 1_700_000_000_000
@@ -49,7 +50,7 @@ def book(tmp_path: Path, log: BlockLog, wall: Wall) -> Iterator[PipelineBook]:
     book.close()
 
 
-def refused(book: PipelineBook, config: TablePipelineConfig) -> str:
+def refused(book: PipelineBook, config: PipelineConfig) -> str:
     """What is said; nothing if rows may be mended."""
     client: Any = SimpleNamespace(pipelines=lambda: book.status(EVERYTHING))
     try:
@@ -75,6 +76,9 @@ def test_a_pipeline_that_runs_or_may_run_is_not_mended_in_a_catalog(
     assert [one.state for one in book.status(EVERYTHING)] == ["away"]
     assert "has not said that it ended" in (said := refused(book, config))
     assert "pipeline run p --once." in said
+    plain, delta = (changelog(tmp_path / one, format=one) for one in ("parquet", "delta"))
+    assert "a folder of plain files" in refused(book, plain)
+    assert refused(book, delta) == ""
     assert refused(book, folder) == ""  # there Delta refuses the second of two commits
     book.tell(structs.replace(told, run="2", state="ended"), EVERYTHING)
     assert refused(book, config) == ""

@@ -190,7 +190,8 @@ def replay(
     """Try rejected changes again, as the pipeline is configured now.
 
     A change is applied once, and to current rows only while no later one of its row is in the
-    table. A pipeline whose tables are in a catalog must not run meanwhile.
+    table. A pipeline whose tables are in a catalog, or whose changelog is plain files, must not
+    run meanwhile.
     """
     settings, pipeline = _pipeline(name, config)
     from penstock.cli.config import missing_extra

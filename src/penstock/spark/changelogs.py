@@ -6,7 +6,8 @@ whole or not at all. Events are kept, not understood, so none is unknown here.
 
 With steps before it (`penstock.spark.transform`) a document is what they make of it, and the rest
 is as the log has it: a change that a filter leaves out is a delete, and one that is refused an
-update without a document, which is in the rejects. Where a step hides something, the hashes of the
+update without a document, which is in the rejects; once it is replayed, the entry as it should be
+is there too (`penstock.spark.changelog.replaying`). Where a step hides something, the hashes of the
 captured event are null: they would tell whether a guess of it is right.
 
 Workers write the files (`penstock.spark.changelog.writing`); this process only says which of them
@@ -21,27 +22,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 import pyarrow as pa
 
 from penstock.errors import ChangesLostError, PipelineChangedError
 from penstock.ports import Bounds
 from penstock.progress import Progress
-from penstock.spark.changelog.entries import ENTRY_SCHEMA, PROOFS
-from penstock.spark.changelog.exploding import Explode
+from penstock.spark.changelog.entries import ENTRY_SCHEMA
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS
-from penstock.spark.changelog.formats import Format, format_of
-from penstock.spark.changelog.writing import (
-    REPORT_DDL,
-    Report,
-    Writing,
-    read_reports,
-    write_entries,
-)
+from penstock.spark.changelog.formats import Format, format_of, writing_of
+from penstock.spark.changelog.writing import REPORT_DDL, Report, read_reports, write_entries
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import secrets
 from penstock.spark.table.reduce import verify_commits
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable, Start
@@ -168,19 +160,7 @@ class ChangelogTarget:
         What they have written is gone again if this raises, or if not all of it is to be kept:
         where a gap stops the pipeline they write a second time, up to it.
         """
-        writing = Writing(
-            path=self._config.path,
-            storage_options=secrets(self._config.storage_options),
-            partition_by=self._config.partition_by,
-            hidden=kept.hidden,
-            attempt=uuid4().hex[:16],
-            after=after,
-            before=before,
-            explodes=tuple(
-                Explode(step.explode, frozenset(step.collections)) for step in self._config.explodes
-            ),
-            untold=PROOFS if any(one.hides for one in self._config.steps) else (),
-        )
+        writing = writing_of(self._config, kept, after=after, before=before)
         try:
             reports, sums = read_reports(run(partial(write_entries, writing=writing)))
             if sums:

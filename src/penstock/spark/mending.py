@@ -1,14 +1,15 @@
-"""Whoever mends rows of tables in a catalog is alone there.
+"""Whoever mends rows of tables in a catalog, or a changelog of plain files, is alone there.
 
 Of two commits to a table in a folder Delta refuses one. Through a catalog, rows are mended beside
-the mark by which it would (`penstock.spark.table.catalog_table`).
+the mark by which it would (`penstock.spark.table.catalog_table`); and plain files get their names
+behind their commit.
 """
 
 from typing import Final
 
 from penstock.client.flight import LogClient
 from penstock.errors import PipelineError
-from penstock.spark.config import PipelineConfig, TablePipelineConfig
+from penstock.spark.config import ChangelogPipelineConfig, PipelineConfig, TablePipelineConfig
 
 _WRITING: Final = {
     "running": "is running",
@@ -18,15 +19,16 @@ _WRITING: Final = {
 
 
 def refuse_running(name: str, config: PipelineConfig, client: LogClient) -> None:
-    """Raise PipelineError where the tables are in a catalog, and the pipeline runs, or may."""
-    if not isinstance(config, TablePipelineConfig) or config.catalog is None:
+    """Raise PipelineError where whoever mends must be alone, and the pipeline runs, or may."""
+    mended = _mended_alone(config)
+    if not mended:
         return
     known = {one.pipeline: one for one in client.pipelines()}.get(name)
     if known is None or known.state not in _WRITING:
         return
     raise PipelineError(
-        f"pipeline {name} {_WRITING[known.state]}, and rows of a table in a catalog are mended "
-        f"while nobody else writes there. Nothing was changed. "
+        f"pipeline {name} {_WRITING[known.state]}, and {mended} while nobody else writes there. "
+        f"Nothing was changed. "
         + (
             f"Stop it first: penstock pipeline stop {name}."
             if known.state == "running"
@@ -34,3 +36,12 @@ def refuse_running(name: str, config: PipelineConfig, client: LogClient) -> None
             f"service: penstock pipeline run {name} --once."
         )
     )
+
+
+def _mended_alone(config: PipelineConfig) -> str:
+    """What must be mended by nobody else at the same time; empty for nothing."""
+    if isinstance(config, TablePipelineConfig) and config.catalog is not None:
+        return "rows of a table in a catalog are mended"
+    if isinstance(config, ChangelogPipelineConfig) and config.format == "parquet":
+        return "entries come into a folder of plain files"
+    return ""

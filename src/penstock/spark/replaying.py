@@ -5,8 +5,8 @@
 | table | onto the rows that the table has (`penstock.spark.transform.replay`) |
 | view | the same of its current rows, and then the view, with what its query refused |
 | history | versions where they belong (`penstock.spark.history.replaying`) |
+| changelog | entries beside those that tell nothing (`penstock.spark.changelog.replaying`) |
 | replicate | whole rows from the log (`penstock.spark.replica.replaying`) |
-| changelog | not: its entries are never altered |
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.errors import ConfigError
 from penstock.spark.config import (
+    ChangelogPipelineConfig,
     HistoryPipelineConfig,
     LakePipelineConfig,
     ReplicatePipelineConfig,
     TablePipelineConfig,
-    ViewPipelineConfig,
 )
 from penstock.spark.mending import refuse_running
 from penstock.spark.table.lake import seen_lake
@@ -46,10 +46,7 @@ def pending_rejects(
 
         return pending_at(name, config)
     if not isinstance(config, LakePipelineConfig):
-        raise ConfigError(
-            f"pipeline {name} goes to {config.to!r}, which keeps every change as it was captured, "
-            f"and rejects none. Nothing was changed."
-        )
+        raise _rejects_none(name, config)
     return pending_in(name, seen_lake(config, name, spark).rejects())
 
 
@@ -65,28 +62,25 @@ def replay_rejects(
     """Try the pipeline's rejected changes again; what became of each, by sequence.
 
     `archive` is where the service's [archive] is; `spark` sees tables that are in a catalog. Raises
-    StreamChangedError for tables of another log, PipelineError for those of a pipeline that runs,
-    in a catalog, ConfigError, ServiceUnavailableError, DestinationError.
+    StreamChangedError for tables of another log, PipelineError as `refuse_running`, ConfigError,
+    ServiceUnavailableError, DestinationError.
     """
-    if not isinstance(
-        config,
-        TablePipelineConfig | HistoryPipelineConfig | ViewPipelineConfig | ReplicatePipelineConfig,
-    ):
-        raise ConfigError(
-            f"pipeline {name} goes to {config.to!r}, where every entry is in its place already, "
-            f"and none is ever altered. Nothing was changed. Begin one anew at another path, with "
-            f"the steps mended."
-        )
+    if not isinstance(config, LakePipelineConfig | ReplicatePipelineConfig):
+        raise _rejects_none(name, config)
     with log_client(endpoint, archive=archive, credentials=credentials) as client:
         if isinstance(config, ReplicatePipelineConfig):
             from penstock.spark.replica.replaying import ReplicaReplay
 
             return ReplicaReplay(name, config, client, spark).run()
+        refuse_running(name, config, client)
         if isinstance(config, HistoryPipelineConfig):
             from penstock.spark.history.replaying import HistoryReplay
 
             return HistoryReplay(name, config, client, spark).run()
-        refuse_running(name, config, client)
+        if isinstance(config, ChangelogPipelineConfig):
+            from penstock.spark.changelog.replaying import ChangelogReplay
+
+            return ChangelogReplay(name, config, client, spark).run()
         if isinstance(config, TablePipelineConfig):
             return Replay(name, config, client, spark).run()
         from penstock.spark.session import local_session
@@ -96,3 +90,10 @@ def replay_rejects(
         outcomes = Replay(name, tables_of(config), client, session).run()
         outcomes += ViewTarget(name, config, session).settle()
         return sorted(outcomes, key=lambda one: one.sequence)
+
+
+def _rejects_none(name: str, config: "PipelineConfig") -> ConfigError:
+    return ConfigError(
+        f"pipeline {name} goes to {config.to!r}, which keeps every change as it was captured, and "
+        f"rejects none. Nothing was changed."
+    )

@@ -25,7 +25,7 @@ from penstock.spark.table.rejects import VIEW_STEP
 from penstock.spark.tables import TableTarget, beginning_of_tables
 from penstock.spark.target import Applied, Beginning
 from penstock.spark.transform.fate import Replayed
-from penstock.spark.transform.replay import pending_in
+from penstock.spark.transform.settled import pending_in
 from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.comparing import compare_groups
 from penstock.spark.view.query import parse_columns, parse_query

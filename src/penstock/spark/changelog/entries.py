@@ -51,6 +51,9 @@ ENTRY_SCHEMA: Final = arrow.schema(
 PROOFS: Final = ("check", "commit_digest")
 """The columns by which a guess of the whole captured event can be tested."""
 
+TELLING: Final = ("sequence", "operation_type", "full_document", "update_description")
+"""The columns that say whether a row tells anything."""
+
 NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 """What every reader of such folders takes for null."""
 _NO_COLLECTION: Final = "~"
@@ -108,6 +111,19 @@ def as_rows(entries: pa.Table) -> pa.Table:
             )
         columns.append(column.cast(field.type))
     return arrow.table(columns, schema=ENTRY_SCHEMA)
+
+
+def telling(rows: pa.Table | pa.RecordBatch) -> list[int]:
+    """The sequences of those rows (TELLING) that are no update of which nothing is told: so the
+    steps leave a change that they refuse."""
+    tells = compute.or_(
+        compute.not_equal(rows["operation_type"], "update"),
+        compute.or_(
+            compute.is_valid(rows["full_document"]), compute.is_valid(rows["update_description"])
+        ),
+    )
+    sequences: list[Any] = rows["sequence"].filter(tells).to_pylist()
+    return sequences
 
 
 def without(rows: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -5,13 +5,15 @@
 # pyright: reportUnknownArgumentType=false
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
 
 LEFTOVER_SECONDS: Final = 86_400.0
@@ -55,6 +57,11 @@ class Folder:
         """Its bytes; None if it is not there."""
         found = self._files.get_file_info(name)
         return found.size if found.type is pafs.FileType.File else None
+
+    def rows(self, name: str, columns: Sequence[str], chosen: Any) -> pa.Table:
+        """Columns of a Parquet file, of the rows for which an expression holds."""
+        with self._files.open_input_file(name) as file:
+            return pq.read_table(file, columns=list(columns), filters=chosen)
 
     def move(self, name: str, to: str) -> None:
         """Call a file `to`: at once on a disk, by copying in an object store."""

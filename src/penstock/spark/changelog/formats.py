@@ -10,6 +10,7 @@ there, and a batch that is torn before it has written nothing that anybody reads
 looks at (`.changes-….parquet.inprogress`); then each gets its own. From the commit to the last of
 these renames, milliseconds on a disk, or until the next start if the driver dies there, who reads
 the folder sees some files of the batch and not others. It never sees one twice, nor a torn one.
+What a replay commits waits so for the next replay.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -20,17 +21,21 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from typing import Any, Final, Protocol
+from uuid import uuid4
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import structlog
 from deltalake.transaction import AddAction
 
 from penstock.errors import PipelineChangedError, PipelineError
-from penstock.spark.changelog.entries import partition_fields
+from penstock.spark.changelog.entries import PROOFS, TELLING, partition_fields, telling
+from penstock.spark.changelog.exploding import Explode
 from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.changelog.writing import (
     File,
+    Writing,
     file_schema,
     hidden_name,
     is_hidden,
@@ -38,11 +43,14 @@ from penstock.spark.changelog.writing import (
     is_ours,
 )
 from penstock.spark.config import ChangelogPipelineConfig
-from penstock.spark.table.arrow import arrow
+from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.stamp import Stamp
 
 log = structlog.get_logger()
+
+REPLAYS: Final = 0
+"""In place of the sequence up to which a batch has everything: a replay has it of no place."""
 
 _FILE_FIELDS: Final = (
     arrow.field("path", pa.string(), nullable=False),
@@ -52,7 +60,9 @@ _FILE_FIELDS: Final = (
     arrow.field("last_sequence", pa.int64(), nullable=False),
     arrow.field("until", pa.int64(), nullable=False),
 )
-"""A row of the manifest: a file, and the sequence up to which its batch has everything."""
+"""A row of the manifest: a file, and the sequence up to which its batch has everything, or REPLAYS
+for one of entries that were there and are told again."""
+_NAMED_MAX: Final = 500
 _MANIFEST: Final = frozenset(field.name for field in _FILE_FIELDS)
 
 
@@ -73,11 +83,17 @@ class Format(Protocol):
         ...
 
     def finish(self, until: int) -> None:
-        """Bring to its end what a driver left that had committed up to `until` as its last."""
+        """Bring to its end what a driver left that had committed up to `until` as its last; with
+        REPLAYS, what replays have left."""
         ...
 
     def add(self, files: Sequence[File], stamp: Stamp) -> None:
         """Have the files, all of a batch, be part of the changelog, in one commit."""
+        ...
+
+    def says(self, sequences: Sequence[int]) -> set[int]:
+        """Of which of these it has an entry that tells something, and not only one that steps have
+        refused."""
         ...
 
     def discard(self, attempt: str) -> None:
@@ -100,6 +116,25 @@ def format_of(pipeline: str, config: ChangelogPipelineConfig) -> Format:
     """
     kind = DeltaFormat if config.format == "delta" else ParquetFormat
     return kind(pipeline, config)
+
+
+def writing_of(
+    config: ChangelogPipelineConfig, kept: Format, *, after: int, before: int | None = None
+) -> Writing:
+    """What a worker is told that writes what is in (after, before), in a new attempt."""
+    return Writing(
+        path=config.path,
+        storage_options=secrets(config.storage_options),
+        partition_by=config.partition_by,
+        hidden=kept.hidden,
+        attempt=uuid4().hex[:16],
+        after=after,
+        before=before,
+        explodes=tuple(
+            Explode(step.explode, frozenset(step.collections)) for step in config.explodes
+        ),
+        untold=PROOFS if any(one.hides for one in config.steps) else (),
+    )
 
 
 class _Files:
@@ -202,6 +237,15 @@ class DeltaFormat(_Files):
     def finish(self, until: int) -> None:
         """Nothing is left: the commit was all."""
 
+    def says(self, sequences: Sequence[int]) -> set[int]:
+        """As `Format.says`."""
+        found: set[int] = set()
+        for start in range(0, len(sequences), _NAMED_MAX):
+            named = ", ".join(map(str, sequences[start : start + _NAMED_MAX]))
+            for batch in self.table.scan(f"sequence IN ({named})"):
+                found.update(telling(batch))
+        return found
+
     def add(self, files: Sequence[File], stamp: Stamp) -> None:
         """As `Format.add`."""
         self._seen((file.path, file.size) for file in files)
@@ -250,10 +294,24 @@ class ParquetFormat(_Files):
     def add(self, files: Sequence[File], stamp: Stamp) -> None:
         """As `Format.add`."""
         self._seen((file.hidden, file.size) for file in files)
-        rows = [_row(file, stamp.until) for file in files]
+        until = stamp.until if stamp.moves else REPLAYS
+        rows = [_row(file, until) for file in files]
         self.table.append(arrow.Table.from_pylist(rows, schema=self._columns), stamp)
         for file in files:
             self._show(file.path, file.size)
+
+    def says(self, sequences: Sequence[int]) -> set[int]:
+        """As `Format.says`."""
+        wanted = np.array(sorted(sequences), np.int64)
+        chosen = compute.field("sequence").isin(arrow.array(wanted))
+        found: set[int] = set()
+        for batch in self.table.scan():
+            first, last = (batch[name].to_numpy() for name in ("first_sequence", "last_sequence"))
+            may = np.searchsorted(wanted, first) < np.searchsorted(wanted, last, side="right")
+            paths: list[Any] = batch["path"].filter(arrow.array(may)).to_pylist()
+            for path in paths:
+                found.update(telling(self._folder.rows(path, TELLING, chosen)))
+        return found
 
     def _show(self, path: str, size: int) -> None:
         hidden = hidden_name(path)
@@ -279,7 +337,8 @@ class ParquetFormat(_Files):
         if names:
             # They count, though a driver that died amid its last renames left them hidden.
             last = self.table.applied(self._pipeline, log_id=None)
-            names -= {hidden_name(path) for path, _ in self._committed(last)}
+            committed = [*self._committed(last), *self._committed(REPLAYS)]
+            names -= {hidden_name(path) for path, _ in committed}
         self._folder.remove(names)
         return len(names)
 

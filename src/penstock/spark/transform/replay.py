@@ -55,7 +55,7 @@ _RENAME: Final = "rename"
 def through(
     stage: Stage, entries: pa.Table, *, pipeline: str, spark: "SparkSession | None"
 ) -> tuple[pa.Table, dict[int, str]]:
-    """Entries (INPUT_COLUMNS) with all steps done; of those refused, by sequence, why."""
+    """Entries with all steps done, in the target's columns; of those refused, by sequence, why."""
     if stage.is_empty or not entries.num_rows:
         return entries, {}
     from penstock.spark.session import local_session
@@ -64,7 +64,7 @@ def through(
     stage.check(session)
     with stage.computed(session.createDataFrame(signed(entries))) as computed:
         reasons = {at: verdict.reason for at, verdict in computed.refused.items()}
-        done: pa.Table = computed.frame.select(*INPUT_COLUMNS).toArrow()
+        done: pa.Table = computed.frame.select(*stage.target_columns).toArrow()
         return done, reasons
 
 

@@ -80,6 +80,11 @@ class Stage:
         self._plan: Plan | None = None
 
     @property
+    def target_columns(self) -> tuple[str, ...]:
+        """What comes out of an entry."""
+        return self._target_columns
+
+    @property
     def is_empty(self) -> bool:
         """Whether batches go through unread."""
         return not self._config.steps and not self._config.expect
