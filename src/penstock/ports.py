@@ -328,10 +328,25 @@ class Listing(Struct, frozen=True, kw_only=True):
     """A time of the source at or after the listing; opaque text."""
 
 
+class InexactRow(Struct, frozen=True, kw_only=True):
+    """A row that has no exact form."""
+
+    source: str
+    database: str
+    collection: str
+    key: str
+    """As text; its bytes in hex where it has no exact form either."""
+    reason: str
+    """What it is that has none: types and fields, never a value."""
+
+
 class RangeRows(Struct, frozen=True, kw_only=True):
     """Some rows of a range, as a snapshot tells them."""
 
     events: tuple[ChangeEvent, ...]
+    inexact: tuple[InexactRow, ...] = ()
+    """Rows of which no more is told than that they are there: of a source whose stream goes on
+    behind such a change."""
     rest: KeyRange | None
     """What is left to read."""
     read_at: str
@@ -364,7 +379,7 @@ class ReadsRanges(Protocol):
 
     async def read_range(self, part: KeyRange, *, position: str) -> RangeRows:
         """The next rows of `part`: values as those of the stream. Raises as `ranges` does, and
-        UndecodableError for a row that has no exact form."""
+        UndecodableError for a row that has no exact form, where the stream stops at one too."""
         ...
 
     def has_told(self, position: str, read_at: str) -> bool:

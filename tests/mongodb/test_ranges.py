@@ -5,6 +5,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson.raw_bson import RawBSONDocument
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
@@ -13,6 +14,7 @@ from penstock.errors import ConfigError, SourceChangedError, UndecodableError
 from penstock.event import ChangeEvent, ClusterTime
 from penstock.ports import KeyRange, ReadsRanges
 from penstock.sources.mongodb import MongoSource
+from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.documents import OPTIONS
 from penstock.sources.mongodb.normalise import Normaliser
 from penstock.sources.mongodb.positions import MongoPosition, Scope, Server, Token, parse_position
@@ -204,11 +206,30 @@ def test_a_document_that_cannot_be_decoded_is_named_and_capture_is_not_said_to_s
     chunk = Chunk([sound.replace(b"a\0\0", b"\xff\0\0")], None, True, ClusterTime(1, 1))
     normaliser = Normaliser("shop", database="d", tenant="t", post_images=False)
     with pytest.raises(UndecodableError, match="first load") as raised:
-        told(normaliser, "shop", chunk, namespace=("d", "a"), snapshot="s")
+        told(normaliser, "shop", chunk, namespace=("d", "a"), snapshot="s", halts=True)
     said = str(raised.value)
     assert 'its key is {"_id":7}' in said
     assert "Capture has stopped" not in said
     assert "capture goes on" in said
+
+
+async def test_where_the_stream_goes_on_behind_such_a_document_a_read_does_and_names_it(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """P6: `on_undecodable` is for both."""
+    rows = mongo_client[mongo_database].get_collection("a", codec_options=RAW)
+    sound = [bson.encode({"_id": key, "text": "a"}) for key in range(3)]
+    bad = sound[1].replace(b"a\0\0", b"\xff\0\0")
+    rows.insert_many([RawBSONDocument(one) for one in (sound[0], bad, sound[2])])
+    letters = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    position = await position_of(mongo, mongo_database)
+    async with source(mongo.uri, **letters) as opened:
+        part = KeyRange(database=mongo_database, collection="a")
+        read = await opened.read_range(part, position=position)
+    assert [event.document_id for event in read.events] == ["0", "2"]
+    (left,) = read.inexact
+    assert (left.source, left.collection, left.key) == ("shop", "a", '{"_id":1}')
+    assert "utf" in left.reason.lower()
 
 
 def test_a_position_at_the_time_of_a_read_may_be_before_what_was_read() -> None:

@@ -2,23 +2,31 @@
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import bson
 import pyarrow as pa
 import pytest
+from bson.raw_bson import RawBSONDocument
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.client.flight import LogClient, ReadRequest
+from penstock.errors import UndecodableError
+from penstock.sources.mongodb import MongoSource
+from penstock.sources.mongodb.cursor import RAW
 from penstock.spark.against.judging import _each_once  # pyright: ignore[reportPrivateUsage]
 from penstock.spark.against.source import verify_with_source
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.progress import VerifyProgress
+from penstock.spark.replaying import pending_rejects
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import KEY
 from penstock.spark.verifying import Verified, verify_tables
 from penstock.testing.servers import MongoReplicaSet
 from tests.e2e.processes import wait_until
+from tests.mongodb.support import config as source_config
 from tests.seeds import seed_of
 from tests.spark.captured import Captured, captured
 from tests.spark.loads import Client, documents, writing
@@ -99,6 +107,39 @@ def test_tables_are_equal_to_a_source_that_is_written_and_rows_that_change_are_n
     assert table.changed > 0
     assert table.rows == table.found >= _ROWS - 50
     assert table.changed + table.rows <= _ROWS
+
+
+def test_a_load_goes_on_behind_a_document_without_an_exact_form_and_no_comparison_does(
+    spark: "SparkSession",
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    tmp_path: Path,
+) -> None:
+    orders = mongo_client[mongo_database].get_collection("orders", codec_options=RAW)
+    sound = [bson.encode({"_id": key, "text": "a"}) for key in range(3)]
+    bad = sound[1].replace(b"a\0\0", b"\xff\0\0")
+    orders.insert_many([RawBSONDocument(one) for one in (sound[0], bad, sound[2])])
+    config = loading(tmp_path / "t")
+    with captured(mongo_client, mongo.uri, mongo_database) as shop:
+        with pytest.raises(UndecodableError, match=r"on_undecodable = 'dead_letter'"):
+            run(config, shop, spark)
+        letters = source_config(
+            mongo.uri, database=mongo_database, heartbeat_seconds=0.5, on_undecodable="dead_letter"
+        )
+        shop.open_source = partial(MongoSource, "shop", letters)
+        run(config, shop, spark)
+        (reject,) = pending_rejects("p", config)
+        assert (reject["key"], reject["operation_type"]) == ('{"_id":1}', "load")
+        assert "utf" in reject["reason"].lower()
+        assert {key for _, key in rows_of(tmp_path / "t")} == {'{"_id":0}', '{"_id":2}'}
+        with pytest.raises(UndecodableError, match=r'its key is {"_id":1}.*compare again'):
+            verified(config, shop, spark)
+        orders.replace_one({"_id": 1}, {"_id": 1, "text": "a"})
+        told(shop, mongo_client, mongo_database)
+        run(config, shop, spark)
+        assert len(rows_of(tmp_path / "t")) == len(sound)
+        assert verified(config, shop, spark).sound
 
 
 def test_a_comparison_with_the_source_tells_which_ranges_are_read(

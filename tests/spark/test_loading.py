@@ -9,17 +9,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, PipelineChangedError
 from penstock.event import Kind
-from penstock.ports import Bounds, KeyRange, Listing
+from penstock.ports import Bounds, InexactRow, KeyRange, Listing
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.load import first_load
 from penstock.spark.loading.parts import OPEN, READ, UNSPLIT, Outcome, Part, Plan
-from penstock.spark.loading.reading import entries_of
+from penstock.spark.loading.reading import entries_of, untold_entries_of
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.loading.window import Window, ends_of, renamed_to
 from penstock.spark.loading.writing import LoadWriter
@@ -416,6 +417,32 @@ def test_a_row_that_fits_no_column_is_in_the_rejects_once_and_replays_leave_it(
     finally:
         server.stop()
     assert (left.state, left.reason) == ("left", "it came with the first load: no log has it")
+
+
+def test_a_row_that_has_lost_its_exact_form_since_is_stale_and_in_the_rejects_once(
+    tmp_path: Path,
+) -> None:
+    config = pipeline(tmp_path / "t", first_load="source")
+    standing, writer = begun(config), LoadWriter("p", config)
+    writer.write("orders", [chunk_of(put(1, n=1), put(2, n=2))], Window(), standing)
+    named = {"source": "shop", "database": "db", "collection": "orders"}
+    untold = InexactRow(**named, key='{"_id":2}', reason="the field n is no UTF-8")
+    entries = [
+        untold_entries_of([untold], first=1),
+        entries_of([put(1, n="x"), put(3, n=3)], first=5),
+    ]
+    chunks = [reduce_entries(pa.Table.from_batches([one])) for one in entries]
+    for _ in range(2):
+        writer.write("orders", chunks, Window(), standing, inexact=[untold])
+    found = sorted((row["key"], row["field"], row["reason"]) for row in rejects_of(tmp_path / "t"))
+    assert [(key, field) for key, field, _ in found] == [('{"_id":1}', "n"), ('{"_id":2}', None)]
+    assert found[1][2] == "the field n is no UTF-8"
+    rows = DeltaTable(str(tmp_path / "t")).to_pyarrow_table().to_pylist()
+    assert sorted((row["_key"], row["n"], row["_rejected_sequence"]) for row in rows) == [
+        ('{"_id":1}', 1, 40),
+        ('{"_id":2}', 2, 40),
+        ('{"_id":3}', 3, None),
+    ]
 
 
 def test_a_table_that_is_gone_is_not_begun_in_its_midst(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.errors import PipelineChangedError, PipelineError, SourceUnavailableError
 from penstock.event import AnyEvent
-from penstock.ports import KeyRange, Listing, RangeRows, SourceState
+from penstock.ports import InexactRow, KeyRange, Listing, RangeRows, SourceState
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TablePipelineConfig
@@ -29,7 +29,7 @@ from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import Collected, reduce_entries
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
-from tests.spark.tables import LOG_ID, change, pipeline, put, rows_of, schema_event
+from tests.spark.tables import LOG_ID, change, pipeline, put, rejects_of, rows_of, schema_event
 
 
 class Source:
@@ -40,6 +40,8 @@ class Source:
         self.time = 0
         self.asked: list[tuple[str, int]] = []
         self.failing: Exception | None = None
+        self.inexact: set[int] = set()
+        """Keys of rows that have no exact form."""
         self.missing: set[str] = set()
         """Collections that are not there."""
 
@@ -63,6 +65,10 @@ class Source:
         key = int((part.start or b"").decode())
         self.asked.append((part.collection, key))
         self.time += 1
+        if key in self.inexact:
+            named = {"source": "shop", "database": "db", "collection": part.collection}
+            row = InexactRow(**named, key=f'{{"_id":{key}}}', reason="a double as a key")
+            return RangeRows(events=(), inexact=(row,), rest=None, read_at=str(self.time))
         events = [put(key, n=self.rows[key])] if key in self.rows else []
         return RangeRows(events=tuple(events), rest=None, read_at=str(self.time))
 
@@ -228,6 +234,22 @@ def test_what_changes_between_the_read_and_the_write_is_left_to_the_stream(world
     world.step()
     world.until(lambda: len(world.parts(READ)) == 3)
     assert world.table() == {key(2): 21, key(3): 30}
+
+
+@pytest.mark.slow
+def test_a_row_that_has_no_exact_form_is_in_the_rejects_and_the_load_goes_on(world: World) -> None:
+    world.source.inexact = {2, 3}
+    world.until(lambda: world.table() == {key(1): 10})
+    world.reading()
+    world.stream(put(3, n=31))  # corrected since
+    world.until(lambda: not StoredPlan("p", world.config).read().of(OPEN))
+    assert world.table() == {key(1): 10, key(3): 31}
+    found = [
+        (row["collection"], row["key"], row["operation_type"], row["reason"], row["full_document"])
+        for row in rejects_of(world.path)
+    ]
+    why = ("load", "a double as a key", None)
+    assert found == [("orders", key(2), *why), ("lines", key(2), *why), ("lines", key(3), *why)]
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 
 from penstock.errors import ConfigError, UndecodableError
 from penstock.event import ChangeEvent, ClusterTime
-from penstock.ports import KeyRange, Listing, RangeRows
+from penstock.ports import InexactRow, KeyRange, Listing, RangeRows
 from penstock.sources.mongodb.config import MongoSourceConfig
 from penstock.sources.mongodb.cursor import RAW
 from penstock.sources.mongodb.deployment import Client
@@ -154,22 +154,49 @@ async def read(
     rest = KeyRange(
         database=part.database, collection=part.collection, stop=part.stop, after=chunk.after
     )
+    events, inexact = told(
+        *(normaliser, source, chunk),
+        namespace=namespace,
+        snapshot=snapshot,
+        halts=config.on_undecodable == "halt",
+    )
     return RangeRows(
-        events=told(normaliser, source, chunk, namespace=namespace, snapshot=snapshot),
+        events=events,
+        inexact=inexact,
         rest=None if chunk.last else rest,
         read_at=f"{chunk.at.t}.{chunk.at.i}",
     )
 
 
 def told(
-    normaliser: Normaliser, source: str, chunk: Chunk, *, namespace: tuple[str, str], snapshot: str
-) -> tuple[ChangeEvent, ...]:
-    """The documents as rows of the snapshot. Raises UndecodableError. Pure."""
+    normaliser: Normaliser,
+    source: str,
+    chunk: Chunk,
+    *,
+    namespace: tuple[str, str],
+    snapshot: str,
+    halts: bool,
+) -> tuple[tuple[ChangeEvent, ...], tuple[InexactRow, ...]]:
+    """The documents as rows of the snapshot, and those that have no exact form. Pure.
+
+    Raises UndecodableError for one of these if it `halts`.
+    """
     events: list[ChangeEvent] = []
+    inexact: list[InexactRow] = []
     for raw in chunk.documents:
         try:
             events.append(normaliser.copied(raw, namespace=namespace, copy=snapshot, at=chunk.at))
         except UndecodableError as error:
+            if not halts:
+                row = InexactRow(
+                    source=source,
+                    database=namespace[0],
+                    collection=namespace[1],
+                    key=_key_text(bytes(raw)),
+                    reason=error.what,
+                )
+                inexact.append(row)
+                continue
             raise UndecodableError(
                 source=source,
                 what=f"{error.what} (its key is {_key_text(bytes(raw))})",
@@ -177,12 +204,11 @@ def told(
                 safe="It was read for a first load or a comparison, which goes no further; capture "
                 "goes on, and what was loaded before is in the tables",
                 remedy="Correct or delete the document at the source, and start again. Or, for a "
-                "first load, give the pipeline a new path and leave first_load out, and have the "
-                "service copy the rows through the log, with on_undecodable = 'dead_letter' to "
-                f"keep this one's bytes: penstock snapshot {source}. And please report it with the "
-                "type named here.",
+                "first load, set on_undecodable = 'dead_letter' for the source: then such a "
+                "document is in the rejects with its key, and the load goes on. And please report "
+                "it with the type named here.",
             ) from None
-    return tuple(events)
+    return tuple(events), tuple(inexact)
 
 
 def _key_text(raw: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineError, UndecodableError
 from penstock.ports import KeyRange, Listing
 from penstock.spark.against.fitting import DOUBTFUL, compared_schema, fitted
 from penstock.spark.config import TablePipelineConfig
@@ -168,5 +168,14 @@ def _read(
                     for one in schema
                 ]
                 yield arrow.RecordBatch.from_arrays(columns, schema=schema)
+            if reading.inexact:
+                row = reading.inexact[0]
+                raise UndecodableError(
+                    source=row.source,
+                    what=f"{row.reason} (its key is {row.key})",
+                    position=position,
+                    safe="Nothing was changed, and nothing is said of the tables",
+                    remedy="Correct or delete the document at the source, and compare again.",
+                )
             end = {_PART: number, _READ_AT: reading.read_at}
             yield arrow.RecordBatch.from_pylist([end], schema=schema)

@@ -324,7 +324,8 @@ class FirstLoad:
                 and not self._writer.lacks(collection, rows.chunks, window)
             ]
             chunks = [chunk for _, rows in own for chunk in rows.chunks]
-            done = self._writer.write(collection, chunks, window, self._standing)
+            inexact = [row for _, rows in own for row in rows.inexact]
+            done = self._writer.write(collection, chunks, window, self._standing, inexact=inexact)
             for part, rows in own:
                 outcomes[part] = Outcome(
                     read_at=rows.read_at, sequence=done.sequence, version=done.version

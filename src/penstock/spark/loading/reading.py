@@ -7,13 +7,15 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from penstock.event import ChangeEvent, Kind
-from penstock.ports import KeyRange, ReadsRanges
+from penstock.event import ChangeEvent, Kind, Operation
+from penstock.ports import InexactRow, KeyRange, ReadsRanges
 from penstock.spark.loading.parts import Part
 from penstock.spark.scratch import shared_scratch
 from penstock.spark.table.arrow import arrow, compute
@@ -34,10 +36,18 @@ OpenSource = Callable[[], ReadableSource]
 
 _READ_DDL: Final = (
     "rows binary, cells binary, file string, size long, commits binary, first long, entries long, "
-    "part long, read_at string"
+    "part long, read_at string, inexact binary"
 )
-_READ_SCHEMA: Final = arrow.schema([*CHUNK_SCHEMA, ("part", pa.int64()), ("read_at", pa.string())])
-"""A chunk of a part; or, without one, that the part was read, and when."""
+_READ_SCHEMA: Final = arrow.schema(
+    [
+        *CHUNK_SCHEMA,
+        ("part", pa.int64()),
+        ("read_at", pa.string()),
+        ("inexact", pa.binary()),
+    ]
+)
+"""A chunk of a part; or, without one, that the part was read, when, and which of its rows have no
+exact form."""
 _ROWS_BITS: Final = 40
 """A row's number in its part; above it is the part's. Only to tell rows apart on the way."""
 
@@ -73,6 +83,9 @@ class PartRows(Struct, frozen=True, kw_only=True):
     size: int
     """Bytes that the driver holds of it."""
     rows: int
+    inexact: list[InexactRow]
+    """Those of the rows of which nothing is told; in the chunks they have neither a document nor
+    what changed."""
 
 
 def read_parts(
@@ -102,6 +115,7 @@ def read_parts(
 def _part_rows(table: pa.Table) -> PartRows:
     """What the tasks say of one part: its chunks, and when all of it was read."""
     read_at: list[Any] = table["read_at"].drop_null().to_pylist()
+    inexact: list[Any] = table["inexact"].drop_null().to_pylist()
     chunks = table.filter(compute.is_null(table["read_at"]))
     sizes: list[Any] = chunks["size"].to_pylist()
     rows: list[Any] = chunks["entries"].to_pylist()
@@ -110,6 +124,7 @@ def _part_rows(table: pa.Table) -> PartRows:
         read_at=read_at[0],
         size=sum(sizes),
         rows=sum(rows),
+        inexact=msgspec.json.decode(inexact[0], type=list[InexactRow]),
     )
 
 
@@ -125,37 +140,48 @@ def _read(
         numbers: list[Any] = batch.column(0).to_pylist()
         for number in numbers:
             reading = Reading(number, ranges[number], open_source, position)
-            for chunk in to_chunks(reading.batches(), cuts=(), scratch=scratch):
-                columns = [*chunk.columns, arrow.array([number]), arrow.nulls(1, pa.string())]
+            batches_read = chain(reading.batches(), reading.inexact_batches())
+            for chunk in to_chunks(batches_read, cuts=(), scratch=scratch):
+                nothing = (arrow.nulls(1, pa.string()), arrow.nulls(1, pa.binary()))
+                columns = [*chunk.columns, arrow.array([number]), *nothing]
                 yield arrow.RecordBatch.from_arrays(columns, schema=_READ_SCHEMA)
-            end = {"part": number, "read_at": reading.read_at}
+            inexact = msgspec.json.encode(reading.inexact)
+            end = {"part": number, "read_at": reading.read_at, "inexact": inexact}
             yield arrow.RecordBatch.from_pylist([end], schema=_READ_SCHEMA)
 
 
 class Reading:
-    """Reads one range; `read_at` is known once all of it is read."""
+    """Reads one range; `read_at` and `inexact` are known once all of it is read."""
 
     def __init__(self, number: int, part: KeyRange, open_source: OpenSource, position: str) -> None:
         self._number = number
         self._part = part
         self._open_source = open_source
         self._position = position
+        self._first = number << _ROWS_BITS
         self.read_at = ""
+        self.inexact: list[InexactRow] = []
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows that have an exact form."""
         rest: KeyRange | None = self._part
-        first = self._number << _ROWS_BITS
         with asyncio.Runner() as runner:
             source = self._open_source()
             try:
                 while rest is not None:
                     read = runner.run(source.read_range(rest, position=self._position))
                     rest, self.read_at = read.rest, read.read_at
+                    self.inexact += read.inexact
                     if read.events:
-                        yield entries_of(read.events, first=first)
-                        first += len(read.events)
+                        yield entries_of(read.events, first=self._first)
+                        self._first += len(read.events)
             finally:
                 runner.run(source.close())
+
+    def inexact_batches(self) -> Iterator[pa.RecordBatch]:
+        """The other rows, once those are read: as changes that say nothing but their key."""
+        if self.inexact:
+            yield untold_entries_of(self.inexact, first=self._first)
 
 
 def entries_of(events: Sequence[ChangeEvent], *, first: int) -> pa.RecordBatch:
@@ -175,6 +201,24 @@ def entries_of(events: Sequence[ChangeEvent], *, first: int) -> pa.RecordBatch:
             "full_document_as_of_event": event.full_document_as_of_event,
         }
         for at, event in enumerate(events)
+    ]
+    entries: pa.RecordBatch = arrow.RecordBatch.from_pylist(rows, schema=_ENTRIES)
+    return entries
+
+
+def untold_entries_of(inexact: Sequence[InexactRow], *, first: int) -> pa.RecordBatch:
+    """Rows of which nothing is told but their key as such entries, numbered from `first`."""
+    rows = [
+        {
+            "sequence": first + at,
+            "kind": int(Kind.DATA),
+            "operation_type": Operation.INSERT.value,
+            "source": row.source,
+            "database": row.database,
+            "collection": row.collection,
+            "key": row.key,
+        }
+        for at, row in enumerate(inexact)
     ]
     entries: pa.RecordBatch = arrow.RecordBatch.from_pylist(rows, schema=_ENTRIES)
     return entries

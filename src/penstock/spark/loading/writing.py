@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+import structlog
+from msgspec import Struct, structs
 
 from penstock.errors import PipelineChangedError
+from penstock.ports import InexactRow
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.window import Window
 from penstock.spark.table.apply import prepare
@@ -21,10 +23,13 @@ from penstock.spark.table.decode import documents_of
 from penstock.spark.table.delta import Table, secrets, text
 from penstock.spark.table.lake import Folders
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SOURCE, STALE
+from penstock.spark.table.reduce import RELATIVE
 from penstock.spark.table.rejects import LOADED, REJECTS_SCHEMA, Reject
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.standing import StandingTable
 from penstock.spark.table.upkeep import keep_up
+
+log = structlog.get_logger()
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -67,15 +72,24 @@ class LoadWriter:
         return any(tuple(row.values()) not in there for row in rows)
 
     def write(
-        self, collection: str, chunks: Sequence[Chunk], window: Window, standing: StandingTable
+        self,
+        collection: str,
+        chunks: Sequence[Chunk],
+        window: Window,
+        standing: StandingTable,
+        *,
+        inexact: Sequence[InexactRow] = (),
     ) -> Written:
         """Put the rows that `window` did not see change into the table, in one commit.
 
         How far the table is then; without a sequence if there was nothing to put. Rows that fit no
-        column are in the rejects first, whole.
+        column are in the rejects first, whole; so are, by their keys, those of the chunks that are
+        `inexact`. Where the table has such a row from before, it says that it is stale.
         """
         loaded = join(chunks)
         loaded = loaded.take(window.untouched(loaded.rows))
+        # Those of which nothing is told come last, as `prepare` has them.
+        loaded = loaded.take(np.argsort(loaded.roles == RELATIVE, kind="stable"))
         table, until = self._open(collection), standing.progress
         if not loaded.rows.num_rows:
             # The stream may have put them there: gone with the table, they are to be read.
@@ -95,7 +109,8 @@ class LoadWriter:
         chunk = _placed(loaded, place)
         write = prepare(chunk, schema=table.schema, base=OWN_COLUMNS.empty_table())
         misfits = np.flatnonzero(write.changes[OPERATION].to_numpy() == STALE)
-        self._reject(chunk.take(misfits), write.rejects, stamp)
+        rejects = _with_reasons(write.rejects, chunk, inexact)
+        self._reject(chunk.take(misfits), rejects, stamp)
         if write.widened:
             table.rewrite(write.changes, stamp)
         else:
@@ -106,7 +121,7 @@ class LoadWriter:
         return Written(sequence=place, version=version)
 
     def _reject(self, rows: Chunk, rejects: Sequence[Reject], stamp: Stamp) -> None:
-        """Note rows that fit no column, each once, however often they are read."""
+        """Note rows that are not in the table, each once, however often they are read."""
         if not rejects:
             return
         table = Table(self._config.rejects_path, storage_options=self._storage)
@@ -128,17 +143,41 @@ class LoadWriter:
                 "operation_type": LOADED,
                 "field": reject.field,
                 "reason": reject.reason,
-                "full_document": msgspec.json.encode(document).decode(),
-                "captured": True,
+                "full_document": None
+                if row["role"] == RELATIVE
+                else msgspec.json.encode(document).decode(),
+                "captured": row["role"] != RELATIVE,
             }
             for row, document, reject in zip(said, documents, rejects, strict=True)
             if tuple(row[name] for name in identity) not in known
         ]
         if fresh:
+            log.warning(
+                "first load leaves rows out: the rejects name them, and why",
+                pipeline=self._pipeline,
+                rows=len(fresh),
+            )
             table.append(arrow.Table.from_pylist(fresh, schema=REJECTS_SCHEMA), stamp)
 
     def _open(self, collection: str) -> Table:
         return Folders(self._config, self._pipeline).table(collection)
+
+
+def _with_reasons(
+    rejects: Sequence[Reject], chunk: Chunk, inexact: Sequence[InexactRow]
+) -> list[Reject]:
+    """The rejects in the order of the chunk's rows; those of which nothing is told, its last and
+    the first of `rejects`, with the reasons of `inexact`."""
+    why = {(row.database, row.key): row.reason for row in inexact}
+    untold = int((chunk.roles == RELATIVE).sum())
+    rows = chunk.rows.slice(chunk.rows.num_rows - untold).select(["database", "key"]).to_pylist()
+    return [
+        *rejects[untold:],
+        *(
+            structs.replace(reject, reason=why[row["database"], row["key"]])
+            for row, reject in zip(rows, rejects[:untold], strict=True)
+        ),
+    ]
 
 
 def _placed(chunk: Chunk, sequence: int) -> Chunk:
