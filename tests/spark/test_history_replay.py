@@ -203,6 +203,25 @@ def test_a_row_that_was_renamed_before_it_was_known_is_left(tmp_path: Path, to: 
     assert rows(tmp_path / "orders", *SPANS) == spans
 
 
+def test_a_row_whose_place_another_collection_took_ends_there(tmp_path: Path) -> None:
+    rename = schema_event("rename", collection="archive", to={"db": "db", "coll": "orders"})
+    other = change(3, "insert", {"_id": 3, "n": 9}, collection="archive")
+    entries, mended = pair(put(2, n=1), lambda n: put(1, n=n), other, rename, put(1, n=7))
+    names = ("orders", "archive")
+    config, anew = history(tmp_path / "t", *names), history(tmp_path / "anew", *names)
+    apply(entries.table(), config)
+    assert replay(config, mended) == {2: "replayed"}
+    assert rows(tmp_path / "t" / "orders", *SPANS) == [
+        (5, 2, 4, None),
+        (7, 5, None, None),
+        (1, 1, 4, None),
+        (9, 4, None, None),
+    ]
+    apply(mended.table(), anew)
+    for name in names:
+        assert everything(tmp_path / "t" / name) == everything(tmp_path / "anew" / name)
+
+
 def logs(seed: int) -> tuple[Entries, Entries, Entries]:
     """A log of few rows with many bad values; the same with some of them mended, and with all."""
     dice = random.Random(seed)

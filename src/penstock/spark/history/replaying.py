@@ -98,8 +98,7 @@ class HistoryReplay:
             own = (one["key"], one["source"], one["database"])
             groups.setdefault(own, []).append(one["sequence"])
         versions = table.rows(sorted({own[0] for own in groups}))
-        first = min(one["sequence"] for one in pending)
-        told = self._read(collection, {own[0] for own in groups}, first, applied)
+        told = self._read(collection, pending, applied)
         spans = _spans(versions)
         courses = {
             own: course_of(
@@ -121,9 +120,11 @@ class HistoryReplay:
             outcomes.append(outcome(one, LEFT, why) if why else outcome(one, REPLAYED))
         return outcomes
 
-    def _read(self, collection: str, keys: set[str], first: int, until: int) -> "_Told":
-        """What the log has of these rows from the first rejected change on, up to `until`."""
-        after = max(first - 1, self._bounds.trimmed)
+    def _read(self, collection: str, pending: Sequence[Rejected], until: int) -> "_Told":
+        """What the log has of their rows, from the first rejected change on, up to `until`."""
+        rejected = [one["sequence"] for one in pending]
+        keys = {one["key"] for one in pending}
+        after = max(min(rejected) - 1, self._bounds.trimmed)
         told = _Told(collection=collection)
         if after >= until:
             return told
@@ -136,7 +137,7 @@ class HistoryReplay:
             columns=self._stage.columns,
         )
         for batch in self._client.read(request):
-            told.add(batch, keys, self._config)
+            told.add(batch, keys, rejected, self._config)
         return told
 
     def _apply(
@@ -193,14 +194,22 @@ class _Told(Struct, kw_only=True):
     times: dict[int, int] = {}
     """By sequence of a change or an event: its Unix milliseconds."""
     batches: list[pa.RecordBatch] = []
+    """The changes that were rejected; of the others it is enough where they are."""
 
-    def add(self, batch: pa.RecordBatch, keys: set[str], config: HistoryPipelineConfig) -> None:
+    def add(
+        self,
+        batch: pa.RecordBatch,
+        keys: set[str],
+        rejected: Sequence[int],
+        config: HistoryPipelineConfig,
+    ) -> None:
         """Take in a part of the log, behind those before."""
         data = compute.equal(batch["kind"], int(Kind.DATA))
         own = compute.and_(compute.equal(batch["collection"], self.collection), data)
         wanted = compute.is_in(batch["key"], arrow.array(sorted(keys), pa.string()))
         found = batch.filter(compute.and_(own, wanted))
-        self.batches.append(found)
+        told = compute.is_in(found["sequence"], arrow.array(rejected, pa.int64()))
+        self.batches.append(found.filter(told))
         names = ["key", "source", "database", "sequence", "timestamp"]
         for key, source, database, sequence, time in zip(
             *(found[name].to_pylist() for name in names), strict=True
