@@ -19,17 +19,18 @@ from bson import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw, structs
 from pymongo.errors import OperationFailure
 
 from penstock.errors import ConfigError, DestinationError
 from penstock.sources.mongodb.documents import BsonEncoder, decode
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.documents import DOCUMENT, REASON, decode_bson
+from penstock.spark.replica.documents import CODEC, DOCUMENT, REASON, decode_bson
 from penstock.spark.replica.mongodb import MongoDestination
 from penstock.spark.table.kinds import Kind
 from penstock.testing.servers import MongoReplicaSet
 from tests.spark.replica.support import Driver, MongoReplica, database
-from tests.spark.tables import Entries, change, put
+from tests.spark.tables import Entries, change, put, schema_event
 
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0$."), min_size=1, max_size=5)
 _plain = st.one_of(
@@ -99,6 +100,32 @@ def test_a_row_of_another_source_has_its_key_as_its_id() -> None:
         {"_id": {"a": 1, "b": "x"}, "a": 1, "b": "x", "c": 2},
         {"_id": 1, "a": 1},
     ]
+
+
+@pytest.mark.parametrize("millis", [-999_999_999_999_999, 300_000_000_000_000])
+def test_an_instant_that_python_has_none_for_is_the_same_again(
+    mongo: MongoReplicaSet, mongo_database: str, millis: int
+) -> None:
+    """In a field, in a key, and in a collection that is renamed."""
+    instant = f'{{"$date":{{"$numberLong":"{millis}"}}}}'
+    field = change(1, "insert", text=f'{{"_id":1,"at":{instant}}}')
+    key = change(2, "insert", text=f'{{"_id":{instant},"n":1}}')
+    entries = Entries()
+    entries.commit(field, structs.replace(key, key=Raw(f'{{"_id":{instant}}}'.encode())))
+    entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+    replica = MongoReplica(mongo.uri, mongo_database)
+    driver = Driver(entries, replica.config())
+    driver.start()
+    try:
+        driver.apply()
+        lines: Any = replica.database["lines"].with_options(codec_options=CODEC)
+        assert sorted(lines.find(), key=str) == [
+            {"_id": 1, "at": DatetimeMS(millis)},
+            {"_id": DatetimeMS(millis), "n": 1},
+        ]
+    finally:
+        driver.close()
+        replica.close()
 
 
 @pytest.fixture

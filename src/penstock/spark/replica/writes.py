@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import bson
 import msgspec
 import numpy as np
-from bson.codec_options import CodecOptions
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import DeleteOne, ReplaceOne
@@ -37,7 +37,8 @@ Document = dict[str, Any]
 Find = Callable[[Document], Document | None]
 """Gives the document that a filter names, as the transaction sees it."""
 
-RAW: Final = CodecOptions(RawBSONDocument)
+RAW: Final = CodecOptions(RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS)
+"""Documents as they are; an instant in them may be one that Python has none for."""
 
 
 class DocumentWrite(NamedTuple):
