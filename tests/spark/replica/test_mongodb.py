@@ -83,6 +83,7 @@ def test_a_document_of_mongodb_is_the_same_bson_again(key: Any, fields: dict[str
         ('{"a":18446744073709551615}', "64 bits"),
         ('{"_id":7}', "not its key"),
         ('{"$a":7}', "begins with"),
+        ('{"a":{"$timestamp":{"t":0,"i":0}}}', "a timestamp is 0"),
     ],
 )
 def test_what_bson_does_not_hold_exactly_has_a_reason(text: str, reason: str) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.regex import Regex
+from bson.timestamp import Timestamp
 
 from penstock.audit.config import DOCUMENT_BYTES_MAX
 from penstock.audit.values import value_of
@@ -36,6 +37,7 @@ CODEC: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     datetime_conversion=DatetimeConversion.DATETIME_MS
 )
 
+_EMPTY: Final = Timestamp(0, 0)
 _UNKNOWN: Final = re.compile(r'"\$(symbol|dbPointer|undefined)":')
 _INSTANT: Final = re.compile(r'"\$date":"[^"]*\.\d{4,}Z?"')
 _DECIMAL: Final = re.compile(r'"\$numberDecimal":"([^"]*)"')
@@ -89,9 +91,11 @@ def with_id(document: dict[str, Any], key: str) -> bytes:
     own = id_of(key)
     if "_id" in document and (document["_id"] != own or "_id" not in msgspec.json.decode(key)):
         raise InexactBsonError("it has a field _id that is not its key")
-    for name in document:
+    for name, value in document.items():
         if name.startswith("$"):
             raise InexactBsonError("the name of a field begins with $")
+        if value == _EMPTY and name != "_id":
+            raise InexactBsonError("a timestamp is 0, for which MongoDB writes the time")
     data = bson.encode({"_id": own, **document})
     if len(data) > DOCUMENT_BYTES_MAX:
         raise InexactBsonError("it is larger than 16 MiB as BSON")
