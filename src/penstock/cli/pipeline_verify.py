@@ -16,6 +16,8 @@ from penstock.cli.steps import Doing, Steps, steps
 from penstock.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
+    from penstock.cli.config import SourceSettings
+    from penstock.spark.config import PipelineConfig
     from penstock.spark.progress import VerifyProgress, VerifyStep
     from penstock.spark.verifying import Verified
 
@@ -31,9 +33,6 @@ _INSTEAD: Final = {
     "view": "A view is a query of current rows, and no comparison is offered: run the query in "
     "Spark over the tables of a pipeline to 'table' that was verified. One that is wrong is "
     "replaced by another pipeline of the same query, with a path of its own.",
-    "replicate": "A replica is in a database of its own, and no comparison is offered: compare it "
-    "by hand with the source, or with the tables of a pipeline to 'table' that was verified. Or "
-    "begin anew, as docs/how-to/replicate.md says: another pipeline, into an empty database.",
 }
 """What to do where nothing is compared, by destination."""
 _STEPS: "Mapping[VerifyStep, tuple[str, str]]" = {
@@ -89,7 +88,7 @@ def command(
     differs that was not repaired. Repairing needs a pipeline that does not run.
     """
     from penstock.cli import logs
-    from penstock.cli.config import load, missing_extra, near
+    from penstock.cli.config import load, near
     from penstock.client.credentials import Credentials
 
     logs.configure(as_json=as_json, process="pipeline")
@@ -100,22 +99,7 @@ def command(
             f"{config}: there is no [pipelines.{name}]{near(name, settings.pipelines)}. "
             f"Nothing was compared."
         )
-    try:
-        from penstock.spark.against.source import verify_with_source
-        from penstock.spark.config import TablePipelineConfig
-        from penstock.spark.verifying import verify_tables
-    except ImportError as error:
-        raise missing_extra("a pipeline", "spark,java", error) from error
-    if not isinstance(pipeline, TablePipelineConfig):
-        raise ConfigError(
-            f"pipeline {name} goes to {pipeline.to!r}, and what is compared are tables of current "
-            f"rows (to = 'table'). Nothing was compared. {_INSTEAD[pipeline.to].format(name=name)}"
-        )
-    source = settings.sources.get(pipeline.source)
-    verify: Callable[..., Verified] = verify_tables
-    if against is Against.SOURCE:
-        opening = None if source is None else source.opening()
-        verify = partial(verify_with_source, open_source=opening)
+    verify = _comparison(name, pipeline, against, settings.sources.get(pipeline.source))
     with (
         session_for("verify", name, settings, master, conf) as spark,
         steps(wanted=not as_json) as shown,
@@ -139,6 +123,39 @@ def command(
         _print(found)
     if any(one.differences > one.repaired for one in found.tables):
         raise typer.Exit(PipelineError.exit_code)
+
+
+def _comparison(
+    name: str, pipeline: "PipelineConfig", against: Against, source: "SourceSettings | None"
+) -> "Callable[..., Verified]":
+    """What compares a pipeline. Raises ConfigError where nothing does."""
+    from penstock.cli.config import missing_extra
+
+    try:
+        from penstock.spark.against.source import verify_with_source
+        from penstock.spark.config import ReplicatePipelineConfig, TablePipelineConfig
+        from penstock.spark.replica.verifying import verify_replica
+        from penstock.spark.verifying import verify_tables
+    except ImportError as error:
+        raise missing_extra("a pipeline", "spark,java", error) from error
+    if isinstance(pipeline, ReplicatePipelineConfig):
+        if against is Against.SOURCE:
+            raise ConfigError(
+                f"pipeline {name} goes to 'replicate', and a replica is compared with the log, not "
+                f"with the source. Nothing was compared. Leave out --against: penstock pipeline "
+                f"verify {name}."
+            )
+        return verify_replica
+    if not isinstance(pipeline, TablePipelineConfig):
+        raise ConfigError(
+            f"pipeline {name} goes to {pipeline.to!r}, and what is compared are current rows, as "
+            f"of to = 'table' and to = 'replicate'. Nothing was compared. "
+            f"{_INSTEAD[pipeline.to].format(name=name)}"
+        )
+    if against is Against.SOURCE:
+        opening = None if source is None else source.opening()
+        return partial(verify_with_source, open_source=opening)
+    return verify_tables
 
 
 def _show(shown: Steps, step: "VerifyProgress") -> None:

@@ -1,8 +1,9 @@
-"""Whoever mends rows of tables in a catalog, or a changelog of plain files, is alone there.
+"""Whoever mends rows of tables in a catalog, those of a replica, or plain files, is alone there.
 
 Of two commits to a table in a folder Delta refuses one. Through a catalog, rows are mended beside
-the mark by which it would (`penstock.spark.table.catalog_table`); and plain files get their names
-behind their commit.
+the mark by which it would (`penstock.spark.table.catalog_table`). A replica's rows are mended while
+its place stays, which a pipeline that runs moves on. And plain files get their names behind their
+commit.
 """
 
 from typing import Final
@@ -21,8 +22,12 @@ _WRITING: Final = {
 def refuse_running(name: str, config: PipelineConfig, client: LogClient) -> None:
     """Raise PipelineError where whoever mends must be alone, and the pipeline runs, or may."""
     mended = _mended_alone(config)
-    if not mended:
-        return
+    if mended:
+        refuse_beside(name, mended, client)
+
+
+def refuse_beside(name: str, mended: str, client: LogClient) -> None:
+    """Raise PipelineError where the pipeline runs, or may; `mended` is what is not done then."""
     known = {one.pipeline: one for one in client.pipelines()}.get(name)
     if known is None or known.state not in _WRITING:
         return

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from penstock.spark.replica.dialect import Dialect
+
 _QUIET_SECONDS: Final = 10.0
 """How often the place moves on while nothing is applied: it needs to only before retention."""
 
@@ -57,12 +59,17 @@ class ReplicaTarget:
     columns = INPUT_COLUMNS
 
     def __init__(
-        self, pipeline: str, config: ReplicatePipelineConfig, *, stopping: threading.Event
+        self,
+        pipeline: str,
+        config: ReplicatePipelineConfig,
+        *,
+        stopping: threading.Event,
+        destination: Destination | None = None,
     ) -> None:
-        """Raises ConfigError."""
+        """`destination`: another than the one that is configured. Raises ConfigError."""
         self._pipeline = pipeline
         self._config = config
-        self._destination = destination_of(pipeline, config)
+        self._destination = destination or destination_of(pipeline, config)
         self._patience = ReplicaPatience(pipeline, config, self._destination, stopping=stopping)
         self._place: Place | None = None
         self._unsaved: Place | None = None
@@ -190,13 +197,18 @@ def destination_of(pipeline: str, config: ReplicatePipelineConfig) -> Destinatio
         return MongoDestination(pipeline, config)
     from penstock.spark.replica.sql import SqlDestination
 
+    return SqlDestination(pipeline, config, dialect_of(pipeline, config))
+
+
+def dialect_of(pipeline: str, config: ReplicatePipelineConfig) -> "Dialect":
+    """What the SQL database is that a pipeline's URI names. Raises ConfigError."""
     if config.kind.startswith("postgres"):
         from penstock.spark.replica.postgres import PostgresDialect
 
-        return SqlDestination(pipeline, config, PostgresDialect(pipeline, config))
+        return PostgresDialect(pipeline, config)
     from penstock.spark.replica.mysql import MysqlDialect
 
-    return SqlDestination(pipeline, config, MysqlDialect(pipeline, config))
+    return MysqlDialect(pipeline, config)
 
 
 def _decided(

@@ -26,7 +26,8 @@ from penstock.client.flight import LogClient
 from penstock.errors import ConfigError, PartialViewError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import SteppedPipelineConfig, TablePipelineConfig
+from penstock.spark.config.reading import ReadingConfig
 from penstock.spark.mending import refuse_running
 from penstock.spark.options import credential_options
 from penstock.spark.progress import StepTeller, VerifyProgress, step_teller
@@ -149,7 +150,7 @@ def verify_tables(
     return Verified(pipeline=name, progress=str(until), tables=tuple(found))
 
 
-def refuse_steps(name: str, config: TablePipelineConfig) -> None:
+def refuse_steps(name: str, config: SteppedPipelineConfig) -> None:
     """Refuse tables that neither log nor source alone tell. Raises ConfigError."""
     if config.steps or config.expect:
         raise ConfigError(
@@ -238,30 +239,32 @@ def _apply_anew(
         begin = after = target.start(client.bounds())
         entries = until.sequence - begin.sequence
         tell("applying", total=entries)
-        for number, end in enumerate(_ends(client, after, until, config.max_events_per_batch)):
-            batch = _batch(spark, config, shown, after, end, target.columns)
+        for number, end in enumerate(ends_of(client, after, until, config.max_events_per_batch)):
+            batch = batch_of(spark, config, shown, after, end, target.columns)
             target.apply(batch, number, until=end)
             after = end
             tell("applying", done=end.sequence - begin.sequence, total=entries)
     return StandingTable(config, name).collections()
 
 
-def _ends(
+def ends_of(
     client: LogClient, after: Progress, until: Progress, events_max: int
 ) -> Iterator[Progress]:
+    """Where batches of (after, until] end."""
     while after.sequence < until.sequence:
         after = client.plan(after=after, until=until, events_max=events_max).to
         yield after
 
 
-def _batch(
+def batch_of(
     spark: "SparkSession",
-    config: TablePipelineConfig,
+    config: ReadingConfig,
     shown: Mapping[str, str],
     after: Progress,
     until: Progress,
     columns: tuple[str, ...],
 ) -> "DataFrame":
+    """The entries of (after, until]; `shown` are the options that say where the log is."""
     from penstock.spark.rows import ENTRY_SCHEMA
 
     options = {

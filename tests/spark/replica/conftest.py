@@ -1,20 +1,30 @@
-"""SQL servers that replicas are written into, and drivers without Spark; the contract's assertions
-say what they saw."""
+"""Servers that replicas are written into, drivers without Spark, and pipelines with it; the
+contract's assertions say what they saw."""
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.serve.flight import FlightServer
+from penstock.serve.pipelines import PipelineBook
 from penstock.testing.servers import MariaDbServer, MySqlServer, PostgresServer
+from tests.flight.blocks import BlockLog
 from tests.spark.replica.support import (
     Driver,
+    MongoReplica,
     MysqlReplica,
     PostgresReplica,
+    Replica,
     SqlReplica,
     database,
 )
+from tests.spark.replica.verified import Pipeline
 from tests.spark.tables import Entries
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytest.register_assert_rewrite("tests.spark.replica.contract")
 
@@ -45,3 +55,40 @@ def start(replica: SqlReplica) -> Iterator[Any]:
     yield start
     for driver in drivers:
         driver.close()
+
+
+@pytest.fixture
+def endpoint(log: BlockLog, tmp_path: Path) -> Iterator[str]:
+    """Of a service with the log of the test's module, which knows which pipelines run."""
+    book = PipelineBook(tmp_path, log, hold_seconds=3600.0, hold_bytes=1 << 30)
+    server = FlightServer(log, book=book)
+    server.start()
+    yield server.address
+    server.stop()
+    book.close()
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.server)
+        for name in ("postgres", "mariadb", "mysql", "mongo")
+    ]
+)
+def any_replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
+    """An empty database, of each server, MongoDB too."""
+    server: Any = request.getfixturevalue(request.param)
+    if request.param == "postgres":
+        yield PostgresReplica(server.create(database()))
+    elif request.param == "mongo":
+        mongo = MongoReplica(server.uri, request.getfixturevalue("mongo_database"))
+        yield mongo
+        mongo.close()
+    else:
+        name = request.getfixturevalue(f"{request.param}_database")
+        yield MysqlReplica(server.host, server.port, name)
+
+
+@pytest.fixture
+def pipeline(spark: "SparkSession", endpoint: str, any_replica: Replica) -> Pipeline:
+    """Into each of them."""
+    return Pipeline(spark, endpoint, any_replica)

@@ -441,7 +441,7 @@ class ReplicaContract:
         driver: Driver = start(**STEPS)
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Ledger, "store", _power_cut)
-            patched.setattr(replicas, "_document", _power_cut)
+            patched.setattr(replicas, "document_of", _power_cut)
             with pytest.raises(KeyboardInterrupt):
                 driver.apply()
         assert replica.rejects() == []

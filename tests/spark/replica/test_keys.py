@@ -13,11 +13,11 @@ from msgspec import Raw, structs
 from penstock.errors import DestinationError
 from penstock.event import ChangeEvent
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.dialect import SqlColumn, SqlTable
+from penstock.spark.replica.altering import altered
+from penstock.spark.replica.dialect import SqlTable
 from penstock.spark.replica.mysql import MysqlDialect
 from penstock.spark.replica.postgres import PostgresDialect
 from penstock.spark.replica.rows import decode_keyed, prepared
-from penstock.spark.table.kinds import Kind
 from tests.seeds import cases
 from tests.spark.replica.support import (
     Driver,
@@ -83,22 +83,7 @@ class Columns:
         self.rows: dict[Any, Any] = {}
         self.forms: Any = {}
         self.stale: dict[str, int] = {}
-        columns = self
-
-        class Dialect(dialect):  # type: ignore[valid-type,misc]
-            def create(self, table: str, named: Any, key: Any) -> str:
-                made = tuple(SqlColumn(name=name, kind=kind, declared="") for name, kind in named)
-                columns.table = SqlTable(columns=made, unique=(frozenset(key),))
-                return ""
-
-            def widen(self, table: str, name: str, kind: Kind, *, key: bool) -> str:
-                assert columns.table is not None
-                made = [one for one in columns.table.columns if one.name != name]
-                made.append(SqlColumn(name=name, kind=kind, declared=""))
-                columns.table = SqlTable(columns=tuple(made), unique=columns.table.unique)
-                return ""
-
-        self.dialect: Any = Dialect("p", config)
+        self.dialect: Any = dialect("p", config)
 
     def apply(self, entries: Entries, after: int) -> None:
         chunk = collected(entries.table(after), decode_keyed).chunk
@@ -115,6 +100,8 @@ class Columns:
             )
             if not made.setup:
                 break
+            for one in made.setup:
+                self.table = altered(self.table, one, self.dialect)
         for key in _tuples(made.deletes):
             self.rows.pop(key, None)
         puts = {one.name: one.column.to_pylist() for one in made.puts}

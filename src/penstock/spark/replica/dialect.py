@@ -4,7 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -148,8 +148,19 @@ class Dialect(Protocol):
         """The rows with these keys; JSON as its text."""
         ...
 
+    def begin_moment(self, connection: Any, tables: Sequence[str]) -> None:
+        """Have all that a new connection reads be as of one moment, and these tables' columns
+        stay what they are until it ends. It writes nothing."""
+        ...
+
+    def stream(
+        self, connection: Any, table: str, columns: Sequence[SqlColumn]
+    ) -> Generator[tuple[Any, ...]]:
+        """All rows of a table, as `select` gives them, of which a few are held at a time."""
+        ...
+
     def read(self, kind: Kind, values: Sequence[Any]) -> Column:
-        """What `select` gave of a column, as a column of its kind."""
+        """What `select` or `stream` gave of a column, as a column of its kind."""
         ...
 
 

@@ -10,6 +10,7 @@ one key at every source, whatever their types: who gives a key another type dele
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -75,6 +76,15 @@ def tell_apart(
                 )
                 misfits.setdefault(row, Misfit(field, reason))
     return Told(forms=forms, misfits=misfits)
+
+
+def formed(value: Any, form: str | None) -> Any:
+    """A key's field as its table gives it, in Extended JSON, in the form that the table has."""
+    if form == OBJECT_ID:
+        return {"$oid": value} if re.match(_DIGITS, str(value)) else value
+    if form is not None and form.startswith(_BINARY):
+        return {"$binary": {**value["$binary"], "subType": form.removeprefix(_BINARY)}}
+    return value
 
 
 def refuse_equal(key: Sequence[Values], keys: Sequence[str], *, name: str, pipeline: str) -> None:

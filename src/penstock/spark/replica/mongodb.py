@@ -9,11 +9,9 @@ otherwise; a batch that takes longer stops the pipeline, by name.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 from msgspec import structs
@@ -24,7 +22,6 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from penstock.errors import DestinationError, PenstockError
-from penstock.progress import parse_progress
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.attempts import Attempts
 from penstock.spark.replica.connection import (
@@ -46,6 +43,12 @@ from penstock.spark.replica.destination import (
 )
 from penstock.spark.replica.documents import decode_bson
 from penstock.spark.replica.known import Known
+from penstock.spark.replica.mongodb_ledger import (
+    document_of,
+    known_of,
+    place_of,
+    streams_of,
+)
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.rejecting import Written, brief
 from penstock.spark.replica.steps import (
@@ -102,7 +105,7 @@ class MongoDestination:
             stored = found.place
             place = decide(stored, found.tables, found.gone)
             if stored is None:
-                database[PLACES].insert_one({"_id": self._pipeline, **_document(place)})
+                database[PLACES].insert_one({"_id": self._pipeline, **document_of(place)})
                 return place
             # The progress too: a write waits for an older driver's transaction, which may move it.
             known = {
@@ -110,9 +113,9 @@ class MongoDestination:
                 "epoch": Int64(stored.epoch),
                 "progress": str(stored.progress),
             }
-            claimed = database[PLACES].update_one(known, {"$set": _document(place)})
+            claimed = database[PLACES].update_one(known, {"$set": document_of(place)})
             if claimed.matched_count:
-                self._known = self._learned(database)
+                self._known = known_of(database, self._pipeline, None)
                 return place
 
     def standing(self) -> Standing:
@@ -120,7 +123,7 @@ class MongoDestination:
         client = connect(self._pipeline, self._config)
         try:
             database = checked(client, self._pipeline, self._config)
-            return self._standing(database, Known(streams=_streams(database, None)))
+            return self._standing(database, Known(streams=streams_of(database, None)))
         finally:
             client.close()
 
@@ -128,7 +131,7 @@ class MongoDestination:
         there = set(database.list_collection_names())
         mine = list(known.owned(self._pipeline))
         return Standing(
-            place=_place(database, self._pipeline, None),
+            place=place_of(database, self._pipeline, None),
             tables=mine,
             gone=[name for name in mine if name not in there],
         )
@@ -158,13 +161,13 @@ class MongoDestination:
             if is_applied(self._stored(session), before=before, until=until):
                 # It went through after this connection was opened.
                 self._attempts.succeed()
-                self._known = self._learned(database)
+                self._known = known_of(database, self._pipeline, None)
                 return Done()
             database[PLACES].update_one(
-                {"_id": self._pipeline}, {"$set": _document(until)}, session=session
+                {"_id": self._pipeline}, {"$set": document_of(until)}, session=session
             )
             # As the transaction sees it: a replay makes collections too.
-            streams = _streams(database, session)
+            streams = streams_of(database, session)
             written = Written(structs.replace(self._known.copy(), streams=streams))
             for step in steps:
                 self._do(step, session, written)
@@ -208,7 +211,7 @@ class MongoDestination:
         )
         for kind in (DELETE, PUT):
             # Deletes first: a key that the source writes in two ways is one here.
-            writes = [row.write for row in rows if row.operation == kind and row.write is not None]
+            writes = [one for row in rows if row.operation == kind and (one := row.write)]
             for start in range(0, len(writes), _WRITES):
                 collection.bulk_write(
                     writes[start : start + _WRITES], ordered=False, session=session
@@ -303,7 +306,7 @@ class MongoDestination:
     def _ensure_all(self, steps: Sequence[Step]) -> None:
         """The collections of these steps are there, and ours."""
         # In this order: who makes a collection says whose it is after that.
-        streams = _streams(self._database(), None)
+        streams = streams_of(self._database(), None)
         there = {one["name"]: one for one in self._database().list_collections()}
         for step in steps:
             if isinstance(step, Rows):
@@ -331,7 +334,7 @@ class MongoDestination:
         if owner is None and name in there:
             filled = database[name].find_one({}, {"_id": 1}) is not None
             # A replay may have made it since, which says so before it fills it.
-            owner = _streams(database, None).get(name)
+            owner = streams_of(database, None).get(name)
         if owner == (self._pipeline, stream):
             if name in there:
                 return
@@ -375,53 +378,12 @@ class MongoDestination:
             try:
                 database = prepare(client, self._pipeline, self._config)
                 self._attempts.lifetime_seconds = lifetime_seconds(client)
-                self._known = self._learned(database)
+                self._known = known_of(database, self._pipeline, None)
             except BaseException:
                 client.close()
                 raise
             self._client = client
         return database_of(self._client, self._config)
 
-    def _learned(self, database: Any) -> Known:
-        """What collections are for, and which documents lack a change."""
-        stale: dict[str, dict[str, int]] = {}
-        which = {"pipeline": self._pipeline, "healed": None, "key": {"$ne": None}}
-        for one in database[REJECTS].find(which).sort("sequence", 1):
-            stale.setdefault(one["table"], {})[one["key"]] = int(one["sequence"])
-        return Known(streams=_streams(database, None), stale=stale)
-
     def _stored(self, session: ClientSession) -> Place | None:
-        return _place(self._database(), self._pipeline, session)
-
-
-def _place(database: Any, pipeline: str, session: ClientSession | None) -> Place | None:
-    """Where a pipeline stands."""
-    found = database[PLACES].find_one({"_id": pipeline}, session=session)
-    if found is None:
-        return None
-    return Place(
-        pipeline=pipeline,
-        source=found["source"],
-        collections=tuple(found["collections"]),
-        epoch=int(found["epoch"]),
-        progress=parse_progress(found["progress"]),
-    )
-
-
-def _streams(database: Any, session: ClientSession | None) -> dict[str, tuple[str, Stream]]:
-    """What collections are for, as in `Known`."""
-    return {
-        one["_id"]: (one["pipeline"], Stream(one["database"], one["collection"]))
-        for one in database[TABLES].find({}, session=session)
-    }
-
-
-def _document(place: Place) -> Document:
-    return {
-        "source": place.source,
-        "collections": list(place.collections),
-        "epoch": Int64(place.epoch),
-        "progress": str(place.progress),
-        "sequence": Int64(place.progress.sequence),
-        "written": DatetimeMS(int(time.time() * 1000)),
-    }
+        return place_of(self._database(), self._pipeline, session)

@@ -10,7 +10,7 @@
 
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -319,6 +319,24 @@ class MysqlDialect:
             cursor.execute(f"SELECT {wanted} FROM {self._literally(table)} WHERE {condition}")
             rows += cursor.fetchall()
         return rows
+
+    def begin_moment(self, connection: Any, tables: Sequence[str]) -> None:
+        """As `Dialect.begin_moment`."""
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            cursor.execute("START TRANSACTION READ ONLY")
+            for one in tables:
+                # Nothing is read by it, so the moment is behind it: nobody alters them by then.
+                cursor.execute(f"SELECT 1 FROM {self._literally(one)} LIMIT 0")
+
+    def stream(
+        self, connection: Any, table: str, columns: Sequence[SqlColumn]
+    ) -> Generator[tuple[Any, ...]]:
+        """As `Dialect.stream`."""
+        wanted = ", ".join(_quoted(one.name) for one in columns)
+        with connection.cursor(pymysql.cursors.SSCursor) as cursor:
+            cursor.execute(f"SELECT {wanted} FROM {self._literally(table)}")
+            yield from cursor
 
     def read(self, kind: Kind, values: Sequence[Any]) -> Column:
         """As `Dialect.read`."""

@@ -8,13 +8,15 @@
 # pyright: reportUnknownArgumentType=false
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
+from psycopg.adapt import Loader
+from psycopg.types.datetime import TimestamptzLoader
 
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
@@ -294,16 +296,30 @@ class PostgresDialect:
         self, cursor: Any, table: str, columns: Sequence[SqlColumn], key: Sequence[Values]
     ) -> list[tuple[Any, ...]]:
         """As `Dialect.select`."""
-        wanted = ", ".join(
-            f"t.{_quoted(one.name)}" + ("::text" if one.kind in TEXTS else "") for one in columns
-        )
-        statement = (
-            f"SELECT {wanted} FROM {self.table(table)} t JOIN {_unnested(key)} ON {_same(key)}"
-        )
+        source = f"{self.table(table)} t JOIN {_unnested(key)} ON {_same(key)}"
+        statement = f"SELECT {_listed(columns)} FROM {source}"
         rows: list[tuple[Any, ...]] = []
         for values in _slices(key):
             rows += cursor.execute(statement.encode(), values).fetchall()
         return rows
+
+    def begin_moment(self, connection: Any, tables: Sequence[str]) -> None:
+        """As `Dialect.begin_moment`."""
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        if tables:
+            # Before anything is read: a table that is rewritten behind that moment seems empty.
+            listed = ", ".join(map(self.table, tables))
+            connection.execute(f"LOCK TABLE {listed} IN ACCESS SHARE MODE".encode(), ())
+
+    def stream(
+        self, connection: Any, table: str, columns: Sequence[SqlColumn]
+    ) -> Generator[tuple[Any, ...]]:
+        """As `Dialect.stream`."""
+        with connection.cursor(name="penstock_rows") as cursor:
+            cursor.adapters.register_loader("timestamptz", _InstantLoader)
+            statement = f"SELECT {_listed(columns)} FROM {self.table(table)} t"
+            yield from cursor.execute(statement.encode(), ())
 
     def read(self, kind: Kind, values: Sequence[Any]) -> Column:
         """As `Dialect.read`."""
@@ -348,6 +364,20 @@ def _settle(connection: Any) -> None:
     connection.commit()
 
 
+class _InstantLoader(Loader):
+    """Leaves what Python has no instant for, as infinity, as it is written."""
+
+    def __init__(self, oid: int, context: Any = None) -> None:
+        super().__init__(oid, context)
+        self._instants = TimestamptzLoader(oid, context)
+
+    def load(self, data: Any) -> Any:
+        try:
+            return self._instants.load(data)
+        except psycopg.DataError:
+            return bytes(data)
+
+
 def _quoted(name: str) -> str:
     # "%" begins a place for a value in psycopg's statements.
     return '"' + name.replace('"', '""').replace("%", "%%") + '"'
@@ -375,6 +405,12 @@ def _unnested(columns: Sequence[Values]) -> str:
 
 def _array_type(kind: Kind) -> str:
     return "text" if kind is Kind.JSON else "numeric" if kind is Kind.DECIMAL else _TYPES[kind]
+
+
+def _listed(columns: Sequence[SqlColumn]) -> str:
+    return ", ".join(
+        f"t.{_quoted(one.name)}" + ("::text" if one.kind in TEXTS else "") for one in columns
+    )
 
 
 def _same(key: Sequence[Values]) -> str:

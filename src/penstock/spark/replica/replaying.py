@@ -133,7 +133,7 @@ class ReplicaReplay:
         reasons: dict[int, str] = {}
         while steps:
             try:
-                self._destination.apply(steps, before=place, until=place, entries_at=_refused_anew)
+                self._destination.apply(steps, before=place, until=place, entries_at=refused_anew)
                 break
             except RefusedAnewError as error:
                 refused = frozenset(error.sequences)
@@ -278,7 +278,8 @@ def _nothing() -> pa.Table:
     return schema.empty_table()
 
 
-def _refused_anew(sequences: Sequence[int]) -> pa.Table:
+def refused_anew(sequences: Sequence[int]) -> pa.Table:
+    """Raises RefusedAnewError: what is written anew is not noted a second time."""
     raise RefusedAnewError(sequences)
 
 

@@ -18,6 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.errors import DestinationError
+from penstock.spark.replica.altering import Added, Created, TableChange, Widened
 from penstock.spark.replica.dialect import (
     TEXTS,
     Dialect,
@@ -30,7 +31,7 @@ from penstock.spark.replica.dialect import (
 from penstock.spark.replica.keys import Forms, refuse_equal, tell_apart
 from penstock.spark.replica.place import Stream
 from penstock.spark.table.apply import Identity, fold_rows, relative_keys
-from penstock.spark.table.arrow import arrow
+from penstock.spark.table.arrow import Column, arrow
 from penstock.spark.table.chunk import Chunk, concat_cells
 from penstock.spark.table.decode import (
     Cells,
@@ -45,13 +46,15 @@ from penstock.spark.table.plan import Misfit, Placement, place
 from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
 from penstock.spark.table.rejects import Reject
 
-Select = Callable[[Sequence[SqlColumn], Sequence[Values]], list[tuple[Any, ...]]]
+Select = Callable[[Sequence[SqlColumn], Sequence[Values]], list[Column]]
+"""Gives these columns of the rows with these keys."""
 
 
 class Setup(Struct, frozen=True, kw_only=True):
     """What must be done outside of a transaction first."""
 
-    statements: Sequence[str]
+    changes: Sequence[tuple[str, TableChange]]
+    """Each with its table."""
     owned: Sequence[tuple[str, Stream]]
     """Tables that are ours from then on."""
 
@@ -67,8 +70,8 @@ class SetupNeededError(Exception):
 class Prepared(Struct, frozen=True, kw_only=True):
     """What is done to one table."""
 
-    setup: Sequence[str]
-    """Statements that change the table first; the rest is then prepared anew."""
+    setup: Sequence[TableChange]
+    """What changes the table first; the rest is then prepared anew."""
     key: tuple[str, ...] = ()
     puts: Sequence[Values] = ()
     put: Sequence[str] = ()
@@ -119,7 +122,7 @@ def prepared(
     DestinationError.
     """
     key = _key_of(chunk, name, table, pipeline)
-    existing = _existing(table)
+    existing = existing_columns(table)
     rows = _folded(chunk, existing, table, dialect, stale, select)
     naming = dialect.naming._replace(room=dialect.room(_limits(key, table, dialect)))
     placement = place(existing, rows.cells, rows.sequences, naming=naming)
@@ -138,7 +141,7 @@ def prepared(
     fits[list(misfits)] = False
     puts = np.flatnonzero((rows.operations == PUT) & fits)
     deletes = np.flatnonzero((rows.operations == DELETE) & fits)
-    if len(puts) and (setup := _setup(name, key, table, placement, dialect)):
+    if len(puts) and (setup := _setup(key, table, placement)):
         return Prepared(setup=setup)
     rejects = list(rows.rejects)
     left = dict(rows.stale)
@@ -148,14 +151,14 @@ def prepared(
             rejects.append(Reject(sequence=sequence, reason=why.reason, field=why.field))
             left[rows.keys[row]] = sequence
     put = [rows.keys[row] for row in puts.tolist()]
-    refuse_equal(_values(placement, puts, key), put, name=name, pipeline=pipeline)
+    refuse_equal(values_of(placement, puts, key), put, name=name, pipeline=pipeline)
     return Prepared(
         setup=(),
         key=key,
-        puts=_values(placement, puts, None),
+        puts=values_of(placement, puts, None),
         put=put,
         sequences=rows.sequences[puts].tolist(),
-        deletes=_values(placement, deletes, key) if table is not None else (),
+        deletes=values_of(placement, deletes, key) if table is not None else (),
         deleted=[rows.keys[row] for row in deletes.tolist()] if table is not None else (),
         absent=[rows.keys[row] for row in misfits if rows.operations[row] == DELETE],
         rejects=rejects,
@@ -189,7 +192,8 @@ def _limits(key: Sequence[str], table: SqlTable | None, dialect: Dialect) -> lis
     return [one.limit for one in table.columns if one.name in key]
 
 
-def _existing(table: SqlTable | None) -> pa.Schema:
+def existing_columns(table: SqlTable | None) -> pa.Schema:
+    """The columns of a table, as `place` takes them."""
     fields = [
         column_field(one.name, one.kind, field=one.name)
         for one in (table.columns if table is not None else ())
@@ -269,14 +273,16 @@ def _states(
     placement = place(existing, cells, np.arange(len(keys)), naming=dialect.naming)
     fitting = np.array([at for at in range(len(keys)) if at not in placement.misfits], np.int64)
     names = tuple(documents[0])
-    wanted = _values(placement, fitting, names)
+    wanted = values_of(placement, fitting, names)
     columns = [one for one in table.columns if one.kind is not None]
-    found = select(columns, wanted) if len(fitting) else []
+    if not len(fitting):
+        return {}
+    found = select(columns, wanted)
     held: Cells = {}
-    for at, column in enumerate(columns):
+    for column, values in zip(columns, found, strict=True):
         assert column.kind is not None
-        held[column.name] = {column.kind: dialect.read(column.kind, [row[at] for row in found])}
-    rows = documents_of(held, range(len(found)))
+        held[column.name] = {column.kind: values}
+    rows = documents_of(held, range(len(found[0])))
     told = [one.column.to_pylist() for one in wanted]
     there = zip(*(held[name][_kind(table, name)].to_pylist() for name in names), strict=True)
     by_key = dict(zip(there, rows, strict=True))
@@ -300,7 +306,7 @@ def _kind(table: SqlTable, name: str) -> Kind:
 # --- columns --------------------------------------------------------------------------------------
 
 
-def _values(
+def values_of(
     placement: Placement, rows: NDArray[np.int64], names: Sequence[str] | None
 ) -> list[Values]:
     """Columns of some rows: those of these names, in this order, or all."""
@@ -354,22 +360,16 @@ def _unfit(
     )
 
 
-def _setup(
-    name: str,
-    key: Sequence[str],
-    table: SqlTable | None,
-    placement: Placement,
-    dialect: Dialect,
-) -> list[str]:
+def _setup(key: Sequence[str], table: SqlTable | None, placement: Placement) -> list[TableChange]:
     """What must be done to the table before the placement's columns can be written."""
     kinds = {field.name: kind_of_column(field) or Kind.UNFIT for field in placement.schema}
     if table is None:
-        return [dialect.create(name, list(kinds.items()), key)]
-    statements: list[str] = []
+        return [Created(columns=tuple(kinds.items()), key=tuple(key))]
+    changes: list[TableChange] = []
     for column, kind in kinds.items():
         there = table.column(column)
         if there is None:
-            statements += dialect.add(name, column, kind)
+            changes.append(Added(name=column, kind=kind))
         elif there.kind is not kind and not {there.kind, kind} <= TEXTS:
-            statements.append(dialect.widen(name, column, kind, key=column in key))
-    return statements
+            changes.append(Widened(name=column, kind=kind, key=column in key))
+    return changes

@@ -20,8 +20,9 @@ from msgspec import structs
 
 from penstock.errors import DestinationError, PenstockError, PipelineError
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.altering import statements_of
 from penstock.spark.replica.destination import PLACES, TABLES, Decide, Standing, is_applied
-from penstock.spark.replica.dialect import Dialect
+from penstock.spark.replica.dialect import Dialect, SqlColumn, Values
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.place import Place, Stream
@@ -38,7 +39,9 @@ from penstock.spark.replica.steps import (
     Rows,
     Step,
 )
-from penstock.spark.replica.tables import SqlTables
+from penstock.spark.replica.tables import SqlTables, move_setup
+from penstock.spark.table.arrow import Column
+from penstock.spark.table.kinds import Kind
 from penstock.spark.table.rejects import Reject
 
 _WIDE: Final = (
@@ -206,11 +209,12 @@ class SqlDestination:
             pipeline=self._pipeline,
             stale=written.known.stale.get(name, {}),
             forms=written.known.forms.get(name, {}),
-            select=lambda columns, key: self._dialect.select(cursor, name, columns, key),
+            select=lambda columns, key: self._selected(cursor, name, columns, key),
         )
         if rows.setup:
             owner = () if described is not None else ((name, step.stream),)
-            raise SetupNeededError(Setup(statements=rows.setup, owned=owner))
+            changes = [(name, change) for change in rows.setup]
+            raise SetupNeededError(Setup(changes=changes, owned=owner))
         wide = self._put(cursor, name, rows) if described is not None else {}
         self._ledger.keep_forms(cursor, name, rows.forms, written)
         written.rows += len(rows.deleted) + len(rows.put) - len(wide)
@@ -223,6 +227,15 @@ class SqlDestination:
         for key in healed:
             del stale[key]
         stale.update({**rows.stale, **wide})
+
+    def _selected(
+        self, cursor: Any, name: str, columns: Sequence[SqlColumn], key: Sequence[Values]
+    ) -> list[Column]:
+        rows = self._dialect.select(cursor, name, columns, key)
+        return [
+            self._dialect.read(one.kind or Kind.UNFIT, [row[at] for row in rows])
+            for at, one in enumerate(columns)
+        ]
 
     def _put(self, cursor: Any, name: str, rows: Prepared) -> dict[str, int]:
         """Write rows; by key the last changes of those that are too wide for the server."""
@@ -279,9 +292,10 @@ class SqlDestination:
         source = self._tables.described(cursor, step.stream, written.known)
         target = self._tables.described(cursor, step.to, written.known)
         assert source is not None
-        if setup := self._tables.move_setup(old, new, source, target):
+        if setup := move_setup(self._pipeline, old, new, source, target):
             owned = () if target is not None else ((new, step.to),)
-            raise SetupNeededError(Setup(statements=setup, owned=owned))
+            changes = [(new, change) for change in setup]
+            raise SetupNeededError(Setup(changes=changes, owned=owned))
         self._empty(cursor, step.to, step.sequence, written)
         names = ", ".join(self._dialect.quoted(one.name) for one in source.columns)
         cursor.execute(
@@ -304,8 +318,9 @@ class SqlDestination:
         if any(name in streams for name, _ in setup.owned):
             self._connection.rollback()
             return  # a replay was quicker: what is there by now is looked at
-        for statement in setup.statements:
-            cursor.execute(statement, ())
+        for name, change in setup.changes:
+            for statement in statements_of(change, name, self._dialect):
+                cursor.execute(statement, ())
         for name, stream in setup.owned:
             self._ledger.own(cursor, name, stream)
         self._connection.commit()

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.altering import Added, Created, TableChange, Widened
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import Dialect, SqlTable
 from penstock.spark.replica.known import Known
@@ -63,38 +64,7 @@ class SqlTables:
         if found is None:
             return None
         self._refuse(name, self._problems(cursor, name, found))
-        raise SetupNeededError(Setup(statements=(), owned=((name, stream),)))
-
-    def move_setup(
-        self, old: str, new: str, source: SqlTable, target: SqlTable | None
-    ) -> Sequence[str]:
-        """What the target of a move needs to hold every row."""
-        key = min((len(names), sorted(names)) for names in source.unique)[1]
-        if target is None:
-            kinds = [(one.name, one.kind or Kind.UNFIT) for one in source.columns]
-            return (self._dialect.create(new, kinds, key),)
-        statements: list[str] = []
-        wrong: list[str] = [] if target.has_key(key) else ["its key"]
-        for column in source.columns:
-            there, kind = target.column(column.name), column.kind
-            assert kind is not None
-            if there is None:
-                statements += self._dialect.add(new, column.name, kind)
-                continue
-            grown = None if there.kind is None else wider(there.kind, kind)
-            if grown is None:
-                wrong.append(f"{column.name} ({there.declared}, not {column.declared})")
-            elif grown is not there.kind:
-                is_key = column.name in key
-                statements.append(self._dialect.widen(new, column.name, grown, key=is_key))
-        if wrong:
-            raise DestinationError(
-                pipeline=self._pipeline,
-                what=f"the collection of table {old} was renamed to that of {new}, whose columns "
-                f"do not hold its rows: {', '.join(wrong)}",
-                remedy=f"Alter {new} so that they do, then start it again.",
-            )
-        return statements
+        raise SetupNeededError(Setup(changes=(), owned=((name, stream),)))
 
     def _refuse(self, name: str, problems: Sequence[str]) -> None:
         if problems:
@@ -138,3 +108,34 @@ class SqlTables:
                 what=f"{name} is the name of a table of Penstock's own",
                 remedy="Give the pipeline a `table` with something before or behind it.",
             )
+
+
+def move_setup(
+    pipeline: str, old: str, new: str, source: SqlTable, target: SqlTable | None
+) -> list[TableChange]:
+    """What the target of a move needs to hold every row. Raises DestinationError."""
+    key = min((len(names), sorted(names)) for names in source.unique)[1]
+    if target is None:
+        columns = tuple((one.name, one.kind or Kind.UNFIT) for one in source.columns)
+        return [Created(columns=columns, key=tuple(key))]
+    changes: list[TableChange] = []
+    wrong: list[str] = [] if target.has_key(key) else ["its key"]
+    for column in source.columns:
+        there, kind = target.column(column.name), column.kind
+        assert kind is not None
+        if there is None:
+            changes.append(Added(name=column.name, kind=kind))
+            continue
+        grown = None if there.kind is None else wider(there.kind, kind)
+        if grown is None:
+            wrong.append(f"{column.name} ({there.declared}, not {column.declared})")
+        elif grown is not there.kind:
+            changes.append(Widened(name=column.name, kind=grown, key=column.name in key))
+    if wrong:
+        raise DestinationError(
+            pipeline=pipeline,
+            what=f"the collection of table {old} was renamed to that of {new}, whose columns "
+            f"do not hold its rows: {', '.join(wrong)}",
+            remedy=f"Alter {new} so that they do, then start it again.",
+        )
+    return changes

@@ -47,8 +47,22 @@ class DocumentWrite(NamedTuple):
     key: str
     operation: int
     """PUT, DELETE, or RELATIVE: it stays as it is."""
-    write: "ReplaceOne[Any] | DeleteOne | None"
+    sequence: int
+    """Of its last change."""
+    own: bytes | None
+    """`{"_id": ...}` as BSON; None for a key that cannot be one."""
+    document: bytes | None
+    """Of a PUT."""
     rejects: list[Reject]
+
+    @property
+    def write(self) -> "ReplaceOne[Any] | DeleteOne | None":
+        """None where nothing is written."""
+        if self.own is None or self.operation == RELATIVE:
+            return None
+        if self.document is None:
+            return DeleteOne(_filter(self.own))
+        return ReplaceOne(_filter(self.own), RawBSONDocument(self.document, RAW), upsert=True)
 
 
 def writes_of(chunk: Chunk, stale: Mapping[str, int], find: Find) -> list[DocumentWrite]:
@@ -93,16 +107,16 @@ def _folded(chunk: Chunk, stale: Mapping[str, int], find: Find) -> list[Document
         after = fold(before, [_change(told[at], documents[at]) for at in history])
         rejects = [Reject(sequence=at, reason=why) for at, why in after.rejected]
         if after.rejected_sequence is not None and after.sequence == before.sequence:
-            rows.append(DocumentWrite(key, RELATIVE, None, rejects))
+            rows.append(DocumentWrite(key, RELATIVE, after.sequence, own, None, rejects))
             continue
         if after.document is None:
-            rows.append(DocumentWrite(key, DELETE, DeleteOne(_filter(own)), rejects))
+            rows.append(DocumentWrite(key, DELETE, after.sequence, own, None, rejects))
         else:
             row = _made(key, after, own)
             rows.append(row._replace(rejects=[*rejects, *row.rejects]))
         if after.rejected_sequence is not None:
             # Right for a while, and stale behind that.
-            rows.append(DocumentWrite(key, RELATIVE, None, rejects[-1:]))
+            rows.append(DocumentWrite(key, RELATIVE, after.sequence, own, None, rejects[-1:]))
     return rows
 
 
@@ -116,13 +130,11 @@ def _row(
 ) -> DocumentWrite:
     if role == DELETE:
         # One without an _id cannot be there.
-        return DocumentWrite(key, DELETE, None if own is None else DeleteOne(_filter(own)), [])
+        return DocumentWrite(key, DELETE, sequence, own, None, [])
     if own is None or document is None:
-        return DocumentWrite(key, RELATIVE, None, [Reject(sequence=sequence, reason=reason or "")])
-    replaced: ReplaceOne[Any] = ReplaceOne(
-        _filter(own), RawBSONDocument(document, RAW), upsert=True
-    )
-    return DocumentWrite(key, PUT, replaced, [])
+        rejects = [Reject(sequence=sequence, reason=reason or "")]
+        return DocumentWrite(key, RELATIVE, sequence, own, None, rejects)
+    return DocumentWrite(key, PUT, sequence, own, document, [])
 
 
 def _made(key: str, after: State, own: bytes) -> DocumentWrite:
