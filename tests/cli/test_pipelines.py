@@ -240,7 +240,10 @@ DESTINATIONS = {
 }
 
 
-@pytest.mark.parametrize("to", [to for to in TARGETS if to != "table"])
+COMPARED = {"table", "history"}
+
+
+@pytest.mark.parametrize("to", [to for to in TARGETS if to not in COMPARED])
 def test_what_is_not_compared_says_what_to_do_instead(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
 ) -> None:
@@ -252,6 +255,19 @@ def test_what_is_not_compared_says_what_to_do_instead(
     assert "Nothing was compared." in done.err
     assert ("penstock audit verify o" in done.err) == (to == "audit")
     assert ("another pipeline" in done.err) == (to != "audit")
+
+
+@pytest.mark.parametrize("to", [*COMPARED - {"table"}])
+def test_only_tables_of_current_rows_are_compared_with_the_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], to: str
+) -> None:
+    text = f'[pipelines.o]\nsource = "shop"\nto = "{to}"\n{DESTINATIONS[to]}\n'
+    config = configure(tmp_path, SHOP.format(rate=1) + text)
+    command = ("pipeline", "verify", "o", "--against", "source", "--config", str(config))
+    done = penstock(capsys, *command)
+    assert done.code == 2
+    assert "tables of current rows alone" in done.err
+    assert "Nothing was compared. Leave --against out" in done.err
 
 
 @pytest.mark.parametrize("asked", ["nonsense", "42", "Beginning", ""])

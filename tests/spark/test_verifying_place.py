@@ -74,7 +74,7 @@ def verified(
             collection=collection, rows=0, found=0, ranges=1, ranges_differing=0, differences=0
         )
 
-    def applied(*_: Any) -> list[str]:
+    def collections(*_: Any) -> list[str]:
         return list(anew)
 
     def no_entries(*_: Any) -> Iterator[Progress]:
@@ -89,7 +89,7 @@ def verified(
     monkeypatch.setattr(verifying, "_ends", no_entries)
     monkeypatch.setattr(verifying, "judged_by_log", compared)
     if anew:
-        monkeypatch.setattr(verifying, "_apply_anew", applied)
+        monkeypatch.setattr(StandingTable, "collections", collections)
     verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True)
     return seen
 

@@ -1,4 +1,4 @@
-"""`penstock pipeline verify`: whether tables are what the log, or the source, says they are."""
+"""`penstock pipeline verify`: whether what a pipeline makes is what log, or source, says it is."""
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -16,7 +16,7 @@ from penstock.cli.steps import Doing, Steps, steps
 from penstock.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
-    from penstock.cli.config import SourceSettings
+    from penstock.cli.config import Settings
     from penstock.spark.config import PipelineConfig
     from penstock.spark.progress import VerifyProgress, VerifyStep
     from penstock.spark.verifying import Verified
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _INSTEAD: Final = {
     "audit": "A trail is proved by `penstock audit verify {name}`.",
-    "history": "A history has every version of a row, and no comparison of those is offered. Its "
-    "open versions are the current rows: compare them by hand with those of a pipeline to 'table' "
-    "that was verified. One that is wrong is replaced by another pipeline, with a path of its own.",
     "changelog": "A changelog repeats the log, entry by entry, and no comparison is offered: "
     "compare it by `sequence` with what Spark reads with format('penstock'). One that is wrong is "
     "replaced by another pipeline, with a path of its own.",
@@ -47,7 +44,7 @@ _STEPS: "Mapping[VerifyStep, tuple[str, str]]" = {
 
 
 class Against(StrEnum):
-    """What tables are compared with."""
+    """What is compared with."""
 
     LOG = "log"
     SOURCE = "source"
@@ -60,8 +57,8 @@ def command(
     against: Annotated[
         Against,
         typer.Option(
-            help="`log`: apply it anew beside the tables. `source`: read every row there again, "
-            "which proves capture too; tables with a first load are compared so."
+            help="`log`: apply it anew beside what is there. `source`: read every row there again, "
+            "which proves capture too; of tables alone, those with a first load among them."
         ),
     ] = Against.LOG,
     repair: Annotated[
@@ -81,7 +78,8 @@ def command(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Compare a pipeline's tables with the log, or with the source; the pipeline may run meanwhile.
+    """Compare a pipeline's tables, of rows or of versions, with the log, or with the source; the
+    pipeline may run meanwhile.
 
     Keys and the names of columns are told, no values. Rows whose last change was rejected are
     counted and not judged; so are those that change while the source is read. Exit code 7 if a row
@@ -99,7 +97,7 @@ def command(
             f"{config}: there is no [pipelines.{name}]{near(name, settings.pipelines)}. "
             f"Nothing was compared."
         )
-    verify = _comparison(name, pipeline, against, settings.sources.get(pipeline.source))
+    verify = _verifying(name, pipeline, settings, against)
     with (
         session_for("verify", name, settings, master, conf) as spark,
         steps(wanted=not as_json) as shown,
@@ -125,37 +123,45 @@ def command(
         raise typer.Exit(PipelineError.exit_code)
 
 
-def _comparison(
-    name: str, pipeline: "PipelineConfig", against: Against, source: "SourceSettings | None"
+def _verifying(
+    name: str, pipeline: "PipelineConfig", settings: "Settings", against: Against
 ) -> "Callable[..., Verified]":
-    """What compares a pipeline. Raises ConfigError where nothing does."""
+    """Who compares what the pipeline makes. Raises ConfigError where nobody does."""
     from penstock.cli.config import missing_extra
 
+    if pipeline.to in _INSTEAD:
+        raise ConfigError(
+            f"pipeline {name} goes to {pipeline.to!r}, which is not compared. Nothing was "
+            f"compared. {_INSTEAD[pipeline.to].format(name=name)}"
+        )
+    if against is Against.SOURCE and pipeline.to != "table":
+        raise ConfigError(
+            f"pipeline {name} goes to {pipeline.to!r}, and the source is compared with tables of "
+            f"current rows alone (to = 'table'). Nothing was compared. Leave --against out: then "
+            f"it is compared with the log."
+        )
     try:
-        from penstock.spark.against.source import verify_with_source
-        from penstock.spark.config import ReplicatePipelineConfig, TablePipelineConfig
-        from penstock.spark.replica.verifying import verify_replica
-        from penstock.spark.verifying import verify_tables
+        if against is Against.SOURCE:
+            from penstock.spark.against.source import verify_with_source
+
+            source = settings.sources.get(pipeline.source)
+            opening = None if source is None else source.opening()
+            return partial(verify_with_source, open_source=opening)
+        return _with_log()[pipeline.to]
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
-    if isinstance(pipeline, ReplicatePipelineConfig):
-        if against is Against.SOURCE:
-            raise ConfigError(
-                f"pipeline {name} goes to 'replicate', and a replica is compared with the log, not "
-                f"with the source. Nothing was compared. Leave out --against: penstock pipeline "
-                f"verify {name}."
-            )
-        return verify_replica
-    if not isinstance(pipeline, TablePipelineConfig):
-        raise ConfigError(
-            f"pipeline {name} goes to {pipeline.to!r}, and what is compared are current rows, as "
-            f"of to = 'table' and to = 'replicate'. Nothing was compared. "
-            f"{_INSTEAD[pipeline.to].format(name=name)}"
-        )
-    if against is Against.SOURCE:
-        opening = None if source is None else source.opening()
-        return partial(verify_with_source, open_source=opening)
-    return verify_tables
+
+
+def _with_log() -> "Mapping[str, Callable[..., Verified]]":
+    """Who compares with the log, by destination."""
+    from penstock.spark.replica.verifying import verify_replica
+    from penstock.spark.verifying import verify_tables
+
+    return {
+        "table": verify_tables,
+        "history": verify_tables,
+        "replicate": verify_replica,
+    }
 
 
 def _show(shown: Steps, step: "VerifyProgress") -> None:
@@ -176,6 +182,7 @@ def _print(found: "Verified") -> None:
     for one in found.tables:
         for row in one.listed[:_SHOWN]:
             columns = f" in {', '.join(row.columns)}" if row.columns else ""
-            out.print(f"{one.collection} {row.key}: {row.what}{columns}", markup=False)
+            begins = "" if row.from_sequence is None else f" from {row.from_sequence}"
+            out.print(f"{one.collection} {row.key}{begins}: {row.what}{columns}", markup=False)
         if len(one.listed) > _SHOWN:
             out.print(f"… {one.differences - _SHOWN:,} more; --json lists them", markup=False)

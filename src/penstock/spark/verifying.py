@@ -4,7 +4,8 @@ The log is applied anew, up to where the tables say they have come, to tables be
 are verified by their counts and digests on the way, as for any pipeline. Then both are compared by
 ranges of the keys' hash: rows are counted and summed in Spark's tasks, and only ranges that differ
 are compared row by row. Values are never told, only keys and the names of columns. What follows
-from where batches ended, and not from the log, is no difference (`penstock.spark.table.judging`).
+from where batches ended, and not from the log, is no difference: of tables of current rows
+(`penstock.spark.table.judging`), and of all versions (`penstock.spark.history.judging`).
 
 It may run beside the pipeline: tables are compared at the versions that belong together.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from msgspec import Struct
 
 from penstock.archive.opening import log_client
@@ -26,8 +28,15 @@ from penstock.client.flight import LogClient
 from penstock.errors import ConfigError, PartialViewError, PipelineError
 from penstock.progress import Progress
 from penstock.spark import register
-from penstock.spark.config import SteppedPipelineConfig, TablePipelineConfig
+from penstock.spark.config import (
+    HistoryPipelineConfig,
+    LakePipelineConfig,
+    SteppedPipelineConfig,
+    TablePipelineConfig,
+)
 from penstock.spark.config.reading import ReadingConfig
+from penstock.spark.history.columns import VERSION_COLUMNS
+from penstock.spark.history.judging import judged_versions
 from penstock.spark.mending import refuse_running
 from penstock.spark.options import credential_options
 from penstock.spark.progress import StepTeller, VerifyProgress, step_teller
@@ -35,6 +44,7 @@ from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared
 from penstock.spark.table.judging import Told, begin_as, judged_by_log
 from penstock.spark.table.lake import Folders, KeptTable, Lake, seen_lake
+from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.standing import (
     Standing,
     StandingTable,
@@ -43,6 +53,7 @@ from penstock.spark.table.standing import (
     refuse_others,
 )
 from penstock.spark.tables import TableTarget
+from penstock.spark.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,7 +80,7 @@ class Verified(Struct, frozen=True, kw_only=True):
 
 def verify_tables(
     name: str,
-    config: TablePipelineConfig,
+    config: TablePipelineConfig | HistoryPipelineConfig,
     endpoint: str,
     *,
     spark: "SparkSession",
@@ -98,7 +109,7 @@ def verify_tables(
     else.
     """
     refuse_steps(name, config)
-    if has_loaded(config):
+    if isinstance(config, TablePipelineConfig) and has_loaded(config):
         raise ConfigError(
             f"pipeline {name} has a first load, or had one, which is kept at {config.load_path}: "
             f"its tables have rows that the log does not tell. Nothing was compared or changed. "
@@ -110,30 +121,33 @@ def verify_tables(
         with log_client(endpoint, archive=archive, credentials=credentials) as client:
             refuse_running(name, config, client)
     with between or nullcontext():
-        until, tables = _pinned(name, config, lake)
+        until, tables = pinned(name, config, lake)
     with scratch_folder() as folder, step_teller(name, on_progress) as tell:
         # From the log's first entry, whatever the pipeline began with: a row of which the log no
         # longer tells would be taken for one that should not be there, and be deleted.
-        anew = config.model_copy(
-            update={
-                "path": f"{scratch.rstrip('/')}/{time.time_ns()}" if scratch else f"{folder}/t",
-                "catalog": None,
-                "rejects": None,
-                "standing": None,
-                "start": "beginning",
-            }
-        )
+        elsewhere: dict[str, Any] = {
+            "path": f"{scratch.rstrip('/')}/{time.time_ns()}" if scratch else f"{folder}/t",
+            "rejects": None,
+            "standing": None,
+            "start": "beginning",
+        }
+        if isinstance(config, TablePipelineConfig):
+            elsewhere["catalog"] = None
+        anew = config.model_copy(update=elsewhere)
         beside = Folders(anew, name)
         for one, table in tables.items():
-            begin_as(beside.table(one), table, name)
-        made = _apply_anew(name, anew, endpoint, until, spark, credentials, archive, tell)
+            begin_as(beside.table(one), table, name, own=_own(config))
+        target = TableTarget(name, anew)
+        apply_anew(anew, target, endpoint, until, spark, credentials, archive, tell)
+        made = StandingTable(anew, name).collections()
         # Of a table that is not there all rows are missing.
         tables |= {one: lake.table(one) for one in made if one not in tables}
         rejects = lake.rejects().side()
+        judged = judged_versions if config.to == "history" else judged_by_log
         found: list[Compared] = []
         for one, table in tables.items():
             tell("comparing", done=len(found), total=len(tables), collection=one)
-            compared = judged_by_log(
+            compared = judged(
                 spark,
                 name,
                 one,
@@ -150,6 +164,11 @@ def verify_tables(
     return Verified(pipeline=name, progress=str(until), tables=tuple(found))
 
 
+def _own(config: TablePipelineConfig | HistoryPipelineConfig) -> pa.Schema:
+    own: pa.Schema = VERSION_COLUMNS if config.to == "history" else OWN_COLUMNS
+    return own
+
+
 def refuse_steps(name: str, config: SteppedPipelineConfig) -> None:
     """Refuse tables that neither log nor source alone tell. Raises ConfigError."""
     if config.steps or config.expect:
@@ -160,7 +179,7 @@ def refuse_steps(name: str, config: SteppedPipelineConfig) -> None:
         )
 
 
-def standing_of(name: str, config: TablePipelineConfig, lake: Lake) -> Standing:
+def standing_of(name: str, config: LakePipelineConfig, lake: Lake) -> Standing:
     """Where the tables stand. Raises PipelineError where they never were written, or a collection
     never was read, and as `refuse_others` and of opening them."""
     standing = StandingTable(config, name, lake).read()
@@ -176,7 +195,7 @@ def standing_of(name: str, config: TablePipelineConfig, lake: Lake) -> Standing:
     return standing
 
 
-def _refuse_added(name: str, config: TablePipelineConfig, standing: Standing) -> None:
+def _refuse_added(name: str, config: LakePipelineConfig, standing: Standing) -> None:
     added = set(config.collections).difference(standing.collections or config.collections)
     if added or (standing.collections and not config.collections):
         raise PipelineError(
@@ -186,10 +205,11 @@ def _refuse_added(name: str, config: TablePipelineConfig, standing: Standing) ->
         )
 
 
-def _pinned(
-    name: str, config: TablePipelineConfig, lake: Lake
+def pinned(
+    name: str, config: LakePipelineConfig, lake: Lake
 ) -> tuple[Progress, dict[str, KeptTable]]:
-    """Up to where the tables have come, and each as it was there."""
+    """Up to where the tables have come, and each as it was there. Raises as `standing_of`, and
+    PipelineError where they move on too fast, or a batch was left half done."""
     stood: set[Progress] = set()
     for _ in range(_TRIES):
         standing = standing_of(name, config, lake)
@@ -218,18 +238,18 @@ def _pinned(
     )
 
 
-def _apply_anew(
-    name: str,
-    config: TablePipelineConfig,
+def apply_anew(
+    config: LakePipelineConfig,
+    target: Target,
     endpoint: str,
     until: Progress,
     spark: "SparkSession",
     credentials: Credentials,
     archive: str,
     tell: StepTeller,
-) -> list[str]:
-    """Apply the log from its beginning up to `until`, batch by batch; which tables that made."""
-    target = TableTarget(name, config)
+) -> Progress:
+    """Apply the log to `target`, which has nothing yet, up to `until`, batch by batch; the place
+    where it began. Raises as the target does, and PartialViewError."""
     shown = {"endpoint": endpoint, **credential_options(credentials)}
     if archive:
         shown["archive"] = archive
@@ -244,7 +264,7 @@ def _apply_anew(
             target.apply(batch, number, until=end)
             after = end
             tell("applying", done=end.sequence - begin.sequence, total=entries)
-    return StandingTable(config, name).collections()
+    return begin
 
 
 def ends_of(

@@ -28,32 +28,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
 
-from penstock.errors import BatchTooLargeError, PipelineChangedError
-from penstock.spark.config import HistoryPipelineConfig, LakePipelineConfig
+from penstock.errors import BatchTooLargeError
+from penstock.spark.config import HistoryPipelineConfig
 from penstock.spark.history.apply import HistoryWrite, Tracking, prepare, prepare_move
-from penstock.spark.history.columns import AS_OF_EVENT
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
-from penstock.spark.table.delta import secrets
 from penstock.spark.table.lake import Lake
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.writing import Writer
-
-
-def version_table(pipeline: str, config: LakePipelineConfig, collection: str) -> VersionTable:
-    """The table of a collection, as it is now. Raises PipelineChangedError for any other table."""
-    path, storage = config.table_path(collection), secrets(config.storage_options)
-    table = VersionTable(path, pipeline=pipeline, storage_options=storage)
-    if table.layout is not None and AS_OF_EVENT not in table.layout[0].names:
-        raise PipelineChangedError(
-            pipeline=pipeline,
-            change=f"the table {table.path} has no {AS_OF_EVENT}, so it was made by an earlier "
-            f"version of Penstock, or is not a history",
-            remedy="where a history of all that the log and its archive hold is made",
-        )
-    return table
 
 
 def tracking_of(config: HistoryPipelineConfig) -> Tracking:
@@ -92,7 +76,9 @@ class HistoryWriter(Writer[VersionTable]):
         self._tracking = tracking_of(config)
 
     def _open(self, collection: str) -> VersionTable:
-        return version_table(self._pipeline, self._config, collection)
+        table = self._lake.table(collection)
+        assert isinstance(table, VersionTable)
+        return table
 
     def _write(self, parts: Sequence[tuple[VersionTable, Chunk]], stamp: Stamp) -> None:
         left = self._bytes_max

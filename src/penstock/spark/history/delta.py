@@ -108,7 +108,11 @@ class VersionTable(Table):
         )
 
     def mend_wider(self, versions: pa.Table, gone: pa.Table, stamp: Stamp) -> None:
-        """As `mend`, but columns may have become wider: every file is written anew."""
+        """As `mend`, but columns may have become wider: every file is written anew, and a version
+        that was there several times is there once."""
+        if self._delta is None:
+            self.append(versions, stamp)
+            return
         self._rewrite(versions, gone, stamp)
 
     def put_wider(self, versions: pa.Table, stamp: Stamp) -> None:
@@ -157,7 +161,8 @@ def _rewritten(
     """The table's versions but those that are given or `gone`, in the columns of the given; then
     these."""
     schema = versions.schema
-    named = arrow.concat_tables([one.select(list(IDENTITY)) for one in (versions, gone)])
+    own = versions.select(IDENTITY)
+    named = arrow.concat_tables([own, gone.select(IDENTITY).cast(own.schema)])
     given = set(zip(*(named[name].to_pylist() for name in IDENTITY), strict=True))
     sequences = compute.unique(named[FROM_SEQUENCE])
     for batch in batches:

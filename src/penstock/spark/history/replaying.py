@@ -30,7 +30,7 @@ from penstock.client.flight import LogClient, ReadRequest
 from penstock.errors import BatchTooLargeError
 from penstock.event import Kind
 from penstock.spark.config import HistoryPipelineConfig
-from penstock.spark.history.batch import tracking_of, version_table
+from penstock.spark.history.batch import tracking_of
 from penstock.spark.history.columns import FROM_SEQUENCE, TO_SEQUENCE
 from penstock.spark.history.courses import Course, Ending, Span, course_of
 from penstock.spark.history.delta import VersionTable
@@ -91,7 +91,8 @@ class HistoryReplay:
 
     def _collection(self, collection: str, pending: Sequence[Rejected]) -> list[Replayed]:
         """Settle the rejects of a collection."""
-        table = version_table(self._name, self._config, collection)
+        table = self._lake.table(collection)
+        assert isinstance(table, VersionTable)
         applied = table.applied(self._name, log_id=self._bounds.log_id)
         groups: dict[Identity, list[int]] = {}
         for one in pending:

@@ -35,6 +35,28 @@ UNFIT: Final = "_penstock_unfit"
 """Of rows that are expected: the names of those of their values that no column holds."""
 
 
+class By(Struct, frozen=True, kw_only=True):
+    """How the rows of a table are told apart, and divided: by the names of columns."""
+
+    identity: tuple[str, ...] = IDENTITY
+    begins: str | None = None
+    """Where a row begins, if one key has several."""
+    key: str = KEY
+    source: str = SOURCE
+    database: str = DATABASE
+    sequence: str = SEQUENCE
+
+    def range(self, ranges: int) -> "Column":
+        """Which of `ranges` a row is in."""
+        from pyspark.sql import functions as sql
+
+        return sql.pmod(sql.xxhash64(*self.identity), sql.lit(ranges))
+
+
+ROWS: Final = By()
+"""Rows of current state."""
+
+
 class Difference(Struct, frozen=True, kw_only=True):
     """A row that is not what it should be."""
 
@@ -47,6 +69,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     """Those that differ."""
     sequence: int | None = None
     """Of the row's last change, by the log; None for an extra one."""
+    from_sequence: int | None = None
+    """Of the change that opened it, where rows have versions."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -78,10 +102,11 @@ def compare_rows(
     *,
     ranges: int,
     listed_max: int,
+    by: By = ROWS,
 ) -> Compared:
-    """What of the rows `there` is not as `wanted`; both have the same columns, IDENTITY among them,
-    and are the same however often they are looked at."""
-    sums, found = _sums(wanted, ranges), _sums(there, ranges)
+    """What of the rows `there` is not as `wanted`; both have the same columns, those of `by` among
+    them, and are the same however often they are looked at."""
+    sums, found = _sums(wanted, ranges, by), _sums(there, ranges, by)
     differing = _unequal(sums, found)
     compared = Compared(
         collection=collection,
@@ -93,14 +118,23 @@ def compare_rows(
     )
     if not differing:
         return compared
-    rows = _differing(wanted, there, ranges, differing).cache()
+    rows = _differing(wanted, there, ranges, differing, by).cache()
     try:
-        first = rows.orderBy(*IDENTITY).limit(listed_max).collect()
+        first = rows.orderBy(*by.identity).limit(listed_max).collect()
         return structs.replace(
-            compared, differences=rows.count(), listed=tuple(_difference(row) for row in first)
+            compared, differences=rows.count(), listed=tuple(_difference(row, by) for row in first)
         )
     finally:
         rows.unpersist()
+
+
+def differing_rows(
+    wanted: "DataFrame", there: "DataFrame", *, ranges: int, by: By = ROWS
+) -> "DataFrame":
+    """The rows that differ, as `compare_rows` counts them, each once: the columns of `by`, and
+    `what` and `columns` as Difference has them."""
+    sums, found = _sums(wanted, ranges, by), _sums(there, ranges, by)
+    return _differing(wanted, there, ranges, _unequal(sums, found), by)
 
 
 def repair_rows(
@@ -124,8 +158,7 @@ def repair_rows(
     """
     from pyspark.sql import functions as sql
 
-    sums, found = _sums(wanted, ranges), _sums(there, ranges)
-    rows = _differing(wanted, there, ranges, _unequal(sums, found)).where("what <> 'repeated'")
+    rows = differing_rows(wanted, there, ranges=ranges).where("what <> 'repeated'")
     if UNFIT in wanted.columns:
         wanted = wanted.where(sql.size(UNFIT) == 0).drop(UNFIT)
     right = wanted.join(rows.where("what <> 'extra'").select(*IDENTITY), [*IDENTITY], "left_semi")
@@ -140,12 +173,7 @@ def repair_rows(
         .unionByName(extra.withColumn(OPERATION, sql.lit(DELETE).cast("tinyint")), True)
         .toArrow()
     )
-    table.reload()
-    if table.version != actual.version:
-        raise PipelineError(
-            f"the table of {compared.collection} has moved on while it was looked at. Nothing of "
-            f"it was changed. Stop pipeline {pipeline}, and repair it then."
-        )
+    refuse_moved(pipeline, compared.collection, table, actual)
     at = table.applied(pipeline, log_id=None)
     if not changes.num_rows:
         return compared
@@ -161,13 +189,17 @@ def repair_rows(
     return structs.replace(compared, repaired=changes.num_rows)
 
 
-def _range(ranges: int) -> "Column":
-    from pyspark.sql import functions as sql
+def refuse_moved(pipeline: str, collection: str, table: KeptTable, actual: Side) -> None:
+    """See the table as it is now. Raises PipelineError where it has moved on from `actual`."""
+    table.reload()
+    if table.version != actual.version:
+        raise PipelineError(
+            f"the table of {collection} has moved on while it was looked at. Nothing of it was "
+            f"changed. Stop pipeline {pipeline}, and repair it then."
+        )
 
-    return sql.pmod(sql.xxhash64(*IDENTITY), sql.lit(ranges))
 
-
-def _sums(frame: "DataFrame", ranges: int) -> dict[int, tuple[int, Any]]:
+def _sums(frame: "DataFrame", ranges: int, by: By) -> dict[int, tuple[int, Any]]:
     """Rows and the sum of their hashes, by range."""
     from pyspark.sql import functions as sql
 
@@ -175,7 +207,7 @@ def _sums(frame: "DataFrame", ranges: int) -> dict[int, tuple[int, Any]]:
     types = dict(frame.dtypes)
     parts = [part for name in sorted(types) for part in _parts(name, types[name])]
     hashed = frame.select(
-        _range(ranges).alias("range"), sql.xxhash64(*parts).cast("decimal(38,0)").alias("hash")
+        by.range(ranges).alias("range"), sql.xxhash64(*parts).cast("decimal(38,0)").alias("hash")
     )
     rows = hashed.groupBy("range").agg(sql.count("*").alias("rows"), sql.sum("hash").alias("sum"))
     return {row["range"]: (row["rows"], row["sum"]) for row in rows.collect()}
@@ -200,59 +232,60 @@ def _exact(name: str, of_type: str) -> "Column":
 
 
 def _differing(
-    wanted: "DataFrame", there: "DataFrame", ranges: int, numbers: list[int]
+    wanted: "DataFrame", there: "DataFrame", ranges: int, numbers: list[int], by: By
 ) -> "DataFrame":
-    """The rows that differ: identity, `what`, `columns`, `sequence`."""
     from pyspark.sql import Window
     from pyspark.sql import functions as sql
 
-    inside = _range(ranges).isin(numbers)
-    times = Window.partitionBy(*IDENTITY)
+    inside = by.range(ranges).isin(numbers)
+    times = Window.partitionBy(*by.identity)
     left = wanted.where(inside).alias("w")
     right = there.where(inside).withColumn("_times", sql.count("*").over(times)).alias("t")
     same = reduce(
         lambda one, other: one & other,
-        [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in IDENTITY],
+        [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in by.identity],
     )
     types = dict(wanted.dtypes)
     differ = [
         sql.when(~_exact(f"w.`{name}`", of).eqNullSafe(_exact(f"t.`{name}`", of)), sql.lit(name))
         for name, of in types.items()
-        if name not in {*IDENTITY, UNFIT}
+        if name not in {*by.identity, UNFIT}
     ]
     columns = sql.array_compact(sql.array(*differ))
     if UNFIT in types:
         columns = sql.array_distinct(sql.concat(columns, sql.col(f"w.{UNFIT}")))
-    here, gone = sql.col(f"t.`{KEY}`").isNull(), sql.col(f"w.`{KEY}`").isNull()
+    first = by.identity[0]
+    here, gone = sql.col(f"t.`{first}`").isNull(), sql.col(f"w.`{first}`").isNull()
     what = (
         sql.when(here, sql.lit("missing"))
         .when(gone, sql.lit("extra"))
         .when(sql.col("t._times") > 1, sql.lit("repeated"))
         .when(sql.size(columns) > 0, sql.lit("different"))
     )
-    identity = [
+    told = [
         sql.coalesce(sql.col(f"w.`{name}`"), sql.col(f"t.`{name}`")).alias(name)
-        for name in IDENTITY
+        for name in dict.fromkeys([*by.identity, by.key, by.source, by.database])
     ]
+    if by.sequence not in by.identity:
+        last = sql.col(f"w.`{by.sequence}`") if by.sequence in types else sql.lit(None)
+        told.append(last.cast("long").alias(by.sequence))
     found = left.join(right, same, "full_outer").select(
-        *identity,
+        *told,
         what.alias("what"),
         sql.when(here | gone, sql.array().cast("array<string>"))
         .otherwise(columns)
         .alias("columns"),
-        (sql.col(f"w.`{SEQUENCE}`") if SEQUENCE in types else sql.lit(None).cast("long")).alias(
-            "sequence"
-        ),
     )
-    return found.where("what IS NOT NULL").dropDuplicates([*IDENTITY])
+    return found.where("what IS NOT NULL").dropDuplicates([*by.identity])
 
 
-def _difference(row: Any) -> Difference:
+def _difference(row: Any, by: By) -> Difference:
     return Difference(
-        key=row[KEY],
-        source=row[SOURCE],
-        database=row[DATABASE],
+        key=row[by.key],
+        source=row[by.source],
+        database=row[by.database],
         what=row["what"],
         columns=tuple(row["columns"] or ()),
-        sequence=row["sequence"],
+        sequence=row[by.sequence],
+        from_sequence=None if by.begins is None else row[by.begins],
     )

@@ -14,6 +14,7 @@ which one side has rejected the last change, and the other not, is set apart: ne
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from msgspec import Struct, structs
 
 from penstock.spark.table.arrow import arrow
@@ -41,8 +42,10 @@ class Told(Struct, frozen=True, kw_only=True):
     rejects: Side
 
 
-def begin_as(beside: KeptTable, table: KeptTable, pipeline: str) -> None:
-    """Give `beside`, which has nothing yet, the columns of `table`.
+def begin_as(
+    beside: KeptTable, table: KeptTable, pipeline: str, *, own: pa.Schema = OWN_COLUMNS
+) -> None:
+    """Give `beside`, which has nothing yet, the columns of `table`, and `own` beside them.
 
     A column only widens, so it holds what it ever took, with one exception: a whole double that
     came to a column of integers, which is one of decimals now. A column that does not say so itself
@@ -51,7 +54,7 @@ def begin_as(beside: KeptTable, table: KeptTable, pipeline: str) -> None:
     if table.version < 0:
         return
     columns = [one for one in table.schema if stated_kind(one) is not None]
-    nothing = arrow.schema([*OWN_COLUMNS, *columns]).empty_table()
+    nothing = arrow.schema([*own, *columns]).empty_table()
     beside.append(nothing, Stamp(pipeline=pipeline, log_id=None, after=0, until=0, batch=0))
 
 
@@ -153,16 +156,20 @@ def rejected_rows(
     )
 
 
-def alike(wanted: "DataFrame", there: "DataFrame") -> tuple["DataFrame", "DataFrame"]:
+def alike(
+    wanted: "DataFrame", there: "DataFrame", *, stale_fits: bool = False
+) -> tuple["DataFrame", "DataFrame"]:
     """Both with the same columns: those of `there`, as its types, and any other of `wanted`.
 
     UNFIT says what cannot be written there: values of `wanted` that a column of `there` does not
-    hold exactly, and, by the column that says so, a row whose last change was rejected.
+    hold exactly, and, by the column that says so, a row whose last change was rejected, unless
+    `stale_fits`.
     """
     from pyspark.sql import functions as sql
 
     own, other = dict(wanted.dtypes), dict(there.dtypes)
-    unfit = [sql.when(sql.col(REJECTED).isNotNull(), sql.lit(REJECTED))]
+    stale = sql.col(REJECTED).isNotNull() & sql.lit(not stale_fits)
+    unfit = [sql.when(stale, sql.lit(REJECTED))]
     columns: list[Column] = []
     for name in dict.fromkeys([*there.columns, *wanted.columns]):
         column = sql.col(f"`{name}`")

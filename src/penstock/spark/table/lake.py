@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from penstock.errors import ConfigError, PipelineChangedError
-from penstock.spark.config import LakePipelineConfig, TablePipelineConfig
-from penstock.spark.history.columns import VERSION_COLUMNS
+from penstock.spark.config import (
+    HistoryPipelineConfig,
+    LakePipelineConfig,
+    TablePipelineConfig,
+)
+from penstock.spark.history.columns import AS_OF_EVENT, VERSION_COLUMNS
+from penstock.spark.history.delta import VersionTable
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.elements import element_columns, exploded_in
 from penstock.spark.table.plan import OWN_COLUMNS
@@ -174,6 +179,8 @@ class Folders:
         """As `Lake.table`. Raises PipelineChangedError for one with rows of anything else, or of
         another pipeline."""
         path, config, name = self._config.table_path(collection), self._config, self._pipeline
+        if isinstance(config, HistoryPipelineConfig):
+            return self._versions(path)
         field = config.exploded_field(collection) if isinstance(config, TablePipelineConfig) else ""
         table = (
             ElementTable(path, field, pipeline=name, storage_options=self._storage)
@@ -189,6 +196,17 @@ class Folders:
                 change=f"the table {path} has {_rows_of(there)}, and its steps make "
                 f"{_rows_of(field)}",
                 remedy="or change explode back",
+            )
+        return table
+
+    def _versions(self, path: str) -> VersionTable:
+        table = VersionTable(path, pipeline=self._pipeline, storage_options=self._storage)
+        if table.layout is not None and AS_OF_EVENT not in table.layout[0].names:
+            raise PipelineChangedError(
+                pipeline=self._pipeline,
+                change=f"the table {table.path} has no {AS_OF_EVENT}, so it was made by an earlier "
+                f"version of Penstock, or is not a history",
+                remedy="where a history of all that the log and its archive hold is made",
             )
         return table
 
