@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _INSTEAD: Final = {
     "audit": "A trail is proved by `penstock audit verify {name}`.",
-    "changelog": "A changelog repeats the log, entry by entry, and no comparison is offered: "
-    "compare it by `sequence` with what Spark reads with format('penstock'). One that is wrong is "
-    "replaced by another pipeline, with a path of its own.",
     "view": "A view is a query of current rows, and no comparison is offered: run the query in "
     "Spark over the tables of a pipeline to 'table' that was verified. One that is wrong is "
     "replaced by another pipeline of the same query, with a path of its own.",
@@ -78,8 +75,8 @@ def command(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Compare a pipeline's tables, of rows or of versions, with the log, or with the source; the
-    pipeline may run meanwhile.
+    """Compare a pipeline's tables, history or changelog with the log, or tables with the source;
+    the pipeline may run meanwhile.
 
     Keys and the names of columns are told, no values. Rows whose last change was rejected are
     counted and not judged; so are those that change while the source is read. Exit code 7 if a row
@@ -156,10 +153,12 @@ def _with_log() -> "Mapping[str, Callable[..., Verified]]":
     """Who compares with the log, by destination."""
     from penstock.spark.replica.verifying import verify_replica
     from penstock.spark.verifying import verify_tables
+    from penstock.spark.verifying_changelog import verify_changelog
 
     return {
         "table": verify_tables,
         "history": verify_tables,
+        "changelog": verify_changelog,
         "replicate": verify_replica,
     }
 
@@ -172,17 +171,26 @@ def _show(shown: Steps, step: "VerifyProgress") -> None:
 def _print(found: "Verified") -> None:
     heads = ["table", f"rows by the {found.against}", "rows found", "differences", "repaired"]
     apart = found.against == Against.SOURCE
-    grid = Grid(*heads, *(["changed meanwhile"] if apart else []), "rejected")
+    gone = any(one.untold for one in found.tables)
+    heads += [*(["changed meanwhile"] if apart else []), "rejected"]
+    grid = Grid(*heads, *(["not in the log any more"] if gone else []))
     for one in found.tables:
         numbers = [one.rows, one.found, one.differences, one.repaired]
-        numbers += [*([one.changed] if apart else []), one.rejected]
-        grid.add_row(one.collection, *(f"{number:,}" for number in numbers))
+        numbers += [
+            *([one.changed] if apart else []),
+            one.rejected,
+            *([one.untold] if gone else []),
+        ]
+        grid.add_row(one.collection or "all", *(f"{number:,}" for number in numbers))
     out = output.stdout()
     out.print(grid)
     for one in found.tables:
         for row in one.listed[:_SHOWN]:
             columns = f" in {', '.join(row.columns)}" if row.columns else ""
             begins = "" if row.from_sequence is None else f" from {row.from_sequence}"
-            out.print(f"{one.collection} {row.key}{begins}: {row.what}{columns}", markup=False)
+            whose = one.collection or f"entry {row.sequence}"
+            out.print(f"{whose} {row.key}{begins}: {row.what}{columns}", markup=False)
         if len(one.listed) > _SHOWN:
             out.print(f"… {one.differences - _SHOWN:,} more; --json lists them", markup=False)
+        if one.left:
+            out.print(one.left, markup=False)

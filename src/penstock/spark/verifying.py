@@ -173,9 +173,9 @@ def refuse_steps(name: str, config: SteppedPipelineConfig) -> None:
     """Refuse tables that neither log nor source alone tell. Raises ConfigError."""
     if config.steps or config.expect:
         raise ConfigError(
-            f"pipeline {name} has steps or expectations (apply_as_deletes is a step): its tables "
-            f"are not what the log or the source alone says. Nothing was compared or changed. "
-            f"Compare at the source what they must keep."
+            f"pipeline {name} has steps or expectations (apply_as_deletes is a step): what it "
+            f"writes is not what the log or the source alone says. Nothing was compared or "
+            f"changed. Compare at the source what it must keep."
         )
 
 

@@ -39,6 +39,10 @@ class Folder:
             (self._local / name).parent.mkdir(parents=True, exist_ok=True)
         return self._files.open_output_stream(name)
 
+    def open(self, name: str) -> Any:
+        """A file to read. Raises OSError if it is not there."""
+        return self._files.open_input_file(name)
+
     def keep(self, name: str) -> None:
         """Have a closed file survive a power cut; an object store has done so."""
         if self._local is not None:

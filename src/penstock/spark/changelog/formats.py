@@ -44,7 +44,7 @@ from penstock.spark.changelog.writing import (
 )
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.table.arrow import arrow, compute
-from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.delta import Table, secrets, text
 from penstock.spark.table.stamp import Stamp
 
 log = structlog.get_logger()
@@ -94,6 +94,10 @@ class Format(Protocol):
     def says(self, sequences: Sequence[int]) -> set[int]:
         """Of which of these it has an entry that tells something, and not only one that steps have
         refused."""
+        ...
+
+    def forget_gone(self, stamp: Stamp) -> None:
+        """Have files count no more that are gone from the folder, if readers can do without."""
         ...
 
     def discard(self, attempt: str) -> None:
@@ -251,6 +255,9 @@ class DeltaFormat(_Files):
         self._seen((file.path, file.size) for file in files)
         self.table.add_files([_action(file) for file in files], self._columns, stamp)
 
+    def forget_gone(self, stamp: Stamp) -> None:
+        """None is gone: without it no reader could read the table."""
+
     def leftovers(self) -> int:
         """As `Format.leftovers`."""
         # Replaced files are unknown to the newest version, and still there for readers of others.
@@ -312,6 +319,16 @@ class ParquetFormat(_Files):
             for path in paths:
                 found.update(telling(self._folder.rows(path, TELLING, chosen)))
         return found
+
+    def forget_gone(self, stamp: Stamp) -> None:
+        """As `Format.forget_gone`: the manifest lists them, and a start would look for them."""
+        there = {name for name, _ in self._folder.files()}
+        listed: set[str] = set()
+        for batch in self.table.scan():
+            paths: list[Any] = batch["path"].to_pylist()
+            listed.update(paths)
+        if gone := sorted(listed - there):
+            self.table.empty(f"`path` IN ({', '.join(text(path) for path in gone)})", stamp)
 
     def _show(self, path: str, size: int) -> None:
         hidden = hidden_name(path)

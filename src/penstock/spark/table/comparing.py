@@ -45,11 +45,16 @@ class By(Struct, frozen=True, kw_only=True):
     source: str = SOURCE
     database: str = DATABASE
     sequence: str = SEQUENCE
+    until: int | None = None
+    """Divided by the first of `identity`, numbers from 1 up to this; without it by the hash."""
 
     def range(self, ranges: int) -> "Column":
         """Which of `ranges` a row is in."""
         from pyspark.sql import functions as sql
 
+        if self.until is not None:
+            width = max(1, -(-self.until // ranges))
+            return sql.floor((sql.col(self.identity[0]) - 1) / width)
         return sql.pmod(sql.xxhash64(*self.identity), sql.lit(ranges))
 
 
@@ -61,6 +66,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     """A row that is not what it should be."""
 
     key: str
+    """Empty, as what follows, for an entry of a changelog that has none."""
     source: str
     database: str
     what: str
@@ -93,6 +99,10 @@ class Compared(Struct, frozen=True, kw_only=True):
     rejected: int = 0
     """Rows that are not judged either, for their last change is in the rejects: those of the table,
     or, compared with the log, those of the log applied anew. Neither are in `rows` and `found`."""
+    untold: int = 0
+    """Of a changelog alone: entries that are not judged, for the log has them no more."""
+    left: str = ""
+    """Why what is left was not repaired, and what to do; empty where that goes without saying."""
 
 
 def compare_rows(
@@ -281,9 +291,9 @@ def _differing(
 
 def _difference(row: Any, by: By) -> Difference:
     return Difference(
-        key=row[by.key],
-        source=row[by.source],
-        database=row[by.database],
+        key=row[by.key] or "",
+        source=row[by.source] or "",
+        database=row[by.database] or "",
         what=row["what"],
         columns=tuple(row["columns"] or ()),
         sequence=row[by.sequence],

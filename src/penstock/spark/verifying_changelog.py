@@ -1,0 +1,148 @@
+"""Whether a changelog is what the log says it is, entry by entry, and how to add what is missing.
+
+As for tables (`penstock.spark.verifying`): the log is read anew, up to where the changelog says it
+has come, into a changelog beside it, and commits are verified by their counts and digests on the
+way. Then both are compared by ranges of sequences: entries are counted and summed in Spark's tasks,
+and only ranges that differ are compared entry by entry. An entry builds on no other, so where
+batches ended is of no concern, and the log is read from the oldest entry that it has.
+
+It may run beside the pipeline: the changelog is compared as it was at one place.
+"""
+
+# The stubs of pyarrow leave element types open.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from msgspec import structs
+
+from penstock.client.credentials import NOBODY, Credentials
+from penstock.spark import register
+from penstock.spark.changelog.comparing import by_sequence, columns_of, side_of
+from penstock.spark.changelog.entries import ENTRY_SCHEMA
+from penstock.spark.changelog.formats import Format, format_of
+from penstock.spark.changelog.writing import REPORT_DDL, Writing, read_reports, write_entries
+from penstock.spark.changelogs import ChangelogTarget
+from penstock.spark.config import ChangelogPipelineConfig
+from penstock.spark.progress import VerifyProgress, step_teller
+from penstock.spark.scratch import scratch_folder
+from penstock.spark.table.comparing import compare_rows, differing_rows, refuse_moved
+from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.lake import seen_lake
+from penstock.spark.table.stamp import Stamp
+from penstock.spark.verifying import Verified, apply_anew, pinned, refuse_steps
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LEFT: Final = (
+    "A changelog is only added to: entries that are different, extra or repeated were left as they "
+    "are. Have all of the log written once more: by a new pipeline, with a path of its own."
+)
+_GONE: Final = (
+    "The Delta table {path} is gone, and nothing was added. Put it back; or have its pipeline "
+    "write what the log has once more, as it says when it is started: with start = 'oldest'."
+)
+
+
+def verify_changelog(
+    name: str,
+    config: ChangelogPipelineConfig,
+    endpoint: str,
+    *,
+    spark: "SparkSession",
+    scratch: str | None = None,
+    ranges: int = 256,
+    listed_max: int = 1000,
+    repair: bool = False,
+    credentials: Credentials = NOBODY,
+    archive: str = "",
+    on_progress: Callable[[VerifyProgress], None] | None = None,
+) -> Verified:
+    """Compare the changelog of a pipeline with its log; with `repair`, add the entries that are
+    missing, in one commit. Entries that are altered, repeated or extra are told and left as they
+    are: a changelog is only added to.
+
+    The arguments are as for `verify_tables`. Entries from before the oldest that the log has are
+    counted, and not judged.
+
+    Raises ConfigError for a pipeline with steps or expectations; PipelineError where the pipeline
+    never ran, moves on too fast to be looked at, or moved while it was repaired, then nothing of
+    the changelog was changed; PipelineChangedError where what is there is not the changelog of this
+    configuration; as `ChangelogTarget.apply` else.
+    """
+    refuse_steps(name, config)
+    register(spark)
+    format_of(name, config).check()
+    lake = seen_lake(config, name, spark)
+    until, tables = pinned(name, config, lake)
+    kept = format_of(name, config)
+    side = side_of(config, next(iter(tables.values()), None) or kept.table)
+    with scratch_folder() as folder, step_teller(name, on_progress) as tell:
+        anew = config.model_copy(
+            update={
+                "path": f"{scratch.rstrip('/')}/{time.time_ns()}" if scratch else f"{folder}/c",
+                "format": "delta",
+                "rejects": None,
+                "standing": None,
+                "start": "oldest",
+                "on_gap": "record",
+            }
+        )
+        target = ChangelogTarget(name, anew)
+        begin = apply_anew(anew, target, endpoint, until, spark, credentials, archive, tell)
+        tell("comparing", done=0, total=1)
+        columns = columns_of(config)
+        wanted = Table(anew.table_path("")).side().rows(spark, columns)
+        there = side.rows(spark, columns)
+        untold = there.where(f"sequence <= {begin.sequence}").count() if begin.sequence else 0
+        there = there.where(f"sequence > {begin.sequence}")
+        if config.format == "parquet":
+            # A pipeline that runs has shown more files meanwhile.
+            there = there.where(f"sequence <= {until.sequence}")
+        by = by_sequence(until.sequence)
+        compared = compare_rows("", wanted, there, ranges=ranges, listed_max=listed_max, by=by)
+        compared = structs.replace(compared, untold=untold)
+        if repair and compared.differences:
+            rows = differing_rows(wanted, there, ranges=ranges, by=by).where("what = 'missing'")
+            missing = wanted.join(rows.select("sequence"), "sequence", "left_semi")
+            refuse_moved(name, "changes", kept.table, side)
+            if kept.table.version < 0:
+                compared = structs.replace(compared, left=_GONE.format(path=kept.table.path))
+            else:
+                added = _add(name, config, kept, missing)
+                left = _LEFT if added < compared.differences else ""
+                compared = structs.replace(compared, repaired=added, left=left)
+        tell("comparing", done=1, total=1)
+    return Verified(pipeline=name, progress=str(until), tables=(compared,))
+
+
+def _add(name: str, config: ChangelogPipelineConfig, kept: Format, entries: "DataFrame") -> int:
+    """Add entries, in one commit that does not move the changelog on; how many."""
+    writing = Writing(
+        path=config.path,
+        storage_options=secrets(config.storage_options),
+        partition_by=config.partition_by,
+        hidden=kept.hidden,
+        attempt=uuid4().hex[:16],
+        after=0,
+    )
+    rows = entries.select(*ENTRY_SCHEMA.names).orderBy("sequence")
+    try:
+        made = rows.mapInArrow(partial(write_entries, writing=writing), REPORT_DDL).toArrow()
+    except BaseException:
+        kept.discard(writing.attempt)
+        raise
+    reports, _ = read_reports(made)
+    files = [file for one in reports for file in one.files]
+    if files:
+        at = kept.table.applied(name, log_id=None)
+        stamp = Stamp(pipeline=name, log_id=None, after=at, until=at, batch=0)
+        kept.forget_gone(stamp)
+        kept.add(files, stamp)
+    return sum(file.rows for file in files)
