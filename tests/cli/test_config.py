@@ -146,7 +146,10 @@ def test_a_variable_without_a_name_is_refused(tmp_path: Path) -> None:
             f"{PIPELINE}{MARKED}first_load = 'source'",
             "rows without steps or expectations (apply_as_deletes is a step)",
         ),
-        (f"{PIPELINE}{MARKED}verify_every = '6h'", "make of them (apply_as_deletes is a step)"),
+        (
+            f"{PIPELINE}{MARKED}verify_every = '6h'\nverify_against = 'source'",
+            "expectations (apply_as_deletes is a step); leave verify_against out",
+        ),
         (
             f"{PIPELINE}document_schema = 'deleted BOOLEAN'",
             "apply_as_deletes and document_schema go together",

@@ -111,3 +111,10 @@ def counted(config: ChangelogPipelineConfig) -> list[str]:
         paths: list[Any] = table.to_pyarrow_table()["path"].to_pylist()
         return sorted(paths)
     return sorted(uri.removeprefix(f"{config.path}/") for uri in table.file_uris())
+
+
+def sequences_of(file: Path) -> list[int]:
+    """Those of the entries in one file."""
+    read: Any = pq.ParquetFile(file)
+    sequences: list[int] = read.read()["sequence"].to_pylist()
+    return sequences

@@ -51,9 +51,11 @@ def test_one_that_never_was_is_due_soon_however_seldom_it_is_wanted() -> None:
     assert first_seconds(5, done_ms=0, now_ms=1) == 5
 
 
-def test_tables_that_steps_have_made_cannot_be_compared_on_a_schedule(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="leave verify_every out"):
-        pipeline(tmp_path / "t", verify_every="6h", transform=[{"drop": ["a"]}])
+def test_tables_that_steps_have_made_are_compared_with_the_log_alone(tmp_path: Path) -> None:
+    steps: dict[str, Any] = {"verify_every": "6h", "transform": [{"drop": ["a"]}]}
+    assert pipeline(tmp_path / "t", **steps).verify_every
+    with pytest.raises(ValidationError, match="leave verify_against out"):
+        pipeline(tmp_path / "t", **steps, verify_against="source")
 
 
 @pytest.fixture

@@ -101,5 +101,5 @@ def test_a_pipeline_keeps_elements_and_replays_what_is_refused_with_what_it_buil
     items |= {1: [9], 2: [7]}
     assert items_of(Path(config.path)) == {key_of(key): array for key, array in items.items()}
     assert DeltaTable(config.path).to_pyarrow_table()[REJECTED].null_count == 4
-    with pytest.raises(ConfigError, match="has steps or expectations"):
+    with pytest.raises(ConfigError, match="has explode"):
         verify_tables("p", config, endpoint, spark=spark)

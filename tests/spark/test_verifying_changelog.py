@@ -6,20 +6,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from penstock.errors import ConfigError, PipelineError
+from penstock.errors import PipelineError
 from penstock.serve.flight import FlightServer
 from penstock.spark import verifying_changelog
 from penstock.spark.changelog.comparing import values_of
 from penstock.spark.raised import known_error
 from penstock.spark.run import run_pipeline
 from penstock.spark.table import comparing
+from penstock.spark.verifying import pinned
 from penstock.spark.verifying_changelog import verify_changelog
 from tests.flight.blocks import BlockLog
-from tests.spark.changelogs import changelog, counted, expected, files_of, rows_of
+from tests.spark.changelogs import (
+    changelog,
+    counted,
+    expected,
+    files_of,
+    rows_of,
+    sequences_of,
+)
 from tests.spark.tables import change, gap, put, schema_event
 
 if TYPE_CHECKING:
@@ -66,12 +73,6 @@ def verified(
 
 def told(found: "Compared") -> list[tuple[int | None, str, tuple[str, ...]]]:
     return [(one.sequence, one.what, one.columns) for one in found.listed]
-
-
-def sequences_of(file: Path) -> list[int]:
-    read: Any = pq.ParquetFile(file)
-    sequences: list[int] = read.read()["sequence"].to_pylist()
-    return sequences
 
 
 def entries_of(log: BlockLog) -> pa.Table:
@@ -190,15 +191,35 @@ def test_what_the_log_has_no_more_is_counted_and_not_judged(
     assert (found.rows, found.found, found.untold, found.differences) == (2, 2, 1, 0)
 
 
+@FORMATS
+def test_what_its_pipeline_adds_meanwhile_is_no_difference(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    config = made(tmp_path / "c", endpoint, spark, format=form, partition_by=[])
+
+    def and_then(*args: Any) -> Any:
+        found = pinned(*args)
+        log.append([[put(1, n=2)]])
+        run_pipeline("c", config, endpoint, spark=spark, once=True)
+        return found
+
+    monkeypatch.setattr(verifying_changelog, "pinned", and_then)
+    found = verified(config, endpoint, spark)
+    assert (found.rows, found.found, found.differences) == (20, 20, 0)
+    assert len(rows_of(config)) == 21
+
+
 def test_what_cannot_be_compared_or_repaired_is_refused(
     spark: "SparkSession",
     endpoint: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    masked = changelog(tmp_path / "c", transform=[{"mask": ["name"]}])
-    with pytest.raises(ConfigError, match="steps or expectations"):
-        verified(masked, endpoint, spark)
     with pytest.raises(PipelineError, match="never run"):
         verified(changelog(tmp_path / "c"), endpoint, spark)
     config = made(tmp_path / "c", endpoint, spark)

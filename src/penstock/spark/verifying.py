@@ -7,6 +7,9 @@ are compared row by row. Values are never told, only keys and the names of colum
 from where batches ended, and not from the log, is no difference: of tables of current rows
 (`penstock.spark.table.judging`), and of all versions (`penstock.spark.history.judging`).
 
+With steps the log goes through them anew, as they are now: each is about one document, so what it
+makes of a change follows from that change (`penstock.spark.transform.rowwise`).
+
 It may run beside the pipeline: tables are compared at the versions that belong together.
 """
 
@@ -54,6 +57,7 @@ from penstock.spark.table.standing import (
 )
 from penstock.spark.tables import TableTarget
 from penstock.spark.target import Target
+from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,14 +105,14 @@ def verify_tables(
     writes them waits. `on_progress` is told how far it is, as `run_pipeline` tells it. Repairing
     needs a pipeline that does not run.
 
-    Raises ConfigError for a pipeline with steps, expectations or a first load, now or before, whose
-    tables the log alone does not tell; PipelineError where the pipeline never ran, moves on too
-    fast to be looked at, or moved while it was repaired, then nothing of that table was changed;
-    HistoryTrimmedError where the log's beginning is gone, with start = 'oldest' too;
+    Raises ConfigError for a pipeline with a first load, now or before, whose tables the log does
+    not tell, and for one that explodes arrays; PipelineError where the pipeline never ran, moves on
+    too fast to be looked at, or moved while it was repaired, then nothing of that table was
+    changed; HistoryTrimmedError where the log's beginning is gone, with start = 'oldest' too;
     PipelineChangedError where the tables are not those of this configuration; as `merge_into_delta`
     else.
     """
-    refuse_steps(name, config)
+    refuse_elements(name, config)
     if isinstance(config, TablePipelineConfig) and has_loaded(config):
         raise ConfigError(
             f"pipeline {name} has a first load, or had one, which is kept at {config.load_path}: "
@@ -138,7 +142,7 @@ def verify_tables(
         for one, table in tables.items():
             begin_as(beside.table(one), table, name, own=_own(config))
         target = TableTarget(name, anew)
-        apply_anew(anew, target, endpoint, until, spark, credentials, archive, tell)
+        apply_anew(name, anew, target, endpoint, until, spark, credentials, archive, tell)
         made = StandingTable(anew, name).collections()
         # Of a table that is not there all rows are missing.
         tables |= {one: lake.table(one) for one in made if one not in tables}
@@ -169,13 +173,13 @@ def _own(config: TablePipelineConfig | HistoryPipelineConfig) -> pa.Schema:
     return own
 
 
-def refuse_steps(name: str, config: SteppedPipelineConfig) -> None:
-    """Refuse tables that neither log nor source alone tell. Raises ConfigError."""
-    if config.steps or config.expect:
+def refuse_elements(name: str, config: SteppedPipelineConfig) -> None:
+    """Refuse what has rows of elements: a key tells several of them. Raises ConfigError."""
+    if config.explodes:
         raise ConfigError(
-            f"pipeline {name} has steps or expectations (apply_as_deletes is a step): what it "
-            f"writes is not what the log or the source alone says. Nothing was compared or "
-            f"changed. Compare at the source what it must keep."
+            f"pipeline {name} has explode, and rows of elements are not compared. Nothing was "
+            f"compared or changed. Compare the documents that they are of: those of a pipeline "
+            f"without that step."
         )
 
 
@@ -239,6 +243,7 @@ def pinned(
 
 
 def apply_anew(
+    name: str,
     config: LakePipelineConfig,
     target: Target,
     endpoint: str,
@@ -248,8 +253,13 @@ def apply_anew(
     archive: str,
     tell: StepTeller,
 ) -> Progress:
-    """Apply the log to `target`, which has nothing yet, up to `until`, batch by batch; the place
-    where it began. Raises as the target does, and PartialViewError."""
+    """Apply the log to `target`, which has nothing yet, up to `until`, batch by batch, through the
+    steps of `config`; the place where it began. Raises as the target does, as `Stage.staged`, and
+    PartialViewError."""
+    # What was not met was told when it came.
+    stage = Stage(name, config, target.columns, tells=False)
+    stage.check(spark)
+    spark = _of_its_own(spark)
     shown = {"endpoint": endpoint, **credential_options(credentials)}
     if archive:
         shown["archive"] = archive
@@ -260,11 +270,19 @@ def apply_anew(
         entries = until.sequence - begin.sequence
         tell("applying", total=entries)
         for number, end in enumerate(ends_of(client, after, until, config.max_events_per_batch)):
-            batch = batch_of(spark, config, shown, after, end, target.columns)
-            target.apply(batch, number, until=end)
+            batch = batch_of(spark, config, shown, after, end, stage.columns)
+            with stage.staged(batch, number, log_id=end.log_id) as staged:
+                target.apply(staged.frame, number, until=end, refused=staged.refused)
             after = end
             tell("applying", done=end.sequence - begin.sequence, total=entries)
     return begin
+
+
+def _of_its_own(spark: Any) -> "SparkSession":
+    """A session that knows what `spark` does, as each query has one: steps name views in it for a
+    moment, and others may be at work in `spark`."""
+    session: SparkSession = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    return session
 
 
 def ends_of(

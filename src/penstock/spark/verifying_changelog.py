@@ -35,7 +35,7 @@ from penstock.spark.table.comparing import compare_rows, differing_rows, refuse_
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.verifying import Verified, apply_anew, pinned, refuse_steps
+from penstock.spark.verifying import Verified, apply_anew, pinned, refuse_elements
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,12 +71,12 @@ def verify_changelog(
     The arguments are as for `verify_tables`. Entries from before the oldest that the log has are
     counted, and not judged.
 
-    Raises ConfigError for a pipeline with steps or expectations; PipelineError where the pipeline
+    Raises ConfigError for a pipeline that explodes arrays; PipelineError where the pipeline
     never ran, moves on too fast to be looked at, or moved while it was repaired, then nothing of
     the changelog was changed; PipelineChangedError where what is there is not the changelog of this
     configuration; as `ChangelogTarget.apply` else.
     """
-    refuse_steps(name, config)
+    refuse_elements(name, config)
     register(spark)
     format_of(name, config).check()
     lake = seen_lake(config, name, spark)
@@ -95,7 +95,7 @@ def verify_changelog(
             }
         )
         target = ChangelogTarget(name, anew)
-        begin = apply_anew(anew, target, endpoint, until, spark, credentials, archive, tell)
+        begin = apply_anew(name, anew, target, endpoint, until, spark, credentials, archive, tell)
         tell("comparing", done=0, total=1)
         columns = columns_of(config)
         wanted = Table(anew.table_path("")).side().rows(spark, columns)

@@ -44,7 +44,7 @@ from penstock.spark.session import on_this_machine
 from penstock.spark.table.comparing import Compared
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.standing import followed_tables, loads
-from penstock.spark.verifying import Verified, refuse_steps, standing_of
+from penstock.spark.verifying import Verified, standing_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -173,7 +173,12 @@ def _readable(
     name: str, config: TablePipelineConfig, open_source: OpenSource | None
 ) -> tuple[OpenSource, ReadableSource]:
     """How the source is made, and one of them, which the pipeline's tables can be compared with."""
-    refuse_steps(name, config)
+    if config.steps or config.expect:
+        raise ConfigError(
+            f"pipeline {name} has steps or expectations (apply_as_deletes is a step), and the "
+            f"source is not read through them. Nothing was compared or changed. Compare with the "
+            f"log: penstock pipeline verify {name}."
+        )
     if config.catalog is not None:
         raise ConfigError(
             f"the tables of pipeline {name} are in the catalog, in {config.catalog}, and only "

@@ -160,11 +160,16 @@ class TablePipelineConfig(DeltaPipelineConfig):
 
     @model_validator(mode="after")
     def _can_be_verified(self) -> Self:
-        if self.verify_every and (self.steps or self.expect):
+        if self.verify_every and self.explodes:
             raise ValueError(
-                "verify_every compares tables with log or source, and these alone do not tell what "
-                "steps and expectations make of them (apply_as_deletes is a step); leave "
-                "verify_every out"
+                "verify_every compares rows of documents, and explode makes rows of elements; "
+                "leave verify_every out"
+            )
+        if self.verify_every and self.verify_against == "source" and (self.steps or self.expect):
+            raise ValueError(
+                "verify_every with verify_against = 'source' reads the source without steps and "
+                "expectations (apply_as_deletes is a step); leave verify_against out, and tables "
+                "are compared with the log, which goes through them"
             )
         if self.verify_every and self.first_load != "off" and self.verify_against == "log":
             raise ValueError(

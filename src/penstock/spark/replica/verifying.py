@@ -43,7 +43,7 @@ from penstock.spark.replica.replaying import RefusedAnewError, refused_anew
 from penstock.spark.replicate import ReplicaTarget, destination_of, dialect_of
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Difference
-from penstock.spark.verifying import Verified, batch_of, ends_of, refuse_steps
+from penstock.spark.verifying import Verified, batch_of, ends_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,7 +82,7 @@ def verify_replica(
     configuration, or one is gone; DestinationError where the database does not answer; as
     `run_pipeline` else.
     """
-    refuse_steps(name, config)
+    _refuse_steps(name, config)
     if scratch:
         raise ConfigError(
             f"pipeline {name} is compared on this machine, and nothing of it is written to a path "
@@ -121,6 +121,15 @@ def verify_replica(
         finally:
             destination.reset()
     return Verified(pipeline=name, progress=str(place.progress), tables=tuple(found.values()))
+
+
+def _refuse_steps(name: str, config: ReplicatePipelineConfig) -> None:
+    if config.steps or config.expect:
+        raise ConfigError(
+            f"pipeline {name} has steps or expectations (apply_as_deletes is a step): its tables "
+            f"are not what the log alone says. Nothing was compared or changed. Compare at the "
+            f"source what they must keep."
+        )
 
 
 def _refuse_others(

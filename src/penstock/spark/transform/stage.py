@@ -71,12 +71,19 @@ class Stage:
     """The steps and expectations of a pipeline, or none."""
 
     def __init__(
-        self, pipeline: str, config: SteppedPipelineConfig, columns: Sequence[str]
+        self,
+        pipeline: str,
+        config: SteppedPipelineConfig,
+        columns: Sequence[str],
+        *,
+        tells: bool = True,
     ) -> None:
-        """`columns` are those that the target needs."""
+        """`columns` are those that the target needs. `tells`: a line in the log says which
+        expectations were not met."""
         self._pipeline = pipeline
         self._config = config
         self._target_columns = tuple(columns)
+        self._tells = tells
         self._plan: Plan | None = None
 
     @property
@@ -145,7 +152,8 @@ class Stage:
             elif rejects:
                 entries = entries_at([one.sequence for one in rejects])
                 refused = rejects_table(self._pipeline, rejects, entries, captured=True)
-            self._tell(computed)
+            if self._tells:
+                self._tell(computed)
             yield Staged(
                 frame=computed.frame.select(*self._target_columns),
                 rejected=rejected,

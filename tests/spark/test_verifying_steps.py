@@ -1,0 +1,222 @@
+"""Steps make the same of the log again: what they made is compared with it, and made right."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import ConfigError, ExpectationError
+from penstock.event import AnyEvent
+from penstock.serve.flight import FlightServer
+from penstock.spark.run import run_pipeline
+from penstock.spark.table.plan import KEY
+from penstock.spark.verifying import verify_tables
+from penstock.spark.verifying_changelog import verify_changelog
+from tests.flight.blocks import BlockLog
+from tests.seeds import seed_of
+from tests.spark.changelogs import changelog, files_of, sequences_of
+from tests.spark.changelogs import rows_of as entries_of
+from tests.spark.histories import history, in_order, versions_of
+from tests.spark.tables import change, pipeline, put, rejects_of, rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.spark.table.comparing import Compared
+
+SCHEMA = "_id INT, n INT, s STRING"
+DECIDING: dict[str, Any] = {
+    "transform": [
+        {"cast": {"n": "int"}},
+        {"mask": ["card"]},
+        {"filter": "s IS NULL OR s <> 'gone'", "document_schema": "s STRING"},
+        {"function": "tests.spark.steps:poisoned", "document_schema": f"{SCHEMA}, card STRING"},
+    ],
+    "expect": [
+        {
+            "name": "small",
+            "condition": "n IS NULL OR n < 100 OR n = 666",
+            "document_schema": "n INT",
+            "action": "drop",
+        },
+        {"name": "few", "condition": "n < 2", "document_schema": "n INT", "action": "warn"},
+    ],
+}
+"""Steps that refuse documents, leave rows out, hide, and fail on some."""
+PLAIN: dict[str, Any] = {
+    "transform": [{"cast": {"n": "int"}}, {"mask": ["card"]}, {"rename": {"s": "said"}}]
+}
+"""Steps that follow an update without its document."""
+STORY = [
+    put(1, n=1, card="4111"),
+    put(2, n="no number"),
+    put(3, n=3, s="gone"),
+    put(4, n=666),
+    put(5, n=100),
+    put(6, n=6, s="gone"),
+    put(1, n="2", card="4112"),
+    put(6, n=7),
+    put(7, n=7, card="4113"),
+    put(7, n=8, s="gone"),
+    put(8, n=1),
+    put(8, n=777),
+    put(9, n=9),
+]
+
+
+@pytest.fixture
+def log() -> BlockLog:
+    log = BlockLog()
+    log.append([[one] for one in STORY])
+    return log
+
+
+@pytest.fixture
+def endpoint(log: BlockLog) -> Iterator[str]:
+    server = FlightServer(log)
+    server.start()
+    yield server.address
+    server.stop()
+
+
+def verified(config: Any, endpoint: str, spark: "SparkSession", **more: Any) -> "Compared":
+    verify = verify_changelog if config.to == "changelog" else verify_tables
+    (found,) = verify("p", config, endpoint, spark=spark, ranges=4, **more).tables
+    return found
+
+
+def ran(config: Any, endpoint: str, spark: "SparkSession") -> Any:
+    """The configuration, once everything is applied; compared, batches end elsewhere."""
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    return config.model_copy(update={"max_events_per_batch": 1000})
+
+
+def key(number: int) -> str:
+    return f'{{"_id":{number}}}'
+
+
+def test_a_table_that_steps_made_is_compared_and_made_right(
+    spark: "SparkSession", endpoint: str, tmp_path: Path
+) -> None:
+    """Repaired, it has what the steps make, and not what they hide."""
+    config = ran(pipeline(tmp_path / "t", max_events_per_batch=4, **DECIDING), endpoint, spark)
+    before = rows_of(config.path)
+    assert sorted(row for _, row in before) == [key(1), key(6), key(8), key(9)]
+    assert sorted(one["sequence"] for one in rejects_of(config.path)) == [2, 4, 5, 12]
+    found = verified(config, endpoint, spark, repair=True)
+    # What was rejected of 8 left its row stale; there never was a row of 2, 4 and 5.
+    assert (found.rows, found.found, found.differences, found.rejected) == (3, 3, 0, 1)
+    table = DeltaTable(config.path)
+    table.delete(f"`{KEY}` = '{key(1)}'")
+    table.update({"n": "5"}, predicate=f"`{KEY}` = '{key(6)}'")
+    told = verified(config, endpoint, spark, repair=True)
+    assert [(one.key, one.what, one.columns) for one in told.listed] == [
+        (key(1), "missing", ()),
+        (key(6), "different", ("n",)),
+    ]
+    assert rows_of(config.path) == before
+    assert before["db", key(1)]["card"] == "****"
+
+
+def test_a_history_that_steps_made_is_compared_and_made_right(
+    spark: "SparkSession", endpoint: str, tmp_path: Path
+) -> None:
+    config = ran(history(tmp_path / "t", max_events_per_batch=4, **DECIDING), endpoint, spark)
+    before = in_order(versions_of(config.path))
+    found = verified(config, endpoint, spark)
+    assert (found.rows, found.found, found.differences, found.rejected) == (6, 6, 0, 0)
+    table = DeltaTable(config.path)
+    table.delete("_from_sequence = 9")
+    table.update({"card": "'4112'"}, predicate="_from_sequence = 7")
+    told = verified(config, endpoint, spark, repair=True)
+    assert [(one.key, one.from_sequence, one.what, one.columns) for one in told.listed] == [
+        (key(1), 7, "different", ("card",)),
+        (key(7), 9, "missing", ()),
+    ]
+    assert in_order(versions_of(config.path)) == before
+
+
+def test_a_changelog_that_steps_made_is_compared_and_gets_what_is_missing(
+    spark: "SparkSession", endpoint: str, tmp_path: Path
+) -> None:
+    made = changelog(tmp_path / "t", max_events_per_batch=4, format="parquet", **DECIDING)
+    config = ran(made, endpoint, spark)
+    before = entries_of(config)
+    assert {row["check"] for row in before} == {None}
+    found = verified(config, endpoint, spark)
+    assert (found.rows, found.found, found.differences) == (13, 13, 0)
+    file = Path(config.path) / files_of(config)[0]
+    gone = sequences_of(file)
+    file.unlink()
+    told = verified(config, endpoint, spark, repair=True)
+    assert [(one.sequence, one.what) for one in told.listed] == [(at, "missing") for at in gone]
+    assert (told.repaired, entries_of(config)) == (len(gone), before)
+
+
+def test_what_other_steps_made_is_different_and_made_as_those_of_now_do(
+    spark: "SparkSession", endpoint: str, tmp_path: Path
+) -> None:
+    step = {"sql": "SELECT _id, card FROM documents", "document_schema": "_id INT, card STRING"}
+    config = ran(pipeline(tmp_path / "t", transform=[step]), endpoint, spark)
+    masked = pipeline(tmp_path / "t", transform=[step, {"mask": ["card"]}])
+    spark.range(7).createOrReplaceTempView("documents")
+    told = verified(masked, endpoint, spark, repair=True)
+    assert [(one.key, one.what, one.columns) for one in told.listed] == [
+        (key(1), "different", ("card",)),
+    ]
+    # A step names its own so for a moment, in another session.
+    assert spark.table("documents").count() == 7
+    spark.catalog.dropTempView("documents")
+    assert rows_of(config.path)["db", key(1)]["card"] == "****"
+    assert verified(masked, endpoint, spark).differences == 0
+    stops = {"name": "n", "condition": "n < 9", "document_schema": "n INT", "action": "stop"}
+    with pytest.raises(ExpectationError):
+        verified(pipeline(tmp_path / "t", expect=[stops]), endpoint, spark)
+
+
+@pytest.mark.parametrize("make", [pipeline, changelog])
+def test_rows_of_elements_are_refused(
+    spark: "SparkSession", endpoint: str, tmp_path: Path, make: Any
+) -> None:
+    exploded = make(tmp_path / "t", "orders", transform=[{"explode": "items"}])
+    with pytest.raises(ConfigError, match=r"has explode.*Nothing was compared or changed"):
+        verified(exploded, endpoint, spark)
+
+
+def scrawled(dice: random.Random, count: int) -> list[AnyEvent]:
+    """Changes that steps take, refuse or leave out; on one of them they fail."""
+    changes: list[AnyEvent] = []
+    for _ in range(count):
+        number, kind = dice.randrange(5), dice.random()
+        n: Any = dice.choice([1, 2, "3", 4.0, "no number", 700, 1.5])
+        if kind < 0.1:
+            changes.append(change(number, "delete"))
+        elif kind < 0.4:
+            fields = dice.choice([{"n": n}, {"s": "b"}, {"card": "4111"}])
+            changes.append(change(number, "update", update={"updatedFields": fields}))
+        else:
+            s = dice.choice(["a", "a", "gone"])
+            card = {} if dice.random() < 0.5 else {"card": "4111"}
+            changes.append(change(number, "replace", {"_id": number, "n": n, "s": s, **card}))
+    changes.insert(dice.randrange(count), put(dice.randrange(5), n=666))
+    return changes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "steps"),
+    [(pipeline, DECIDING), (history, DECIDING), (pipeline, PLAIN), (history, PLAIN)],
+)
+def test_where_batches_ended_is_no_difference_whatever_steps_made_of_changes(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, make: Any, steps: Any
+) -> None:
+    dice = random.Random(seed_of("verifying-steps"))
+    log.append([[one] for one in scrawled(dice, 40)])
+    size = dice.choice([7, 12, 20])
+    config = ran(make(tmp_path / "t", max_events_per_batch=size, **steps), endpoint, spark)
+    found = verified(config, endpoint, spark)
+    assert found.rows == found.found > 0
+    assert found.listed == ()
