@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 _SHOWN = 20
 _INSTEAD: Final = {
     "audit": "A trail is proved by `penstock audit verify {name}`.",
-    "view": "A view is a query of current rows, and no comparison is offered: run the query in "
-    "Spark over the tables of a pipeline to 'table' that was verified. One that is wrong is "
-    "replaced by another pipeline of the same query, with a path of its own.",
 }
 """What to do where nothing is compared, by destination."""
 _STEPS: "Mapping[VerifyStep, tuple[str, str]]" = {
@@ -75,8 +72,8 @@ def command(
     master: MasterOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Compare a pipeline's tables, history or changelog with the log, or tables with the source;
-    the pipeline may run meanwhile.
+    """Compare what a pipeline keeps with the log, or tables with the source; the pipeline may run
+    meanwhile.
 
     Keys and the names of columns are told, no values. Rows whose last change was rejected are
     counted and not judged; so are those that change while the source is read. Exit code 7 if a row
@@ -115,7 +112,7 @@ def command(
     if as_json:
         output.emit({**to_builtins(found), "sound": found.sound})
     else:
-        _print(found)
+        _print(found, pipeline.to)
     if any(one.differences > one.repaired for one in found.tables):
         raise typer.Exit(PipelineError.exit_code)
 
@@ -154,11 +151,13 @@ def _with_log() -> "Mapping[str, Callable[..., Verified]]":
     from penstock.spark.replica.verifying import verify_replica
     from penstock.spark.verifying import verify_tables
     from penstock.spark.verifying_changelog import verify_changelog
+    from penstock.spark.verifying_view import verify_view
 
     return {
         "table": verify_tables,
         "history": verify_tables,
         "changelog": verify_changelog,
+        "view": verify_view,
         "replicate": verify_replica,
     }
 
@@ -168,7 +167,8 @@ def _show(shown: Steps, step: "VerifyProgress") -> None:
     shown.tell(Doing(what=what, unit=unit, done=step.done, total=step.total, of=step.collection))
 
 
-def _print(found: "Verified") -> None:
+def _print(found: "Verified", to: str) -> None:
+    whole = "the view" if to == "view" else "all"
     heads = ["table", f"rows by the {found.against}", "rows found", "differences", "repaired"]
     apart = found.against == Against.SOURCE
     gone = any(one.untold for one in found.tables)
@@ -181,14 +181,14 @@ def _print(found: "Verified") -> None:
             one.rejected,
             *([one.untold] if gone else []),
         ]
-        grid.add_row(one.collection or "all", *(f"{number:,}" for number in numbers))
+        grid.add_row(one.collection or whole, *(f"{number:,}" for number in numbers))
     out = output.stdout()
     out.print(grid)
     for one in found.tables:
         for row in one.listed[:_SHOWN]:
             columns = f" in {', '.join(row.columns)}" if row.columns else ""
             begins = "" if row.from_sequence is None else f" from {row.from_sequence}"
-            whose = one.collection or f"entry {row.sequence}"
+            whose = one.collection or (whole if to == "view" else f"entry {row.sequence}")
             out.print(f"{whose} {row.key}{begins}: {row.what}{columns}", markup=False)
         if len(one.listed) > _SHOWN:
             out.print(f"… {one.differences - _SHOWN:,} more; --json lists them", markup=False)
