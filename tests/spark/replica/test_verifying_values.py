@@ -88,6 +88,25 @@ def test_columns_that_grew_hold_what_they_held(pipeline: Pipeline, log: BlockLog
     assert found.tables[0].rows + found.tables[0].rejected == len(numbers) + 1
 
 
+def test_a_table_that_somebody_made_has_its_own_columns(
+    spark: "SparkSession", endpoint: str, log: BlockLog, postgres: PostgresServer
+) -> None:
+    """A value is what its column makes of it, and a row that one of them does not hold is apart."""
+    replica = PostgresReplica(postgres.create(database()))
+    replica.ask(
+        "CREATE TABLE t (_id bigint PRIMARY KEY, j json, d double precision, n numeric(38,18), "
+        "s varchar(3), x int DEFAULT 5)"
+    )
+    pipeline = Pipeline(spark, endpoint, replica)
+    values = ['"a"', "1", "{}", "null", "0.5", "[1.0]", "true"]
+    log.append([told("t", *(f'"j":{value},"d":{at},"n":{at}' for at, value in enumerate(values)))])
+    log.append([[change(20, "insert", text='{"_id":20,"s":"four"}', collection="t")]])
+    pipeline.run("t")
+    (table,) = pipeline.verify("t").tables
+    assert (table.differences, table.rejected) == (0, 1)
+    assert table.rows == len(values)
+
+
 KEYS = {
     "text": ['"a"', '"A"', '"a "', '"\u00e4"', '"a\u0308"', '""', '"%s \\\\ x"', '"😀"'],
     "number": ["1", "1.5", "-0.0", "1e22", "9007199254740992"],

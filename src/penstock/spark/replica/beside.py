@@ -7,11 +7,14 @@ memory, and nothing is left behind: the file is one of a folder that goes with t
 A row is its key and what it holds, both as bytes that are equal exactly where the rows are.
 """
 
+# Of a statement only the number of its values is put together; none is in the text.
+# ruff: noqa: S608
+
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 import msgspec
@@ -29,6 +32,7 @@ DIFFERENT: Final = "different"
 _Judgement = tuple[bytes, str, str, int | None, tuple[str, ...]]
 
 _SLICE: Final = 1000
+_ASKED: Final = 500
 _TABLES: Final = (
     "PRAGMA journal_mode = OFF",  # of a file that nobody opens again
     "PRAGMA synchronous = OFF",
@@ -163,23 +167,26 @@ class Rows:
 
     def judge(self, name: str, rows: Sequence[Found], saying: Saying) -> None:
         """Say of rows that are there what they are."""
-        self._judge(name, [one for row in rows if (one := self._told(name, row, saying))])
-
-    def _told(self, name: str, row: Found, saying: Saying) -> _Judgement | None:
-        apart = self._file.execute(
-            "SELECT 1 FROM judged WHERE name = ? AND own = ? AND what = ?", (name, row.own, APART)
-        )
-        if apart.fetchone() is not None:
-            return None
-        wanted = self._file.execute(
-            "SELECT said, sequence, held FROM wanted WHERE name = ? AND own = ?", (name, row.own)
-        ).fetchone()
-        if wanted is None:
-            return (row.own, EXTRA, saying.said(name, row.own), None, ())
-        said, sequence, held = wanted
-        if held == row.held:
-            return (row.own, SAME, "", None, ())
-        return (row.own, DIFFERENT, said, sequence, saying.differing(held, row.held))
+        for start in range(0, len(rows), _ASKED):
+            part = rows[start : start + _ASKED]
+            owns = [one.own for one in part]
+            some = f"name = ? AND own IN ({', '.join('?' * len(owns))})"
+            apart = self._file.execute(
+                f"SELECT own FROM judged WHERE {some} AND what = ?", (name, *owns, APART)
+            )
+            unjudged = {own for (own,) in apart}
+            wanted = self._file.execute(
+                f"SELECT own, said, sequence, held FROM wanted WHERE {some}", (name, *owns)
+            )
+            known = {own: told for own, *told in wanted}
+            self._judge(
+                name,
+                [
+                    _judgement(name, row, known.get(row.own), saying)
+                    for row in part
+                    if row.own not in unjudged
+                ],
+            )
 
     def _judge(self, name: str, rows: Iterable[_Judgement]) -> None:
         listed = [
@@ -235,3 +242,13 @@ class Rows:
                 held = []
         if held:
             yield held
+
+
+def _judgement(name: str, row: Found, wanted: Sequence[Any] | None, saying: Saying) -> _Judgement:
+    """What a row is; `wanted`: what is said of it, its sequence, and what it must hold."""
+    if wanted is None:
+        return (row.own, EXTRA, saying.said(name, row.own), None, ())
+    said, sequence, held = wanted
+    if held == row.held:
+        return (row.own, SAME, "", None, ())
+    return (row.own, DIFFERENT, said, sequence, saying.differing(held, row.held))
