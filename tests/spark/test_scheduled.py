@@ -225,15 +225,17 @@ def test_a_clock_that_is_set_back_within_a_run_holds_nothing_up(
 def test_what_differs_is_told_and_left_as_it_is(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, told: Told
 ) -> None:
-    """Behind the last batch of a run that ends, not before it is due, and beside the batches."""
+    """Behind the last batch of a run that ends, not before it is due, and beside the batches, with
+    steps that name a view of theirs meanwhile."""
+    step = {"sql": "SELECT _id, n FROM documents", "document_schema": "_id INT, n INT"}
     log.append([[put(number, n=number) for number in range(20)]])
-    config = pipeline(tmp_path / "t", verify_every="6h")
+    config = pipeline(tmp_path / "t", verify_every="6h", transform=[step])
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert [(one.differences, one.code, one.at_ms > 0) for one in told.found] == [(0, "", True)]
     DeltaTable(config.path).delete(f"`{KEY}` = '{{\"_id\":3}}'")
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert told.found[1:] == told.found[:1], "it is not due, and what is known is told"
-    often = pipeline(tmp_path / "t", verify_every="1ms", trigger=0.1)
+    often = pipeline(tmp_path / "t", verify_every="1ms", trigger=0.1, transform=[step])
     told.end_at = len(told.found) + 2  # what is known, and what is found
     log.append([[put(99, n=1)]])
     with capture_logs() as lines:

@@ -177,11 +177,44 @@ def test_what_other_steps_made_is_different_and_made_as_those_of_now_do(
         verified(pipeline(tmp_path / "t", expect=[stops]), endpoint, spark)
 
 
-@pytest.mark.parametrize("make", [pipeline, changelog])
-def test_rows_of_elements_are_refused(
-    spark: "SparkSession", endpoint: str, tmp_path: Path, make: Any
+def test_rows_of_elements_are_compared_and_get_what_is_missing(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
-    exploded = make(tmp_path / "t", "orders", transform=[{"explode": "items"}])
+    items = [put(20, items=[1, 2, 3]), put(21, items=[]), put(22, items=[4]), change(20, "delete")]
+    log.append([[one] for one in items])
+    made = changelog(tmp_path / "t", max_events_per_batch=4, transform=[{"explode": "items"}])
+    config = ran(made, endpoint, spark)
+    before = told_apart(entries_of(config))
+    found = verified(config, endpoint, spark)
+    assert (found.rows, found.found, found.differences) == (21, 21, 0)
+    table = DeltaTable(config.path)
+    table.delete("sequence = 1 OR (sequence = 14 AND (element IS NULL OR element = 1))")
+    table.delete("sequence = 16 AND element = 0")
+    told = verified(config, endpoint, spark, repair=True)
+    assert [(one.sequence, one.element, one.what) for one in told.listed] == [
+        (1, None, "missing"),
+        (14, None, "missing"),
+        (14, 1, "missing"),
+        (16, 0, "missing"),
+    ]
+    assert (told.repaired, told.left, told_apart(entries_of(config))) == (4, "", before)
+    table = DeltaTable(config.path)
+    table.update({"full_document": "'{}'"}, predicate="sequence = 14 AND element = 2")
+    (altered,) = verified(config, endpoint, spark).listed
+    assert (altered.what, altered.element, altered.columns) == ("different", 2, ("full_document",))
+
+
+def told_apart(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In an order."""
+    return sorted(
+        rows, key=lambda row: (row["sequence"], -1 if row["element"] is None else row["element"])
+    )
+
+
+def test_tables_of_elements_are_refused(
+    spark: "SparkSession", endpoint: str, tmp_path: Path
+) -> None:
+    exploded = pipeline(tmp_path / "t", transform=[{"explode": "items"}])
     with pytest.raises(ConfigError, match=r"has explode.*Nothing was compared or changed"):
         verified(exploded, endpoint, spark)
 

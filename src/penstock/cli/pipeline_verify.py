@@ -189,6 +189,7 @@ def _print(found: "Verified", to: str) -> None:
             columns = f" in {', '.join(row.columns)}" if row.columns else ""
             begins = "" if row.from_sequence is None else f" from {row.from_sequence}"
             whose = one.collection or (whole if to == "view" else f"entry {row.sequence}")
+            whose += "" if row.element is None else f" element {row.element}"
             out.print(f"{whose} {row.key}{begins}: {row.what}{columns}", markup=False)
         if len(one.listed) > _SHOWN:
             out.print(f"… {one.differences - _SHOWN:,} more; --json lists them", markup=False)

@@ -174,10 +174,10 @@ def _own(config: TablePipelineConfig | HistoryPipelineConfig) -> pa.Schema:
 
 
 def refuse_elements(name: str, config: SteppedPipelineConfig) -> None:
-    """Refuse what has rows of elements: a key tells several of them. Raises ConfigError."""
+    """Refuse tables of elements: a key tells several of their rows. Raises ConfigError."""
     if config.explodes:
         raise ConfigError(
-            f"pipeline {name} has explode, and rows of elements are not compared. Nothing was "
+            f"pipeline {name} has explode, and tables of elements are not compared. Nothing was "
             f"compared or changed. Compare the documents that they are of: those of a pipeline "
             f"without that step."
         )

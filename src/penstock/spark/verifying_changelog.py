@@ -24,18 +24,23 @@ from msgspec import structs
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.spark import register
 from penstock.spark.changelog.comparing import by_sequence, columns_of, side_of
-from penstock.spark.changelog.entries import ENTRY_SCHEMA
 from penstock.spark.changelog.formats import Format, format_of
 from penstock.spark.changelog.writing import REPORT_DDL, Writing, read_reports, write_entries
 from penstock.spark.changelogs import ChangelogTarget
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.progress import VerifyProgress, step_teller
 from penstock.spark.scratch import scratch_folder
-from penstock.spark.table.comparing import compare_rows, differing_rows, refuse_moved
+from penstock.spark.table.comparing import (
+    NO_ELEMENT,
+    compare_rows,
+    differing_rows,
+    refuse_moved,
+)
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.lake import seen_lake
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.verifying import Verified, apply_anew, pinned, refuse_elements
+from penstock.spark.transform.config import ELEMENT
+from penstock.spark.verifying import Verified, apply_anew, pinned
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,12 +76,10 @@ def verify_changelog(
     The arguments are as for `verify_tables`. Entries from before the oldest that the log has are
     counted, and not judged.
 
-    Raises ConfigError for a pipeline that explodes arrays; PipelineError where the pipeline
-    never ran, moves on too fast to be looked at, or moved while it was repaired, then nothing of
-    the changelog was changed; PipelineChangedError where what is there is not the changelog of this
-    configuration; as `ChangelogTarget.apply` else.
+    Raises PipelineError where the pipeline never ran, moves on too fast to be looked at, or moved
+    while it was repaired, then nothing of the changelog was changed; PipelineChangedError where
+    what is there is not the changelog of this configuration; as `ChangelogTarget.apply` else.
     """
-    refuse_elements(name, config)
     register(spark)
     format_of(name, config).check()
     lake = seen_lake(config, name, spark)
@@ -100,17 +103,20 @@ def verify_changelog(
         columns = columns_of(config)
         wanted = Table(anew.table_path("")).side().rows(spark, columns)
         there = side.rows(spark, columns)
+        if config.explodes:
+            # Spark joins no nulls.
+            wanted, there = (one.fillna({ELEMENT: NO_ELEMENT}) for one in (wanted, there))
         untold = there.where(f"sequence <= {begin.sequence}").count() if begin.sequence else 0
         there = there.where(f"sequence > {begin.sequence}")
         if config.format == "parquet":
             # A pipeline that runs has shown more files meanwhile.
             there = there.where(f"sequence <= {until.sequence}")
-        by = by_sequence(until.sequence)
+        by = by_sequence(until.sequence, exploded=bool(config.explodes))
         compared = compare_rows("", wanted, there, ranges=ranges, listed_max=listed_max, by=by)
         compared = structs.replace(compared, untold=untold)
         if repair and compared.differences:
             rows = differing_rows(wanted, there, ranges=ranges, by=by).where("what = 'missing'")
-            missing = wanted.join(rows.select("sequence"), "sequence", "left_semi")
+            missing = wanted.join(rows.select(*by.identity), [*by.identity], "left_semi")
             refuse_moved(name, "changes", kept.table, side)
             if kept.table.version < 0:
                 compared = structs.replace(compared, left=_GONE.format(path=kept.table.path))
@@ -124,6 +130,8 @@ def verify_changelog(
 
 def _add(name: str, config: ChangelogPipelineConfig, kept: Format, entries: "DataFrame") -> int:
     """Add entries, in one commit that does not move the changelog on; how many."""
+    from pyspark.sql import functions as sql
+
     writing = Writing(
         path=config.path,
         storage_options=secrets(config.storage_options),
@@ -131,8 +139,11 @@ def _add(name: str, config: ChangelogPipelineConfig, kept: Format, entries: "Dat
         hidden=kept.hidden,
         attempt=uuid4().hex[:16],
         after=0,
+        has_elements=bool(config.explodes),
     )
-    rows = entries.select(*ENTRY_SCHEMA.names).orderBy("sequence")
+    if writing.has_elements:
+        entries = entries.withColumn(ELEMENT, sql.nullif(ELEMENT, sql.lit(NO_ELEMENT)))
+    rows = entries.select(*writing.given.names).orderBy("sequence")
     try:
         made = rows.mapInArrow(partial(write_entries, writing=writing), REPORT_DDL).toArrow()
     except BaseException:

@@ -28,6 +28,7 @@ from penstock.spark.table.comparing import By
 from penstock.spark.table.delta import secrets
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.side import Side
+from penstock.spark.transform.config import ELEMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
 _PARTS_PER_CORE: Final = 4
 
 
-def by_sequence(until: int) -> By:
-    """How entries are told apart: by their sequences, and divided by these, up to `until`."""
+def by_sequence(until: int, *, exploded: bool) -> By:
+    """How rows are told apart: by their sequences, and divided by these, up to `until`; and where
+    there are such, by their elements."""
     return By(
-        identity=("sequence",),
+        identity=("sequence", ELEMENT) if exploded else ("sequence",),
+        element=ELEMENT if exploded else None,
         key="key",
         source="source",
         database="database",
@@ -49,8 +52,8 @@ def by_sequence(until: int) -> By:
 
 def columns_of(config: ChangelogPipelineConfig) -> pa.Schema:
     """The columns that readers see, those of the folders last."""
-    own = [*file_schema(exploded=False), *partition_fields(config.partition_by)]
-    columns: pa.Schema = arrow.schema(own)
+    own = file_schema(exploded=bool(config.explodes))
+    columns: pa.Schema = arrow.schema([*own, *partition_fields(config.partition_by)])
     return columns
 
 

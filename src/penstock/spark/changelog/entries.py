@@ -100,17 +100,17 @@ def collection_folder(collection: str | None) -> str:
     return f"{folder[: _FOLDER_MAX - 33]}~{digest[:32]}"
 
 
-def as_rows(entries: pa.Table) -> pa.Table:
-    """The entries in ENTRY_SCHEMA: no value changes, only what its type is called."""
+def as_rows(entries: pa.Table, schema: pa.Schema = ENTRY_SCHEMA) -> pa.Table:
+    """The entries in `schema`: no value changes, only what its type is called."""
     columns: list[Any] = []
-    for field in ENTRY_SCHEMA:
+    for field in schema:
         column = entries[field.name]
         if column.type == pa.uint64():
             column = arrow.chunked_array(
                 [chunk.view(pa.int64()) for chunk in column.chunks], pa.int64()
             )
         columns.append(column.cast(field.type))
-    return arrow.table(columns, schema=ENTRY_SCHEMA)
+    return arrow.table(columns, schema=schema)
 
 
 def telling(rows: pa.Table | pa.RecordBatch) -> list[int]:

@@ -91,11 +91,18 @@ class Writing(Struct, frozen=True, kw_only=True):
     """Columns that are null, whatever an entry has there."""
     explodes: tuple[Explode, ...] = ()
     """Fields of whose elements there are rows."""
+    has_elements: bool = False
+    """Those rows are there already, with their columns."""
+
+    @property
+    def given(self) -> pa.Schema:
+        """Of what is given."""
+        return file_schema(exploded=self.has_elements)
 
     @property
     def schema(self) -> pa.Schema:
         """Of the files."""
-        return file_schema(exploded=bool(self.explodes))
+        return file_schema(exploded=self.has_elements or bool(self.explodes))
 
 
 class File(Struct, frozen=True, kw_only=True):
@@ -165,7 +172,7 @@ def write_entries(
             rows = piece.filter(compute.greater(piece["sequence"], writing.after))
             if writing.before is not None:
                 rows = rows.filter(compute.less(rows["sequence"], writing.before))
-            rows = without(as_rows(rows), writing.untold)
+            rows = without(as_rows(rows, writing.given), writing.untold)
             for made in exploded(rows, writing.explodes) if writing.explodes else (rows,):
                 for partition, part in partitioned(made, writing.partition_by):
                     files.write(partition, part)

@@ -35,6 +35,9 @@ UNFIT: Final = "_penstock_unfit"
 """Of rows that are expected: the names of those of their values that no column holds."""
 
 
+NO_ELEMENT: Final = -1
+
+
 class By(Struct, frozen=True, kw_only=True):
     """How the rows of a table are told apart, and divided: by the names of columns."""
 
@@ -45,6 +48,8 @@ class By(Struct, frozen=True, kw_only=True):
     source: str = SOURCE
     database: str = DATABASE
     sequence: str = SEQUENCE
+    element: str | None = None
+    """Which element a row is of, if it can be of one; NO_ELEMENT for none."""
     until: int | None = None
     """Divided by the first of `identity`, numbers from 1 up to this; without it by the hash."""
 
@@ -77,6 +82,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     """Of the row's last change, by the log; None for an extra one."""
     from_sequence: int | None = None
     """Of the change that opened it, where rows have versions."""
+    element: int | None = None
+    """Which one of its entry, for a row of an element."""
 
 
 class Compared(Struct, frozen=True, kw_only=True):
@@ -298,4 +305,5 @@ def _difference(row: Any, by: By) -> Difference:
         columns=tuple(row["columns"] or ()),
         sequence=row[by.sequence],
         from_sequence=None if by.begins is None else row[by.begins],
+        element=None if by.element is None or row[by.element] == NO_ELEMENT else row[by.element],
     )
