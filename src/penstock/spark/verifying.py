@@ -259,7 +259,8 @@ def apply_anew(
     # What was not met was told when it came.
     stage = Stage(name, config, target.columns, tells=False)
     stage.check(spark)
-    spark = _of_its_own(spark)
+    if not stage.is_empty:
+        spark = _of_its_own(spark)
     shown = {"endpoint": endpoint, **credential_options(credentials)}
     if archive:
         shown["archive"] = archive
