@@ -25,7 +25,7 @@ from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.loading.window import Window, ends_of, renamed_to
 from penstock.spark.loading.writing import LoadWriter
 from penstock.spark.progress import LoadProgress
-from penstock.spark.replaying import replay_rejects
+from penstock.spark.replaying import pending_rejects, replay_rejects
 from penstock.spark.table.apply import prepare
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, Control, reduce_entries
 from penstock.spark.table.plan import OWN_COLUMNS
@@ -443,6 +443,41 @@ def test_a_row_that_has_lost_its_exact_form_since_is_stale_and_in_the_rejects_on
         ('{"_id":2}', 2, 40),
         ('{"_id":3}', 3, None),
     ]
+
+
+def test_a_rejected_row_that_came_since_is_superseded_and_told_anew_if_it_is_rejected_again(
+    tmp_path: Path,
+) -> None:
+    """Of rows with the same key, in tables that were as far, only the one that came."""
+    config = pipeline(tmp_path, "orders", "lines", first_load="source")
+    standing, writer = begun(config), LoadWriter("p", config)
+
+    def write(n: Any, *collections: str) -> None:
+        for name in collections:
+            row = change(2, "insert", {"_id": 2, "n": n}, collection=name)
+            writer.write(name, [chunk_of(row)], Window(), standing)
+
+    def replayed() -> list[tuple[str | None, str]]:
+        log = BlockLog(log_id=LOG_ID)
+        log.append([[put(3, n=number)] for number in range(41)])
+        server = FlightServer(log)
+        server.start()
+        try:
+            outcomes = replay_rejects("p", config, server.address)
+        finally:
+            server.stop()
+        return sorted((one.collection, one.state) for one in outcomes)
+
+    for name in ("orders", "lines"):
+        row = change(1, "insert", {"_id": 1, "n": 1}, collection=name)
+        writer.write(name, [chunk_of(row)], Window(), standing)
+    write("x", "orders", "lines")
+    assert replayed() == [("lines", "left"), ("orders", "left")]
+    write(2, "orders")
+    assert replayed() == [("lines", "left"), ("orders", "superseded")]
+    assert [one["collection"] for one in pending_rejects("p", config)] == ["lines"]
+    write("x", "orders", "lines")
+    assert replayed() == [("lines", "left"), ("orders", "left")]
 
 
 def test_a_table_that_is_gone_is_not_begun_in_its_midst(tmp_path: Path) -> None:

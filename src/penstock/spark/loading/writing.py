@@ -131,7 +131,8 @@ class LoadWriter:
         known = {
             tuple(row[name] for name in identity)
             for batch in table.scan(here)
-            for row in batch.select(list(identity)).to_pylist()
+            for row in batch.to_pylist()
+            if row.get("state") is None
         }
         said: list[dict[str, Any]] = rows.rows.to_pylist()
         documents = documents_of(rows.cells, range(len(said)))

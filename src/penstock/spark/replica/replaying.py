@@ -262,6 +262,7 @@ def _outcomes(
         outcomes.append(
             Replayed(
                 sequence=sequence,
+                database=one["database"],
                 collection=one["collection"],
                 key=one["key"],
                 state=state,

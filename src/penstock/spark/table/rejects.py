@@ -48,7 +48,7 @@ SUPERSEDED: Final = "superseded"
 
 LOADED: Final = "load"
 """The operation of a row that no entry told: it came with a first load, and no replay finds it. Its
-next change that fits makes it right."""
+next change that fits makes it right, and supersedes it."""
 
 VIEW_STEP: Final = "view"
 """The step of a row that its table has and that a view's query cannot be computed with."""

@@ -17,6 +17,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
     """What became of a rejected change."""
 
     sequence: int
+    database: str | None
     collection: str | None
     key: str | None
     state: str
@@ -30,6 +31,12 @@ class Row(Struct, frozen=True, kw_only=True):
 
     sequence: int
     rejected: int | None
+
+
+def is_brought(row: Row | None, at: int) -> bool:
+    """Whether a row that a first load rejected when its table was as far as `at` is in the table:
+    by a later change, or read again. Pure."""
+    return row is not None and (row.sequence > at or (row.sequence == at and row.rejected is None))
 
 
 class Fate(Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ from penstock.spark.table.lake import KeptTable, seen_lake
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, REJECTED, SEQUENCE, SOURCE, STALE
 from penstock.spark.table.rejects import LOADED, REPLAYED, SUPERSEDED, VIEW_STEP
 from penstock.spark.table.standing import StandingTable
-from penstock.spark.transform.fate import LEFT, LOST, Replayed, Row, decide
+from penstock.spark.transform.fate import LEFT, LOST, Replayed, Row, decide, is_brought
 from penstock.spark.transform.found import Event, Found, Identity, Place
 from penstock.spark.transform.settled import mark, outcome, pending_in, unmoved
 from penstock.spark.transform.stage import Stage
@@ -90,20 +90,37 @@ class Replay:
         rejects.applied(self._name, log_id=self._bounds.log_id)
         outcomes: list[Replayed] = []
         by_collection: dict[str, list[dict[str, Any]]] = {}
+        loaded: list[dict[str, Any]] = []
         for one in pending_in(self._name, rejects):
             if one.get("step") == VIEW_STEP:
                 continue  # its row is in the table
             if one["operation_type"] == LOADED:
-                outcomes.append(outcome(one, LEFT, "it came with the first load: no log has it"))
+                loaded.append(one)
             elif one["collection"] and one["key"] is not None:
                 by_collection.setdefault(one["collection"], []).append(one)
             else:
                 outcomes.append(outcome(one, LEFT, "it is no change of a row"))
+        if loaded:
+            brought = self._brought(loaded)
+            self._mark(rejects, brought)
+            outcomes += brought
         while by_collection:
             settled = self._joined(by_collection)
             self._mark(rejects, settled)
             outcomes += settled
         return sorted(outcomes, key=lambda one: one.sequence)
+
+    def _brought(self, loaded: Sequence[Mapping[str, Any]]) -> list[Replayed]:
+        """What became of rows that a first load rejected; by the row that their table has."""
+        tables = {name: self._lake.table(name) for name in {one["collection"] for one in loaded}}
+        named = [(one, (one["collection"], _own(one, one["database"]))) for one in loaded]
+        rows = _rows_of(tables, {place for _, place in named})
+        return [
+            outcome(one, SUPERSEDED)
+            if is_brought(rows.get(place), one["sequence"])
+            else outcome(one, LEFT, "it came with the first load: no log has it")
+            for one, place in named
+        ]
 
     def _joined(self, by_collection: dict[str, list[dict[str, Any]]]) -> list[Replayed]:
         """Settle the rejects of a collection, and of those that renames join with it; they are

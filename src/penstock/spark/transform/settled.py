@@ -30,6 +30,7 @@ def outcome(one: Mapping[str, Any], state: str, reason: str = "") -> Replayed:
     """What became of a row of the rejects table."""
     return Replayed(
         sequence=one["sequence"],
+        database=one["database"],
         collection=one["collection"],
         key=one["key"],
         state=state,
@@ -56,4 +57,7 @@ def unmoved(pipeline: str, *, log_id: int, at: int) -> Stamp:
 
 
 def _is_it(one: Replayed) -> str:
-    return f"(sequence = {one.sequence} AND key = {text(one.key or '')})"
+    # Rows that a first load rejected share the sequence at which their tables were.
+    names = ("key", "database", "collection")
+    said = [f"{name} = {text(getattr(one, name) or '')}" for name in names]
+    return f"(sequence = {one.sequence} AND {' AND '.join(said)})"
