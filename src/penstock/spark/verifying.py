@@ -259,8 +259,7 @@ def apply_anew(
     # What was not met was told when it came.
     stage = Stage(name, config, target.columns, tells=False)
     stage.check(spark)
-    if not stage.is_empty:
-        spark = _of_its_own(spark)
+    spark = session_of(stage, spark)
     shown = {"endpoint": endpoint, **credential_options(credentials)}
     if archive:
         shown["archive"] = archive
@@ -279,10 +278,14 @@ def apply_anew(
     return begin
 
 
-def _of_its_own(spark: Any) -> "SparkSession":
-    """A session that knows what `spark` does, as each query has one: steps name views in it for a
+def session_of(stage: Stage, spark: Any) -> "SparkSession":
+    """A session that knows what `spark` does, where there are steps: they name views in it for a
     moment, and others may be at work in `spark`."""
-    session: SparkSession = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    session: SparkSession = (
+        spark
+        if stage.is_empty
+        else type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    )
     return session
 
 

@@ -4,7 +4,8 @@ The log is applied anew, as the replica's writer applies it, to a file beside it
 up to where the replica says it has come; commits are verified by their counts and digests on the
 way, as for any pipeline. Then the replica's rows are read, and each is compared with the one that
 must be there. Values are never told, only keys and the names of columns or fields. Nothing is made
-in the replica's database.
+in the replica's database. With steps the log goes through them anew, as they are now: each is about
+one document, so what it makes of a change follows from that change.
 
 It may run beside the pipeline: the replica is looked at as it was at one moment, and its place at
 that moment is read with its rows.
@@ -43,7 +44,8 @@ from penstock.spark.replica.replaying import RefusedAnewError, refused_anew
 from penstock.spark.replicate import ReplicaTarget, destination_of, dialect_of
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.comparing import Compared, Difference
-from penstock.spark.verifying import Verified, batch_of, ends_of
+from penstock.spark.transform.stage import Stage
+from penstock.spark.verifying import Verified, batch_of, ends_of, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,14 +77,12 @@ def verify_replica(
     tables beside have use, is refused. `archive` is where the service's [archive] is. `on_progress`
     is told how far it is, as `run_pipeline` tells it. Repairing needs a pipeline that does not run.
 
-    Raises ConfigError for `scratch`, and for a pipeline with steps or expectations, whose tables
-    the log alone does not tell; PipelineError where the pipeline never ran, moves on too fast to be
-    looked at, or moved while it was repaired; HistoryTrimmedError where the log's beginning is
-    gone, with start = 'oldest' too; PipelineChangedError where the tables are not those of this
+    Raises ConfigError for `scratch`; PipelineError where the pipeline never ran, moves on too fast
+    to be looked at, or moved while it was repaired; HistoryTrimmedError where the log's beginning
+    is gone, with start = 'oldest' too; PipelineChangedError where the tables are not those of this
     configuration, or one is gone; DestinationError where the database does not answer; as
     `run_pipeline` else.
     """
-    _refuse_steps(name, config)
     if scratch:
         raise ConfigError(
             f"pipeline {name} is compared on this machine, and nothing of it is written to a path "
@@ -121,15 +121,6 @@ def verify_replica(
         finally:
             destination.reset()
     return Verified(pipeline=name, progress=str(place.progress), tables=tuple(found.values()))
-
-
-def _refuse_steps(name: str, config: ReplicatePipelineConfig) -> None:
-    if config.steps or config.expect:
-        raise ConfigError(
-            f"pipeline {name} has steps or expectations (apply_as_deletes is a step): its tables "
-            f"are not what the log alone says. Nothing was compared or changed. Compare at the "
-            f"source what they must keep."
-        )
 
 
 def _refuse_others(
@@ -354,25 +345,30 @@ class _Target:
         shown: Mapping[str, str],
         tell: StepTeller,
     ) -> None:
-        """Raises as `decide_start` of a pipeline that begins."""
+        """Raises as `decide_start` of a pipeline that begins, and as `Stage.check`."""
         self._config = config
         self._client = client
-        self._spark = spark
         self._shown = shown
         self._tell = tell
         self._target = ReplicaTarget(name, config, stopping=threading.Event(), destination=anew)
+        # What was not met was told when it came.
+        self._stage = Stage(name, config, self._target.columns, tells=False)
+        self._stage.check(spark)
+        self._spark = session_of(self._stage, spark)
         self._begin = self._after = self._target.start(client.bounds())
         self._batches = 0
 
     def apply(self, until: Progress) -> None:
-        """Apply what is left up to there, batch by batch. Raises as `ReplicaTarget.apply`."""
+        """Apply what is left up to there, batch by batch. Raises as `Stage.staged`, and as
+        `ReplicaTarget.apply`."""
         begin, total = self._begin.sequence, until.sequence - self._begin.sequence
         self._tell("applying", done=self._after.sequence - begin, total=total)
         size = self._config.max_events_per_batch
         for end in ends_of(self._client, self._after, until, size):
             batch = batch_of(
-                self._spark, self._config, self._shown, self._after, end, self._target.columns
+                self._spark, self._config, self._shown, self._after, end, self._stage.columns
             )
-            self._target.apply(batch, self._batches, until=end)
+            with self._stage.staged(batch, self._batches, log_id=end.log_id) as staged:
+                self._target.apply(staged.frame, self._batches, until=end, refused=staged.refused)
             self._after, self._batches = end, self._batches + 1
             self._tell("applying", done=end.sequence - begin, total=total)
