@@ -30,14 +30,17 @@ from penstock.spark.changelogs import ChangelogTarget
 from penstock.spark.config import ChangelogPipelineConfig
 from penstock.spark.progress import VerifyProgress, step_teller
 from penstock.spark.scratch import scratch_folder
+from penstock.spark.table.arrow import arrow
 from penstock.spark.table.comparing import (
     NO_ELEMENT,
     compare_rows,
     differing_rows,
     refuse_moved,
 )
-from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.delta import Table, secrets, text
 from penstock.spark.table.lake import seen_lake
+from penstock.spark.table.rejects import REPLAYED
+from penstock.spark.table.side import Side
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.transform.config import ELEMENT
 from penstock.spark.verifying import Verified, apply_anew, pinned
@@ -45,6 +48,10 @@ from penstock.spark.verifying import Verified, apply_anew, pinned
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_SILENT: Final = (
+    "operation_type <=> 'update' AND full_document IS NULL AND update_description IS NULL"
+)
+_AGAIN: Final = "_told_again"
 _LEFT: Final = (
     "A changelog is only added to: entries that are different, extra or repeated were left as they "
     "are. Have all of the log written once more: by a new pipeline, with a path of its own."
@@ -74,7 +81,7 @@ def verify_changelog(
     are: a changelog is only added to.
 
     The arguments are as for `verify_tables`. Entries from before the oldest that the log has are
-    counted, and not judged.
+    counted, and not judged; nor are those that a replay has told again, which are `rejected`.
 
     Raises PipelineError where the pipeline never ran, moves on too fast to be looked at, or moved
     while it was repaired, then nothing of the changelog was changed; PipelineChangedError where
@@ -111,9 +118,10 @@ def verify_changelog(
         if config.format == "parquet":
             # A pipeline that runs has shown more files meanwhile.
             there = there.where(f"sequence <= {until.sequence}")
+        there, told_again = _told_once(spark, name, there, lake.rejects().side())
         by = by_sequence(until.sequence, exploded=bool(config.explodes))
         compared = compare_rows("", wanted, there, ranges=ranges, listed_max=listed_max, by=by)
-        compared = structs.replace(compared, untold=untold)
+        compared = structs.replace(compared, untold=untold, rejected=told_again)
         if repair and compared.differences:
             rows = differing_rows(wanted, there, ranges=ranges, by=by).where("what = 'missing'")
             missing = wanted.join(rows.select(*by.identity), [*by.identity], "left_semi")
@@ -126,6 +134,22 @@ def verify_changelog(
                 compared = structs.replace(compared, repaired=added, left=left)
         tell("comparing", done=1, total=1)
     return Verified(pipeline=name, progress=str(until), tables=(compared,))
+
+
+def _told_once(
+    spark: "SparkSession", name: str, there: "DataFrame", rejects: Side
+) -> tuple["DataFrame", int]:
+    """The entries without those that a replay has told again, and how many these are: they tell
+    nothing, as steps had refused them, and stay beside the ones that do."""
+    if rejects.version < 0:
+        return there, 0
+    schema = rejects.schema()
+    said = arrow.schema([schema.field(one) for one in ("pipeline", "sequence", "state")])
+    rows = rejects.rows(spark, said).where(f"state = {text(REPLAYED)} AND pipeline = {text(name)}")
+    replayed = rows.selectExpr("sequence", f"true AS {_AGAIN}").distinct()
+    known = there.join(replayed, "sequence", "left")
+    again = f"{_AGAIN} IS NOT NULL AND {_SILENT}"
+    return known.where(f"NOT ({again})").select(*there.columns), known.where(again).count()
 
 
 def _add(name: str, config: ChangelogPipelineConfig, kept: Format, entries: "DataFrame") -> int:

@@ -38,7 +38,9 @@ def outcome(one: Mapping[str, Any], state: str, reason: str = "") -> Replayed:
     )
 
 
-def mark(rejects: KeptTable, settled: Sequence[Replayed], *, pipeline: str, log_id: int) -> None:
+def mark(
+    rejects: KeptTable, settled: Sequence[Replayed], *, pipeline: str, log_id: int | None
+) -> None:
     """Have the rejects say what became of them; those that are left say nothing."""
     for state in (REPLAYED, SUPERSEDED):
         of_state = [one for one in settled if one.state == state]
@@ -51,13 +53,16 @@ def mark(rejects: KeptTable, settled: Sequence[Replayed], *, pipeline: str, log_
             )
 
 
-def unmoved(pipeline: str, *, log_id: int, at: int) -> Stamp:
+def unmoved(pipeline: str, *, log_id: int | None, at: int) -> Stamp:
     """Of a commit to a table that is as far as `at`, and is no further with it."""
     return Stamp(pipeline=pipeline, log_id=log_id, after=at, until=at, batch=-1)
 
 
 def _is_it(one: Replayed) -> str:
     # Rows that a first load rejected share the sequence at which their tables were.
-    names = ("key", "database", "collection")
-    said = [f"{name} = {text(getattr(one, name) or '')}" for name in names]
+    said = [_is(name, getattr(one, name)) for name in ("key", "database", "collection")]
     return f"(sequence = {one.sequence} AND {' AND '.join(said)})"
+
+
+def _is(name: str, value: str | None) -> str:
+    return f"{name} IS NULL" if value is None else f"{name} = {text(value)}"

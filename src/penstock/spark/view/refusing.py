@@ -14,7 +14,6 @@ from typing import Any
 from msgspec import Struct
 
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import text
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.rejects import (
     REJECTS_SCHEMA,
@@ -23,8 +22,8 @@ from penstock.spark.table.rejects import (
     VIEW_STEP,
     between,
 )
-from penstock.spark.table.stamp import Stamp
 from penstock.spark.transform.fate import LEFT, Replayed
+from penstock.spark.transform.settled import mark, outcome, unmoved
 from penstock.spark.view.apart import ApartRow
 
 
@@ -55,9 +54,9 @@ def note_refused(rejects: KeptTable, pipeline: str, refused: Sequence[Refused], 
     }
     fresh = [row for row in rows if (row["sequence"], row["collection"], row["key"]) not in known]
     if fresh:
-        rejects.append(
-            arrow.Table.from_pylist(fresh, schema=REJECTS_SCHEMA), _stamp(rejects, pipeline)
-        )
+        there = rejects.applied(pipeline, log_id=None)
+        stamp = unmoved(pipeline, log_id=None, at=there)
+        rejects.append(arrow.Table.from_pylist(fresh, schema=REJECTS_SCHEMA), stamp)
 
 
 def settle_refused(
@@ -86,24 +85,8 @@ def settle_refused(
             state, reason = LEFT, one["reason"]
         elif is_group or (own not in lacking and standing.get(own) == one["sequence"]):
             state = REPLAYED
-        settled.append(
-            Replayed(
-                sequence=one["sequence"],
-                collection=one["collection"],
-                key=one["key"],
-                state=state,
-                reason=reason,
-            )
-        )
-    for made in settled:
-        if made.state != LEFT:
-            rejects.relabel(
-                f"pipeline = {text(pipeline)} AND step = {text(VIEW_STEP)} AND "
-                f"sequence = {made.sequence} AND collection = {text(made.collection or '')} AND "
-                f"key = {text(made.key or '')}",
-                {"state": text(made.state)},
-                _stamp(rejects, pipeline),
-            )
+        settled.append(outcome(one, state, reason))
+    mark(rejects, settled, pipeline=pipeline, log_id=None)
     return settled
 
 
@@ -120,9 +103,3 @@ def _row(pipeline: str, one: Refused, at: int) -> dict[str, Any]:
         "step": VIEW_STEP,
         "captured": False,
     }
-
-
-def _stamp(rejects: KeptTable, pipeline: str) -> Stamp:
-    """Of a commit that moves nothing on."""
-    at = rejects.applied(pipeline, log_id=None)
-    return Stamp(pipeline=pipeline, log_id=None, after=at, until=at, batch=-1)
