@@ -214,7 +214,7 @@ def scrawled(dice: random.Random, count: int) -> list[AnyEvent]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_where_batches_ended_is_no_difference_whatever_values_came(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, number: int
 ) -> None:

@@ -241,7 +241,11 @@ def scrawled(dice: random.Random, count: int) -> list[AnyEvent]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "steps"),
-    [(pipeline, DECIDING), (history, DECIDING), (pipeline, PLAIN), (history, PLAIN)],
+    [
+        (pipeline, DECIDING),
+        (history, DECIDING),
+        *(pytest.param(make, PLAIN, marks=pytest.mark.soak) for make in (pipeline, history)),
+    ],
 )
 def test_where_batches_ended_is_no_difference_whatever_steps_made_of_changes(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, make: Any, steps: Any

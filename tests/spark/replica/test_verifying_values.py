@@ -55,6 +55,14 @@ def told(collection: str, *texts: str) -> list[Any]:
     ]
 
 
+@pytest.mark.parametrize(
+    "any_replica",
+    [
+        pytest.param(name, marks=pytest.mark.server)
+        for name in ("postgres", "mariadb", "mysql", "mongo")
+    ],
+    indirect=True,
+)
 def test_a_value_of_any_type_is_equal_to_itself(pipeline: Pipeline, log: BlockLog) -> None:
     """In a column of its own, and in one that the values before it have made."""
     own = [
@@ -148,7 +156,7 @@ def test_rows_are_known_by_keys_of_any_form(pipeline: Pipeline, log: BlockLog) -
     assert pipeline.verify(*keys).sound
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_any_history_is_what_the_log_says(pipeline: Pipeline, log: BlockLog, seed: int) -> None:
     """Updates that build on rows, drops, and renames, in batches that end elsewhere."""
     dice = random.Random(seed)
