@@ -86,7 +86,7 @@ def verified(
     spark: Any = None
     monkeypatch.setattr(verifying, "register", registered)
     monkeypatch.setattr(verifying, "log_client", client)
-    monkeypatch.setattr(verifying, "_ends", no_entries)
+    monkeypatch.setattr(verifying, "ends_of", no_entries)
     monkeypatch.setattr(verifying, "judged_by_log", compared)
     if anew:
         monkeypatch.setattr(StandingTable, "collections", collections)
