@@ -39,6 +39,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
                 "spark.local.dir": str(scratch),
                 "spark.driver.memory": "1g",
                 "spark.log.level": "ERROR",
+                # What tests ask is asked once: it is done sooner than code for it is made. Those
+                # that start a driver of their own have Spark's own way.
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             },
         )
     except ConfigError as error:

@@ -102,7 +102,7 @@ def test_a_table_that_steps_made_is_compared_and_made_right(
     spark: "SparkSession", endpoint: str, tmp_path: Path
 ) -> None:
     """Repaired, it has what the steps make, and not what they hide."""
-    config = ran(pipeline(tmp_path / "t", max_events_per_batch=4, **DECIDING), endpoint, spark)
+    config = ran(pipeline(tmp_path / "t", max_events_per_batch=7, **DECIDING), endpoint, spark)
     before = rows_of(config.path)
     assert sorted(row for _, row in before) == [key(1), key(6), key(8), key(9)]
     assert sorted(one["sequence"] for one in rejects_of(config.path)) == [2, 4, 5, 12]
@@ -124,7 +124,7 @@ def test_a_table_that_steps_made_is_compared_and_made_right(
 def test_a_history_that_steps_made_is_compared_and_made_right(
     spark: "SparkSession", endpoint: str, tmp_path: Path
 ) -> None:
-    config = ran(history(tmp_path / "t", max_events_per_batch=4, **DECIDING), endpoint, spark)
+    config = ran(history(tmp_path / "t", max_events_per_batch=7, **DECIDING), endpoint, spark)
     before = in_order(versions_of(config.path))
     found = verified(config, endpoint, spark)
     assert (found.rows, found.found, found.differences, found.rejected) == (6, 6, 0, 0)
@@ -240,19 +240,29 @@ def scrawled(dice: random.Random, count: int) -> list[AnyEvent]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "steps"),
+    ("make", "steps", "count"),
     [
-        (pipeline, DECIDING),
-        (history, DECIDING),
-        *(pytest.param(make, PLAIN, marks=pytest.mark.soak) for make in (pipeline, history)),
+        (pipeline, DECIDING, 14),
+        (history, DECIDING, 14),
+        *(
+            pytest.param(make, steps, 40, marks=pytest.mark.soak)
+            for make in (pipeline, history)
+            for steps in (DECIDING, PLAIN)
+        ),
     ],
 )
 def test_where_batches_ended_is_no_difference_whatever_steps_made_of_changes(
-    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, make: Any, steps: Any
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    make: Any,
+    steps: Any,
+    count: int,
 ) -> None:
     dice = random.Random(seed_of("verifying-steps"))
-    log.append([[one] for one in scrawled(dice, 40)])
-    size = dice.choice([7, 12, 20])
+    log.append([[one] for one in scrawled(dice, count)])
+    size = dice.choice([5, 7, 12])
     config = ran(make(tmp_path / "t", max_events_per_batch=size, **steps), endpoint, spark)
     found = verified(config, endpoint, spark)
     assert found.rows == found.found > 0

