@@ -6,7 +6,7 @@
 import random
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -15,14 +15,22 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import PipelineError
 from penstock.event import AnyEvent
+from penstock.ports import Bounds
+from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
+from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.replaying import pending_rejects, replay_rejects
 from penstock.spark.run import run_pipeline
+from penstock.spark.tables import TableTarget
+from penstock.spark.target import Applied
 from penstock.spark.view import unfit
 from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.causes import condition_of, of_values
+from penstock.spark.view.computing import TooManyError
 from penstock.spark.view.finding import found_failing
 from penstock.spark.view.sql import FAILED
+from penstock.spark.view.upkeep import Kept, Upkeep
+from penstock.spark.views import ViewTarget
 from tests.flight.blocks import BlockLog
 from tests.seeds import seed_of
 from tests.spark.tables import change, put
@@ -31,7 +39,7 @@ from tests.spark.viewed import Lake
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _VALUE = (
     "SELECT c.region, count(*) AS orders, sum(o.n) AS n, max(o.n) AS most, "
@@ -277,6 +285,57 @@ def test_too_many_rows_stop_by_name(
     assert lake.rows() == [(2.0,)]
     lake.batch(*(put(key, n=1) for key in range(2, 4)))
     assert lake.rows() == [(22.0,)]
+
+
+def test_what_mends_too_many_rows_is_read_before_the_view_stops(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is in the log after them: a view that stopped before it would stop for ever."""
+    mended_at = 3
+    said = {"to": "view", "source": "shop", "query": "SELECT sum(10 / n) AS total FROM orders"}
+    config = ViewPipelineConfig.model_validate({**said, "path": str(tmp_path)})
+    there = [0]
+
+    def catch_up(_: object) -> Kept:
+        if there[-1] >= mended_at:
+            return Kept(groups=1)
+        raise PipelineError("too many") from TooManyError("101 rows")
+
+    def apply(_: object, batch: object, batch_id: int, *, until: Progress) -> Applied:
+        there.append(until.sequence)
+        return Applied(entries=1, rows=1)
+
+    def nothing(_: object, *__: object, **___: object) -> None: ...
+
+    def start(*_: object) -> Progress:
+        return place(there[-1])
+
+    monkeypatch.setattr(Upkeep, "__init__", nothing)
+    monkeypatch.setattr(Upkeep, "catch_up", catch_up)
+    monkeypatch.setattr(TableTarget, "start", start)
+    monkeypatch.setattr(TableTarget, "apply", apply)
+
+    def place(sequence: int) -> Progress:
+        return Progress(1, sequence, 0)
+
+    def bounds(head: int) -> Bounds:
+        return Bounds(
+            log_id=1, trimmed=0, trimmed_check=0, head=head, head_commit=head, head_check=0
+        )
+
+    def run(*, head: int) -> None:
+        target = ViewTarget("p", config, cast("SparkSession", None))
+        after = target.start(bounds(head))
+        for at in range(after.sequence + 1, head + 1):
+            target.apply(cast("DataFrame", None), at, until=place(at))
+
+    with pytest.raises(PipelineError):
+        run(head=0)
+    with pytest.raises(PipelineError):
+        run(head=2)
+    assert there[-1] == 2
+    run(head=4)
+    assert there[-1] == 4
 
 
 def test_a_crash_before_the_view_loses_no_row_and_no_notice(

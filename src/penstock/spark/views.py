@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import structlog
 from msgspec import structs
 
 from penstock.errors import PipelineError
@@ -32,11 +33,13 @@ from penstock.spark.view.query import parse_columns, parse_query
 from penstock.spark.view.refusing import Refused, note_refused, settle_refused
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
-from penstock.spark.view.upkeep import Should, Upkeep
+from penstock.spark.view.upkeep import Kept, Should, Upkeep, is_too_many
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+log = structlog.get_logger()
 
 _TRIES: Final = 10
 _PAUSE_SECONDS: Final = 0.5
@@ -73,13 +76,20 @@ class ViewTarget:
             apart=ApartTable(pipeline, config),
             refuse=self._refuse,
         )
+        self._head = 0
+        """Up to where the log may have what mends rows of which there are too many; 0 if none."""
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
-        """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`."""
+        """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`.
+
+        A view that fails on too many rows is no error yet where the log goes on: what mends them
+        comes after them.
+        """
         after = self._rows.start(bounds, whole)
         for name, ddl in self._config.columns.items():
             self._state[name].create(parse_columns(name, ddl))
-        self._upkeep.catch_up()
+        self._head = bounds.head
+        self._caught_up(at=after.sequence)
         return after
 
     def apply(
@@ -90,10 +100,28 @@ class ViewTarget:
         until: Progress,
         refused: "pa.Table | None" = None,  # noqa: ARG002 - written beside the target
     ) -> Applied:
-        """As `Target.apply`; raises as `merge_into_delta` and `Upkeep.catch_up`."""
+        """As `Target.apply`; raises as `merge_into_delta` and `Upkeep.catch_up`, the latter of too
+        many rows only where what was in the log at the start does not mend them."""
         applied = self._rows.apply(batch, batch_id, until=until)
-        kept = self._upkeep.catch_up()
+        kept = self._caught_up(at=until.sequence)
         return structs.replace(applied, rejected=applied.rejected + kept.refused)
+
+    def _caught_up(self, *, at: int) -> Kept:
+        try:
+            kept = self._upkeep.catch_up()
+        except PipelineError as error:
+            if not is_too_many(error) or at >= self._head:
+                raise
+            log.warning(
+                "view waits for changes that mend its rows",
+                pipeline=self._pipeline,
+                sequence=at,
+                head=self._head,
+                error=str(error),
+            )
+            return Kept(groups=0)
+        self._head = 0
+        return kept
 
     def _refuse(self, refused: Sequence[Refused]) -> None:
         tables = [self._lake.table(name) for name in self._query.collections]

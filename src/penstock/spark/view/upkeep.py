@@ -172,7 +172,7 @@ class Upkeep:
         try:
             yield
         except TooManyError as error:
-            raise self._failed(f"it fails on {error}") from None
+            raise self._failed(f"it fails on {error}") from error
         except Exception as error:
             if not is_spark_error(error):
                 raise
@@ -346,3 +346,8 @@ class Upkeep:
             f"value for every row (try_cast, nullif, coalesce), or mend the rows at the source; "
             f"then start the pipeline again."
         )
+
+
+def is_too_many(error: PipelineError) -> bool:
+    """Whether rows or groups that cannot be computed are too many: fewer would be left out."""
+    return isinstance(error.__cause__, TooManyError)
