@@ -23,7 +23,7 @@ from penstock.spark.replaying import pending_rejects, replay_rejects
 from penstock.spark.run import run_pipeline
 from penstock.spark.tables import TableTarget
 from penstock.spark.target import Applied
-from penstock.spark.view import unfit
+from penstock.spark.view import upkeep
 from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.causes import condition_of, of_values
 from penstock.spark.view.computing import TooManyError
@@ -64,7 +64,7 @@ def test_what_fails_is_found_by_halves(together: bool) -> None:
         bad = {at for at in range(len(sizes)) if dice.random() < odds}
         things = Things(sizes, None if together else bad)
         found = found_failing(len(sizes), things.fails, together=together, most=len(sizes))
-        assert things.asked <= (len(found) + 1) * 6
+        assert things.asked <= (len(found) + 1) * 7
         if together:
             assert sum(size for at, size in enumerate(sizes) if at not in found) <= _ROOM
             assert all(sizes[at] for at in found)
@@ -277,7 +277,7 @@ def test_a_column_that_cannot_be_computed_for_a_group_is_null_there_and_says_so(
 def test_too_many_rows_stop_by_name(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unfit, "NEW_MAX", 2)
+    monkeypatch.setattr(upkeep, "NEW_MAX", 2)
     lake = Lake(spark, tmp_path, "SELECT sum(10 / n) AS total FROM orders")
     lake.batch(put(1, n=5))
     with pytest.raises(PipelineError, match=r"pipeline p: .* fails on more than 2 rows of orders"):
@@ -285,6 +285,60 @@ def test_too_many_rows_stop_by_name(
     assert lake.rows() == [(2.0,)]
     lake.batch(*(put(key, n=1) for key in range(2, 4)))
     assert lake.rows() == [(22.0,)]
+
+
+def test_rows_that_were_apart_before_are_none_too_many(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they are joined to changes, and they fail as before; or the view is made anew."""
+    monkeypatch.setattr(upkeep, "NEW_MAX", 1)
+    lake = Lake(spark, tmp_path, _VALUE.format(""))
+    lake.batch(
+        *(customer(1, region="n", rate=2.0), customer(2, region="s", rate=0.0)),
+        *(put(key, customer=min(key, 2), n=4) for key in range(1, 4)),
+    )
+    assert lake.batch(customer(2, region="t", rate=0.0), put(5, customer=2, n=1)).refused == 1
+    assert lake.rows() == lake.expected(_VALUE.format(_COMPUTED))
+    assert {one.key for one in lake.refused} == {f'{{"_id":{key}}}' for key in (2, 3, 5)}
+
+
+def test_a_row_takes_none_of_those_out_that_it_is_compared_with(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    query = (
+        "SELECT count(*) AS n FROM orders o JOIN rates r "
+        "ON o.currency = r.currency AND CAST(o.day AS INT) >= r.since"
+    )
+    lake = Lake(spark, tmp_path, query)
+
+    def rate(key: int, currency: str) -> AnyEvent:
+        document = {"_id": key, "currency": currency, "since": key}
+        return change(key, "replace", document, collection="rates")
+
+    orders = [put(1, currency="e", day="5"), put(2, currency="d", day="5")]
+    lake.batch(rate(1, "e"), rate(2, "e"), rate(3, "d"), rate(4, "d"), *orders)
+    assert lake.rows() == [(4,)]
+    assert lake.batch(put(3, currency="e", day="n/a"), put(4, currency="e", day="1")).refused == 1
+    assert lake.rows() == [(5,)]
+    assert {one.collection for one in lake.refused} == {"orders"}
+
+
+def test_a_joined_row_comes_back_when_those_are_gone_that_it_failed_with(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    lake = Lake(
+        spark,
+        tmp_path,
+        "SELECT count(*) AS n, count(c._id) AS known "
+        "FROM orders o LEFT JOIN customers c ON o.n > 10 / c.size",
+    )
+    lake.batch(put(1, n=50), put(2, n=50), customer(1, size=2))
+    assert lake.batch(customer(2, size=0)).refused == 1
+    assert {one.collection for one in lake.refused} == {"customers"}
+    assert lake.rows() == [(2, 2)]
+    lake.batch(change(1, "delete"), change(2, "delete"))
+    assert lake.rows() == [(0, 0)]
+    assert DeltaTable(ApartTable("p", lake.config).path).to_pyarrow_table().num_rows == 0
 
 
 def test_what_mends_too_many_rows_is_read_before_the_view_stops(

@@ -29,7 +29,8 @@ from penstock.spark.view.state import Mark, StateTable
 ROWS_MAX: Final = 1000
 """A query that cannot compute more rows than this is wrong, and not the rows."""
 NEW_MAX: Final = 100
-"""As many may be found at once; each takes some twenty questions to Spark."""
+"""As many may be found at once, beside those that were apart before; each takes some twenty
+questions to Spark."""
 
 _SCHEMA: Final = arrow.schema(
     [

@@ -14,12 +14,13 @@ do not go with the others of their group (a sum has no room for them).
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.spark.table.plan import DATABASE, KEY, SEQUENCE, SOURCE
 from penstock.spark.view import sql
-from penstock.spark.view.apart import NEW_MAX, ApartRow
+from penstock.spark.view.apart import ApartRow
+from penstock.spark.view.blaming import blamed
 from penstock.spark.view.causes import why_not
 from penstock.spark.view.computing import Computation, TooManyError
 from penstock.spark.view.finding import Fails, found_failing
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _NUMBER: Final = "`its number`"
 """No column of a table has a space in its name."""
 _NUMBERED: Final = f"xxhash64({', '.join(IDENTITY)}) AS {_NUMBER}"
+_ELSEWHERE: Final = 8
+"""Rows of the main collection to try a joined row with; some may be to blame themselves."""
 
 Tries = Callable[[Apart, "DataFrame | None"], None]
 """Compute what is kept of groups, without the rows that are apart, and without those of the main
@@ -56,79 +59,77 @@ class Search:
         self._relations = relations
         self._computation = computation
 
-    def found(self, apart: Apart, told: Callable[[], str | None], tries: Tries) -> Apart:
+    def found(
+        self, apart: Apart, told: Callable[[], str | None], tries: Tries, *, most: int
+    ) -> Apart:
         """`apart`, and what is found beside it.
 
         `told` is the statement for the identities of the main collection's rows to look among, None
-        for all. Raises TooManyError.
+        for all. Raises TooManyError where more than `most` are found at once.
         """
         among = self._told(told)
         if len(self._query.tables) > 1:
-            apart |= self._joined(apart, among)
-        apart |= self._alone(apart, among)
+            bad, own = self._joined(apart, among, most)
+            apart |= bad
+            if own:
+                # They fail only if what else the query asks of a row lets them.
+                apart |= self._alone(apart, self._relations.identities(own, self._main), most)
+        apart |= self._alone(apart, among, most)
         if why_not(lambda: tries(apart, None)) is None:
             return apart
-        return apart | self._together(apart, among, tries)
+        return apart | self._together(apart, among, tries, most)
+
+    def still(self, apart: Apart, known: Apart, tries: Tries) -> Apart:
+        """`apart`, without those of `known` that can be computed by now. Without all of them, what
+        is not apart can be."""
+        places = {name: at for at, name in enumerate(self._query.collections)}
+        tried = sorted(known, key=lambda row: (-places[row.collection], row))
+
+        def fails(_: int, stop: int, without: Mapping[int, str]) -> str | None:
+            back = frozenset(tried[at] for at in range(stop) if at not in without)
+            return why_not(lambda: tries(apart - back, None))
+
+        found = found_failing(len(tried), fails, together=True, most=len(tried))
+        return apart - known | {tried[at] for at in found}
 
     # --- rows of joined collections -------------------------------------------------------------
 
-    def _joined(self, apart: Apart, among: str | None) -> Apart:
-        """Rows of others for which no condition can be computed, with whatever row."""
-        found: Apart = frozenset()
+    def _joined(self, apart: Apart, among: str | None, most: int) -> tuple[Apart, Apart]:
+        """Rows of others for which no condition can be computed, with whatever row; and rows of the
+        main collection that cannot be joined without them."""
+        bad: Apart = frozenset()
+        own: Apart = frozenset()
         for at in range(1, len(self._query.tables)):
-            own: Mapping[int, str] = {}
-            while len(own) <= NEW_MAX:
-                blamed, own = self._blamed(apart | found, among, at, own)
-                if not blamed:
-                    break
-                found |= blamed
-        return found
+            others, rows = self._blamed(apart | bad | own, among, at, most)
+            bad |= others
+            own |= rows
+        return bad, own
 
-    def _blamed(
-        self, apart: Apart, among: str | None, at: int, own: Mapping[int, str]
-    ) -> tuple[Apart, Mapping[int, str]]:
-        """Rows of the collection joined as number `at` that are to blame, and `own` with rows of
-        the main collection that are: those cannot be joined to any."""
+    def _blamed(self, apart: Apart, among: str | None, at: int, most: int) -> tuple[Apart, Apart]:
+        """As `_joined`, of the collection joined as number `at`."""
         main, *joined = self._query.tables
         now = self._relations.now(apart)
+        collection = joined[at - 1].collection
 
         def joins(row: str, others: str) -> str | None:
-            names = {**now, joined[at - 1].collection: others}
+            names = {**now, collection: others}
             clauses = [sql.join_clause(one, names, one.join) for one in joined[:at]]
             return self._computation.why_not(
                 f"SELECT 1 AS one FROM {row} AS {sql.quoted(main.alias)} {' '.join(clauses)}"
             )
 
-        collection = joined[at - 1].collection
         with (
             self._numbered(now[self._main], among) as rows,
+            self._numbered(now[self._main], None, first=_ELSEWHERE) as elsewhere,
             self._numbered(now[collection], None) as others,
         ):
-            while len(own) <= NEW_MAX:
-                left = own
-
-                def fails(
-                    start: int, stop: int, _: Mapping[int, str], left: Mapping[int, str] = left
-                ) -> str | None:
-                    return joins(rows.part(start, stop, left), now[collection])
-
-                first = found_failing(len(rows), fails, together=False, most=0)
-                if not first:
-                    break
-                (row,) = first
-
-                def refuses(start: int, stop: int, _: Mapping[int, str], row: int = row) -> Any:
-                    return joins(rows.part(row, row + 1, {}), others.part(start, stop, {}))
-
-                blamed = found_failing(len(others), refuses, together=False, most=NEW_MAX)
-                if blamed and len(blamed) <= NEW_MAX and len(blamed) < len(others):
-                    return others.rows(collection, blamed), own
-                own = {**own, **first}
-        return frozenset(), own
+            own, bad = blamed(_Joins(rows, elsewhere, others, joins), most=most)
+            _refuse_more(bad, most, collection)
+            return others.rows(collection, bad), rows.rows(self._main, own)
 
     # --- rows of the main collection ------------------------------------------------------------
 
-    def _alone(self, apart: Apart, among: str | None) -> Apart:
+    def _alone(self, apart: Apart, among: str | None, most: int) -> Apart:
         now = self._relations.now(apart)
         with self._numbered(now[self._main], among) as rows:
 
@@ -136,9 +137,9 @@ class Search:
                 names = {**now, self._main: rows.part(start, stop, {})}
                 return why_not(lambda: self._computation.try_rows(names))
 
-            return self._rows(rows, fails, together=False)
+            return self._rows(rows, fails, together=False, most=most)
 
-    def _together(self, apart: Apart, among: str | None, tries: Tries) -> Apart:
+    def _together(self, apart: Apart, among: str | None, tries: Tries, most: int) -> Apart:
         now = self._relations.now(apart)
         with self._numbered(now[self._main], among) as rows:
 
@@ -146,12 +147,11 @@ class Search:
                 left = rows.but(stop, without)
                 return why_not(lambda: tries(apart, left))
 
-            return self._rows(rows, fails, together=True)
+            return self._rows(rows, fails, together=True, most=most)
 
-    def _rows(self, rows: "_Numbered", fails: Fails, *, together: bool) -> Apart:
-        found = found_failing(len(rows), fails, together=together, most=NEW_MAX)
-        if len(found) > NEW_MAX:
-            raise TooManyError(f"more than {NEW_MAX} rows of {self._main} at once")
+    def _rows(self, rows: "_Numbered", fails: Fails, *, together: bool, most: int) -> Apart:
+        found = found_failing(len(rows), fails, together=together, most=most)
+        _refuse_more(found, most, self._main)
         return rows.rows(self._main, found)
 
     # --- parts ----------------------------------------------------------------------------------
@@ -169,12 +169,19 @@ class Search:
 
         return self._relations.named("told", found[0]) if why_not(compute) is None else None
 
-    def _numbered(self, relation: str, among: str | None) -> "_Numbered":
+    def _numbered(self, relation: str, among: str | None, *, first: int = 0) -> "_Numbered":
         rows = f"SELECT *, {_NUMBERED} FROM {relation}"
         if among is not None:
             same = " AND ".join(f"r.{name} = m.{name}" for name in IDENTITY)
             rows += f" AS r LEFT SEMI JOIN {among} AS m ON {same}"
+        if first:
+            rows += f" ORDER BY {_NUMBER} LIMIT {first}"
         return _Numbered(self._spark, self._relations, rows)
+
+
+def _refuse_more(found: Sized, most: int, collection: str) -> None:
+    if len(found) > most:
+        raise TooManyError(f"more than {most:,} rows of {collection} at once")
 
 
 class _Numbered:
@@ -198,6 +205,10 @@ class _Numbered:
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def number(self, at: int) -> int:
+        """What the row is called, which it is among whatever others."""
+        return self._numbers[at]
 
     def part(self, start: int, stop: int, without: Iterable[int]) -> str:
         """The rows from `start` to before `stop`, as a relation."""
@@ -226,7 +237,46 @@ class _Numbered:
         )
 
     def _among(self, start: int, stop: int, without: Iterable[int]) -> str:
+        if start == stop:
+            return "false"
         first, last = self._numbers[start], self._numbers[stop - 1]
         condition = f"{_NUMBER} BETWEEN {first} AND {last}"
         left = ", ".join(str(self._numbers[at]) for at in without)
         return f"{condition} AND {_NUMBER} NOT IN ({left})" if left else condition
+
+
+class _Joins:
+    """Pairs of the main collection and another, as `Pairs`."""
+
+    def __init__(
+        self,
+        rows: _Numbered,
+        elsewhere: _Numbered,
+        others: _Numbered,
+        joins: Callable[[str, str], str | None],
+    ) -> None:
+        self._rows = rows
+        self._elsewhere = elsewhere
+        self._others = others
+        self._joins = joins
+
+    @property
+    def rows(self) -> int:
+        return len(self._rows)
+
+    @property
+    def others(self) -> int:
+        return len(self._others)
+
+    def why_not(self, rows: range, others: range, without: Mapping[int, str]) -> str | None:
+        some = self._others.part(others.start, others.stop, without)
+        return self._joins(self._rows.part(rows.start, rows.stop, {}), some)
+
+    def elsewhere(self, without: Iterable[int]) -> list[int]:
+        left = {self._rows.number(at) for at in without}
+        numbers = range(len(self._elsewhere))
+        return [at for at in numbers if self._elsewhere.number(at) not in left]
+
+    def fails_there(self, elsewhere: int, other: int) -> bool:
+        row = self._elsewhere.part(elsewhere, elsewhere + 1, {})
+        return self._joins(row, self._others.part(other, other + 1, {})) is not None

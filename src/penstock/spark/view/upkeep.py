@@ -19,11 +19,17 @@ from msgspec import Struct
 
 from penstock.errors import PipelineError
 from penstock.spark.table.arrow import compute
-from penstock.spark.table.plan import OPERATION
+from penstock.spark.table.plan import OPERATION, SEQUENCE
 from penstock.spark.table.reduce import DELETE
 from penstock.spark.view import sql
-from penstock.spark.view.apart import ROWS_MAX, ApartRow, ApartTable
-from penstock.spark.view.causes import condition_of, is_gone, is_spark_error, of_values
+from penstock.spark.view.apart import NEW_MAX, ROWS_MAX, ApartRow, ApartTable
+from penstock.spark.view.causes import (
+    condition_of,
+    is_gone,
+    is_spark_error,
+    of_values,
+    why_not,
+)
 from penstock.spark.view.changes import among, touched
 from penstock.spark.view.computing import Computation, TooManyError
 from penstock.spark.view.query import ViewQuery
@@ -239,7 +245,8 @@ class Upkeep:
             def tries(left: Apart, but: "DataFrame | None") -> None:
                 computation.try_whole(self._relations.now(left, but=but))
 
-            apart = self._search(computation).found(apart, lambda: None, tries)
+            search = self._search(computation)
+            apart = search.found(apart, lambda: None, tries, most=ROWS_MAX)
             self._refuse_many(apart)
             rows = computation.whole(self._relations.now(apart))
         refused = self._refused(computation, rows, apart)
@@ -251,7 +258,8 @@ class Upkeep:
 
     def _changes(self, computation: Computation, then: Then) -> tuple[pa.Table, Apart]:
         """As `Computation.changes`, and which rows are apart now."""
-        apart = then.apart - self._retried(computation, then) if then.apart else _NOBODY
+        retried = self._retried(computation, then) if then.apart else _NOBODY
+        apart = then.apart - retried
         try:
             return computation.changes(self._relations.sides(then, apart)), apart
         except Exception as error:
@@ -261,12 +269,17 @@ class Upkeep:
         def tries(left: Apart, but: "DataFrame | None") -> None:
             computation.try_changes(self._relations.sides(then, left, but=but))
 
-        known = apart
+        known = self._unchanged(retried)
+        apart |= known
+        without = apart
 
         def told() -> str:
-            return touched(self._query, self._relations.sides(then, known))
+            return touched(self._query, self._relations.sides(then, without))
 
-        apart = self._search(computation).found(apart, told, tries)
+        search = self._search(computation)
+        if not known or why_not(lambda: tries(without, None)) is not None:
+            apart = search.found(apart, told, tries, most=NEW_MAX)
+        apart = search.still(apart, known, tries)
         self._refuse_many(apart)
         return computation.changes(self._relations.sides(then, apart)), apart
 
@@ -274,22 +287,44 @@ class Upkeep:
         """Those of the rows that were apart which changed, or may be joined to what changed."""
         sides = self._relations.sides(Then(files=then.files, apart=_NOBODY), _NOBODY)
         retried: set[ApartRow] = set()
+        columns = ", ".join(IDENTITY)
         for at, name in enumerate(self._query.collections):
             rows = {row.identity: row for row in then.apart if row.collection == name}
             if not rows or not sides.came:
                 continue
-            columns = ", ".join(IDENTITY)
+            apart = self._relations.identities(then.apart, name)
             if at == 0:
                 statement = touched(self._query, sides)
-            elif name in sides.came:
-                both = (sides.came[name], sides.gone[name])
-                statement = " UNION ".join(f"SELECT {columns} FROM {one}" for one in both)  # noqa: S608
             else:
-                continue
-            chosen = among(self._relations.identities(then.apart, name), statement)
-            found = computation.identities(chosen)
+                # It failed with a row that is there still, unless that is gone.
+                earlier = [one for one in self._query.collections[:at] if one in sides.gone]
+                some = [
+                    f"SELECT {columns} FROM {apart} WHERE EXISTS (SELECT 1 FROM {sides.gone[one]})"  # noqa: S608
+                    for one in earlier
+                ]
+                if name in sides.came:
+                    both = (sides.came[name], sides.gone[name])
+                    some += [f"SELECT {columns} FROM {one}" for one in both]  # noqa: S608
+                if not some:
+                    continue
+                statement = " UNION ".join(some)
+            found = computation.identities(among(apart, statement))
             retried.update(rows.values() if found is None else (rows[own] for own in found))
         return frozenset(retried)
+
+    def _unchanged(self, rows: Apart) -> Apart:
+        """Those that are as they were when they were put apart."""
+        now = self._relations.now(_NOBODY)
+        own = ", ".join(IDENTITY)
+        there: set[tuple[Any, ...]] = set()
+        for name in {row.collection for row in rows}:
+            apart = self._relations.identities(rows, name)
+            chosen = among(now[name], f"SELECT {own} FROM {apart}")  # noqa: S608
+            statement = f"SELECT {own}, {SEQUENCE} FROM {chosen}"  # noqa: S608
+            there |= {(name, *row) for row in self._spark.sql(statement).collect()}
+        return frozenset(
+            row for row in rows if (row.collection, *row.identity, row.sequence) in there
+        )
 
     # --- what cannot be computed ----------------------------------------------------------------
 
