@@ -42,17 +42,17 @@ class Refused(Struct, frozen=True, kw_only=True):
 
 
 def note_refused(rejects: KeptTable, pipeline: str, refused: Sequence[Refused], *, at: int) -> None:
-    """Append those that the table does not have; `at` is where the current rows are."""
+    """Append those that do not wait in the table already; `at` is where the current rows are."""
     rows = [_row(pipeline, one, at) for one in refused]
     sequences = [row["sequence"] for row in rows]
     here = between(pipeline, min(sequences), max(sequences))
     known = {
-        (row["sequence"], row["collection"], row["key"])
+        _identity(row)
         for batch in rejects.scan(here)
         for row in batch.to_pylist()
-        if row.get("step") == VIEW_STEP
+        if row.get("step") == VIEW_STEP and row.get("state") is None
     }
-    fresh = [row for row in rows if (row["sequence"], row["collection"], row["key"]) not in known]
+    fresh = [row for row in rows if _identity(row) not in known]
     if fresh:
         there = rejects.applied(pipeline, log_id=None)
         stamp = unmoved(pipeline, log_id=None, at=there)
@@ -88,6 +88,10 @@ def settle_refused(
         settled.append(outcome(one, state, reason))
     mark(rejects, settled, pipeline=pipeline, log_id=None)
     return settled
+
+
+def _identity(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("sequence", "collection", "key", "source", "database"))
 
 
 def _row(pipeline: str, one: Refused, at: int) -> dict[str, Any]:
