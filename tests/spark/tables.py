@@ -32,6 +32,7 @@ from penstock.spark.table.chunk import (
 )
 from penstock.spark.table.lake import Lake
 from penstock.spark.table.reduce import verify_commits
+from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.table.writing import BatchResult, cuts_of
 from penstock.spark.tables import writer_of
 from penstock.wire import Block, build_block, encode_commit, places_of, summaries_of
@@ -158,6 +159,7 @@ def apply(
     scratch: str | None = None,
     tables: dict[str, int] | None = None,
     lake: Lake | None = None,
+    unfollowed: Unfollowed | None = None,
 ) -> BatchResult:
     """Apply one batch as Spark would, in `parts` partitions, in this process."""
     rows = entries.num_rows
@@ -197,6 +199,7 @@ def apply(
         entries_at=entries_at,
         tables=tables,
         lake=lake,
+        unfollowed=unfollowed,
     )
     return writer.apply(collected)
 

@@ -76,8 +76,9 @@ def command(
     meanwhile.
 
     Keys and the names of columns are told, no values. Rows whose last change was rejected are
-    counted and not judged; so are those that change while the source is read. Exit code 7 if a row
-    differs that was not repaired. Repairing needs a pipeline that does not run.
+    counted and not judged; so are those that change while the source is read. A table whose rows
+    the log does not tell by now is not judged either, which is said. Exit code 7 if a row differs
+    that was not repaired. Repairing needs a pipeline that does not run.
     """
     from penstock.cli import logs
     from penstock.cli.config import load, near

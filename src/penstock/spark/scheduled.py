@@ -179,6 +179,12 @@ class VerifySchedule:
                 pipeline=self._pipeline,
                 rejected=rejected,
             )
+        if apart := [one.collection for one in found.tables if not one.judged]:
+            log.warning(
+                "tables not compared, a rename brought what the log does not tell by now",
+                pipeline=self._pipeline,
+                collections=apart,
+            )
         # Told first: whether it can be written where the tables are is another matter.
         self._know(Verification(at_ms=_now_ms(), differences=differences))
         try:

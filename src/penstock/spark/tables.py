@@ -22,6 +22,7 @@ from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.table.collect import collect_batch, entries_of
 from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.standing import StandingTable, loads
+from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.table.upkeep import keep_up
 from penstock.spark.table.writing import BatchResult, Writer
 from penstock.spark.target import Applied, Beginning
@@ -44,12 +45,14 @@ class TableTarget:
         *,
         spark: "SparkSession | None" = None,
         load: FirstLoad | None = None,
+        unfollowed: Unfollowed | None = None,
     ) -> None:
         """`spark` writes tables that are in a catalog, `load` brings the rows that were there
-        before the log. Raises as `Lake.check`."""
+        before the log, `unfollowed` is as `Writer` takes it. Raises as `Lake.check`."""
         self._pipeline = pipeline
         self._config = config
         self._load = load
+        self._unfollowed = unfollowed
         self._lake = lake_of(config, pipeline, spark)
         self._lake.check()
         self._standing = StandingTable(config, pipeline, self._lake)
@@ -86,6 +89,7 @@ class TableTarget:
             tables=self._standing.tables,
             load=self._load,
             lake=self._lake,
+            unfollowed=self._unfollowed,
         )
         self._standing.advance(until, result.tables, batch_id=batch_id)
         return Applied(
@@ -176,9 +180,11 @@ def merge_staged(
     tables: Mapping[str, int] | None = None,
     load: FirstLoad | None = None,
     lake: Lake | None = None,
+    unfollowed: Unfollowed | None = None,
 ) -> BatchResult:
     """As `merge_into_delta`, of a batch to which all steps are done; `load` is told of it before
-    it is written, and `lake` is where the tables are, if that was asked before."""
+    it is written, `lake` is where the tables are, if that was asked before, and `unfollowed` is as
+    `Writer` takes it."""
     collected = collect_batch(
         batch,
         pipeline=pipeline,
@@ -196,6 +202,7 @@ def merge_staged(
         entries_at=entries_of(batch),
         lake=lake or lake_of(config, pipeline, batch.sparkSession),
         tables=tables,
+        unfollowed=unfollowed,
     )
     result = writer.apply(collected)
     keep_up(pipeline, config, writer.opened)

@@ -44,10 +44,12 @@ from penstock.spark.mending import refuse_running
 from penstock.spark.options import credential_options
 from penstock.spark.progress import StepTeller, VerifyProgress, step_teller
 from penstock.spark.scratch import scratch_folder
-from penstock.spark.table.comparing import Compared
+from penstock.spark.table.comparing import Compared, set_apart
+from penstock.spark.table.delta import text
 from penstock.spark.table.judging import Told, begin_as, judged_by_log
 from penstock.spark.table.lake import Folders, KeptTable, Lake, seen_lake
 from penstock.spark.table.plan import OWN_COLUMNS
+from penstock.spark.table.rejects import GAP
 from penstock.spark.table.standing import (
     Standing,
     StandingTable,
@@ -55,6 +57,7 @@ from penstock.spark.table.standing import (
     has_loaded,
     refuse_others,
 )
+from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.tables import TableTarget
 from penstock.spark.target import Target
 from penstock.spark.transform.stage import Stage
@@ -141,16 +144,21 @@ def verify_tables(
         beside = Folders(anew, name)
         for one, table in tables.items():
             begin_as(beside.table(one), table, name, own=_own(config))
-        target = TableTarget(name, anew)
+        unfollowed = Unfollowed(keeps_versions=config.to == "history")
+        target = TableTarget(name, anew, unfollowed=unfollowed)
         apply_anew(name, anew, target, endpoint, until, spark, credentials, archive, tell)
         made = StandingTable(anew, name).collections()
         # Of a table that is not there all rows are missing.
         tables |= {one: lake.table(one) for one in made if one not in tables}
-        rejects = lake.rejects().side()
+        rejected = lake.rejects()
+        rejects, noted = rejected.side(), gaps_in(name, rejected)
         judged = judged_versions if config.to == "history" else judged_by_log
         found: list[Compared] = []
         for one, table in tables.items():
             tell("comparing", done=len(found), total=len(tables), collection=one)
+            if apart := unfollowed.into(one) - noted:
+                found.append(set_apart(one, sequence=max(apart)))
+                continue
             compared = judged(
                 spark,
                 name,
@@ -171,6 +179,13 @@ def verify_tables(
 def _own(config: TablePipelineConfig | HistoryPipelineConfig) -> pa.Schema:
     own: pa.Schema = VERSION_COLUMNS if config.to == "history" else OWN_COLUMNS
     return own
+
+
+def gaps_in(name: str, rejects: KeptTable) -> set[int]:
+    """The sequences of the events at which the pipeline noted a gap. What a rename brought there
+    was lost to its own tables too, so they are judged."""
+    noted = f"pipeline = {text(name)} AND reason LIKE {text(f'{GAP}%')}"
+    return {int(row["sequence"]) for batch in rejects.scan(noted) for row in batch.to_pylist()}
 
 
 def refuse_elements(name: str, config: SteppedPipelineConfig) -> None:

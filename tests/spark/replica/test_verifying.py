@@ -25,7 +25,7 @@ from tests.cli.service import SHOP, configure, spawn
 from tests.flight.blocks import BlockLog
 from tests.spark.replica.support import MongoReplica, PostgresReplica, database
 from tests.spark.replica.verified import Pipeline, ask, meddled
-from tests.spark.tables import change, put
+from tests.spark.tables import change, put, schema_event
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -211,6 +211,25 @@ def test_what_cannot_be_compared_is_refused(
     log.trim(10)
     with pytest.raises(PipelineChangedError):
         pipeline.verify()
+
+
+def test_rows_that_a_rename_brought_before_there_were_steps_are_neither_judged_nor_deleted(
+    spark: "SparkSession", endpoint: str, log: BlockLog, postgres: PostgresServer
+) -> None:
+    """Those that were lost to the replica too are judged: it has none of them."""
+    for key, one, to in ((20, "drafts", "orders"), (21, "notes", "lines")):
+        log.append([[change(key, "insert", {"_id": key}, collection=one)]])
+        log.append([[schema_event("rename", collection=one, to={"db": "db", "coll": to})]])
+    log.append([[change(22, "insert", {"_id": 22}, collection="lines")]])
+    pipeline = Pipeline(spark, endpoint, PostgresReplica(postgres.create(database())))
+    steps = [{"mask": ["card"], "collections": [one]} for one in ("lines", "orders")]
+    pipeline.run(on_gap="record", transform=steps[:1])
+    assert [*pipeline.replica.rows("orders")] == [20]
+    found = pipeline.verify(repair=True, transform=steps).tables
+    told = {one.collection: (one.judged, one.found, one.differences) for one in found}
+    assert told["orders"] == (False, 0, 0)
+    assert told["lines"] == (True, 1, 0)
+    assert [*pipeline.replica.rows("orders")] == [20]
 
 
 def test_a_log_without_its_beginning_says_nothing_of_older_rows(

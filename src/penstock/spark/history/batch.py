@@ -37,6 +37,7 @@ from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.lake import Lake
 from penstock.spark.table.stamp import Stamp
+from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.table.writing import Writer
 
 
@@ -61,6 +62,7 @@ class HistoryWriter(Writer[VersionTable]):
         entries_at: Callable[[Sequence[int]], pa.Table],
         lake: Lake | None = None,
         tables: Mapping[str, int] | None = None,
+        unfollowed: Unfollowed | None = None,
     ) -> None:
         """As `Writer`."""
         super().__init__(
@@ -71,6 +73,7 @@ class HistoryWriter(Writer[VersionTable]):
             entries_at=entries_at,
             lake=lake,
             tables=tables,
+            unfollowed=unfollowed,
         )
         self._bytes_max = config.max_bytes_per_batch
         self._tracking = tracking_of(config)

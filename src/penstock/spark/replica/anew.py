@@ -27,7 +27,9 @@ from penstock.spark.replica.steps import Done, EntriesAt, Step
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, Decode
 from penstock.spark.table.decode import Cells
+from penstock.spark.table.events import Place as Where
 from penstock.spark.table.reduce import DELETE, PUT
+from penstock.spark.table.unfollowed import Unfollowed
 
 
 class Anew(ABC):
@@ -41,6 +43,7 @@ class Anew(ABC):
         self.rows = rows
         self._decode = decode
         self.known = Known()
+        self.unfollowed = Unfollowed()
         self._pipeline = pipeline
         self._config = config
 
@@ -140,12 +143,18 @@ class Anew(ABC):
                     self._write(name, step.chunk)
                 case its.Emptied():
                     self._empty(step.stream)
+                    if step.lost:
+                        self.unfollowed.came(_where(step.stream), step.sequence)
+                    else:
+                        self.unfollowed.ended(_where(step.stream))
                 case its.DatabaseEmptied():
                     for stream in self.known.owned(self._pipeline).values():
                         if stream.database == step.database:
                             self._empty(stream)
+                    self.unfollowed.ended((step.database, ""))
                 case its.Moved():
                     self._renamed(step)
+                    self.unfollowed.moved(_where(step.stream), _where(step.to))
                 case its.Noted() | its.Refused():
                     pass  # of no row
         return Done()
@@ -177,3 +186,7 @@ class Anew(ABC):
         for key in current:
             stale.pop(key, None)
         stale.update(lacking)
+
+
+def _where(stream: Stream) -> Where:
+    return stream.database, stream.collection

@@ -19,7 +19,7 @@ from penstock.spark.replica.keys import Forms
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.rejecting import Written
-from penstock.spark.table.rejects import ENTRY_COLUMNS
+from penstock.spark.table.rejects import ENTRY_COLUMNS, GAP
 
 _REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason", "healed")
 
@@ -53,6 +53,15 @@ class Ledger:
         for name, own, sequence in cursor.fetchall():
             stale.setdefault(name, {})[own] = sequence
         return Known(streams=streams, stale=stale, forms=forms)
+
+    def gaps(self, cursor: Any) -> frozenset[int]:
+        """The sequences of the events at which the pipeline noted a gap."""
+        cursor.execute(
+            f"SELECT sequence FROM {self._dialect.table(REJECTS)} "
+            f"WHERE pipeline = %s AND reason LIKE %s",
+            (self._pipeline, f"{GAP}%"),
+        )
+        return frozenset(int(sequence) for (sequence,) in cursor.fetchall())
 
     def tables(self, cursor: Any) -> tuple[dict[str, tuple[str, Stream]], dict[str, Forms]]:
         """What tables are for, and what their keys hold; as in `Known`."""

@@ -27,6 +27,11 @@ class Look(Protocol):
         """What its tables were for, and which rows lacked a change."""
         ...
 
+    @property
+    def gaps(self) -> frozenset[int]:
+        """The sequences of the events at which the pipeline noted a gap."""
+        ...
+
     def rows(self, name: str) -> Generator[list[Found]]:
         """The rows of a table, some at a time; none where it is not the pipeline's.
 

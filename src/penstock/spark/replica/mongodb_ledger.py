@@ -11,6 +11,7 @@ from penstock.progress import parse_progress
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
+from penstock.spark.table.rejects import GAP
 
 Document = dict[str, Any]
 
@@ -44,6 +45,12 @@ def known_of(database: Any, pipeline: str, session: ClientSession | None) -> Kno
     for one in database[REJECTS].find(which, session=session).sort("sequence", 1):
         stale.setdefault(one["table"], {})[one["key"]] = int(one["sequence"])
     return Known(streams=streams_of(database, session), stale=stale)
+
+
+def gaps_of(database: Any, pipeline: str, session: ClientSession | None) -> frozenset[int]:
+    """The sequences of the events at which a pipeline noted a gap."""
+    which = {"pipeline": pipeline, "reason": {"$regex": f"^{GAP}"}}
+    return frozenset(int(one["sequence"]) for one in database[REJECTS].find(which, session=session))
 
 
 def document_of(place: Place) -> Document:

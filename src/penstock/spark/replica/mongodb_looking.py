@@ -18,7 +18,7 @@ from penstock.spark.replica.beside import Found, Rows
 from penstock.spark.replica.connection import checked, connect
 from penstock.spark.replica.documents import CODEC
 from penstock.spark.replica.looking import Look, MomentLostError
-from penstock.spark.replica.mongodb_ledger import known_of, place_of
+from penstock.spark.replica.mongodb_ledger import gaps_of, known_of, place_of
 from penstock.spark.replica.writes import RAW
 
 _LOST: Final = frozenset({239, 246})
@@ -56,6 +56,7 @@ class _MongoLook:
         self._session = session
         self.place = place_of(database, pipeline, session)
         self.known = known_of(database, pipeline, session)
+        self.gaps = gaps_of(database, pipeline, session)
 
     def rows(self, name: str) -> Generator[list[Found]]:
         """As `Look.rows`."""

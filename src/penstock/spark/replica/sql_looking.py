@@ -54,12 +54,12 @@ class SqlSide:
                 known = ledger.known(cursor)
                 if known.owned(self._pipeline).keys() - set(names):
                     continue
-                place = ledger.place(cursor)
+                place, gaps = ledger.place(cursor), ledger.gaps(cursor)
                 described = {one: self._dialect.describe(cursor, one) for one in names}
                 tables = {one: table for one, table in described.items() if table is not None}
                 self.anew.begin_as(tables)
                 self.anew.forms = known.forms
-                yield _SqlLook(self._dialect, connection, self.anew, place, known, tables)
+                yield _SqlLook(self._dialect, connection, self.anew, place, known, gaps, tables)
                 return
         raise MomentLostError
 
@@ -72,6 +72,7 @@ class _SqlLook:
         anew: SqlAnew,
         place: Place | None,
         known: Known,
+        gaps: frozenset[int],
         tables: Mapping[str, SqlTable],
     ) -> None:
         self._dialect = dialect
@@ -80,6 +81,7 @@ class _SqlLook:
         self._tables = tables
         self.place = place
         self.known = known
+        self.gaps = gaps
 
     def rows(self, name: str) -> Generator[list[Found]]:
         """As `Look.rows`."""

@@ -20,7 +20,7 @@ from penstock.spark.replica.place import Stream
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
 from penstock.spark.table.reduce import CONTROL
-from penstock.spark.table.rejects import Reject
+from penstock.spark.table.rejects import GAP, Reject
 from penstock.spark.table.writing import changes_no_row
 from penstock.spark.table.writing import steps_of as config_steps
 
@@ -37,6 +37,8 @@ class Emptied(Struct, frozen=True, kw_only=True):
 
     stream: Stream
     sequence: int
+    lost: bool = False
+    """A rename brought others, which nobody knows."""
 
 
 class DatabaseEmptied(Struct, frozen=True, kw_only=True):
@@ -169,7 +171,7 @@ def _about_all(control: Control, pipeline: str, config: ReplicatePipelineConfig)
                 f"to {to.database}.{to.collection}"
             )
             yield _lost(control, what, pipeline, config)
-            yield Emptied(stream=to, sequence=sequence)
+            yield Emptied(stream=to, sequence=sequence, lost=True)
             yield Emptied(stream=stream, sequence=sequence)
         elif _follows(config, control.collection):
             yield Moved(stream=stream, to=to, sequence=sequence)
@@ -179,7 +181,7 @@ def _about_all(control: Control, pipeline: str, config: ReplicatePipelineConfig)
                 f"was renamed to {to.database}.{to.collection}"
             )
             yield _lost(control, what, pipeline, config)
-            yield Emptied(stream=to, sequence=sequence)
+            yield Emptied(stream=to, sequence=sequence, lost=True)
     else:
         raise PipelineError(
             f"pipeline {pipeline}: at sequence {sequence} the source says {control.operation!r} of "
@@ -196,7 +198,7 @@ def _lost(
         raise ChangesLostError(
             pipeline=pipeline, sequence=control.sequence, description=description
         )
-    return Noted(reject=Reject(sequence=control.sequence, reason=f"gap: {description}"))
+    return Noted(reject=Reject(sequence=control.sequence, reason=f"{GAP}{description}"))
 
 
 def _follows(config: ReplicatePipelineConfig, collection: str) -> bool:

@@ -43,7 +43,7 @@ from penstock.spark.replica.place import Place, Stream, decide_start
 from penstock.spark.replica.replaying import RefusedAnewError, refused_anew
 from penstock.spark.replicate import ReplicaTarget, destination_of, dialect_of
 from penstock.spark.scratch import scratch_folder
-from penstock.spark.table.comparing import Compared, Difference
+from penstock.spark.table.comparing import Compared, Difference, set_apart
 from penstock.spark.transform.stage import Stage
 from penstock.spark.verifying import Verified, batch_of, ends_of, session_of
 
@@ -245,6 +245,9 @@ def _judged(
     config: ReplicatePipelineConfig,
 ) -> Compared:
     table = anew.name(stream)
+    lost = anew.unfollowed.into(stream.collection, database=stream.database)
+    if unknown := lost - look.gaps:
+        return set_apart(table, sequence=max(unknown))
     # What a change is refused for follows from the columns, and so from where batches ended: a row
     # that lacks a change on one side alone is as right as the other.
     lacking = look.known.stale.get(table, {}).keys() | anew.known.stale.get(table, {}).keys()

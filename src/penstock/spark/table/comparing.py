@@ -108,8 +108,27 @@ class Compared(Struct, frozen=True, kw_only=True):
     or, compared with the log, those of the log applied anew. Neither are in `rows` and `found`."""
     untold: int = 0
     """Of a changelog alone: entries that are not judged, for the log has them no more."""
+    judged: bool = True
+    """Whether its rows were compared at all; `left` says why not."""
     left: str = ""
     """Why what is left was not repaired, and what to do; empty where that goes without saying."""
+
+
+def set_apart(collection: str, *, sequence: int) -> Compared:
+    """What to say of one into which a rename, at `sequence`, brought rows that nobody can tell."""
+    return Compared(
+        collection=collection,
+        rows=0,
+        found=0,
+        ranges=0,
+        ranges_differing=0,
+        differences=0,
+        judged=False,
+        left=f"{collection} was not compared, and nothing of it was changed: at sequence "
+        f"{sequence} a rename brought rows there, and with the collections and steps of today the "
+        f"log does not tell what they were. To have it compared, begin it anew with "
+        f"on_gap = 'record', and have the collection copied again: penstock snapshot.",
+    )
 
 
 def compare_rows(

@@ -30,6 +30,8 @@ class Effect(Struct, frozen=True, kw_only=True):
     """The rows of the first are rows of the second, in place of those that it had."""
     lost: str = ""
     """What nobody knows any more; it comes before `ends`."""
+    brings: Place | None = None
+    """Where a rename has brought rows that are lost."""
     known: bool = True
     """False for an event of which it is not known here what it does."""
 
@@ -59,10 +61,10 @@ def effect_of(
     if not captured or not follows(to[1]):
         return gone
     if not follows(control.collection):
-        return Effect(lost=renamed(control, to, _NOT_FOLLOWED), ends=(to,))
+        return Effect(lost=renamed(control, to, _NOT_FOLLOWED), ends=(to,), brings=to)
     if not same_steps(control.collection, to[1]):
         # Its rows are not what the steps of the new name make: what is hidden there is in them.
-        return Effect(lost=renamed(control, to, _OTHER_STEPS), ends=(to, own))
+        return Effect(lost=renamed(control, to, _OTHER_STEPS), ends=(to, own), brings=to)
     return Effect(moves=(own, to))
 
 

@@ -50,6 +50,9 @@ LOADED: Final = "load"
 """The operation of a row that no entry told: it came with a first load, and no replay finds it. Its
 next change that fits makes it right, and supersedes it."""
 
+GAP: Final = "gap: "
+"""The reason of an event that lost changes begins with it."""
+
 VIEW_STEP: Final = "view"
 """The step of a row that its table has and that a view's query cannot be computed with."""
 

@@ -27,8 +27,9 @@ from penstock.spark.table.events import Place, effect_of, renamed
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
-from penstock.spark.table.rejects import Reject
+from penstock.spark.table.rejects import GAP, Reject
 from penstock.spark.table.stamp import Stamp
+from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
 from penstock.spark.transform.digests import deciding_steps
 
@@ -78,13 +79,15 @@ class Writer(ABC, Generic[_Own]):
         lake: Lake | None = None,
         tables: Mapping[str, int] | None = None,
         loading: bool = False,
+        unfollowed: Unfollowed | None = None,
     ) -> None:
         """`entries_at` gives entries as they came (ENTRY_COLUMNS), for the rejects.
 
         `lake` is where the tables are; without it, in folders. `tables` are sequences that the
         tables of collections must have: one that has less is not the table that it was. Without
         `collections`, they are all that there are but this batch's. With `loading` they do not
-        have all rows yet.
+        have all rows yet. `unfollowed` is told of renames, and one that cannot be followed is no
+        gap then.
         """
         self._pipeline = pipeline
         self._config = config
@@ -95,6 +98,7 @@ class Writer(ABC, Generic[_Own]):
         self._known = tables
         self._least = tables or {}
         self._loading = loading
+        self._unfollowed = unfollowed
         self._touched: dict[str, _Own] = {}
         self._rejects: KeptTable | None = None
         self._rows = 0
@@ -196,7 +200,9 @@ class Writer(ABC, Generic[_Own]):
                 f"was skipped. Use a Penstock that knows it, or copy the collection again into a "
                 f"pipeline with a new path, whose log begins after it."
             )
-        if effect.lost:
+        if self._unfollowed is not None:
+            self._unfollowed.note(control.sequence, effect)
+        if effect.lost and (self._unfollowed is None or effect.brings is None):
             self._lost(control, effect.lost, stamp)
         if effect.moves is not None:
             self._rename(control, effect.moves[1], stamp)
@@ -247,7 +253,7 @@ class Writer(ABC, Generic[_Own]):
                 description=description,
                 remedy=remedy,
             )
-        self._reject([Reject(sequence=control.sequence, reason=f"gap: {description}")], stamp)
+        self._reject([Reject(sequence=control.sequence, reason=f"{GAP}{description}")], stamp)
 
     # --- helpers --------------------------------------------------------------------------------
 
