@@ -1,5 +1,6 @@
 """What verifying begins with, and which tables it looks at. No Spark is started."""
 
+import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,9 +54,10 @@ def verified(
     *,
     trimmed: int = 0,
     anew: Sequence[str] = (),
+    emptied: bool = False,
 ) -> list[str]:
     """The collections that are compared, of a log that has nothing to apply; as if applied anew it
-    had those of `anew`."""
+    had those of `anew`; or `emptied` by somebody on the way."""
     seen: list[str] = []
 
     class Client(LogClient):
@@ -78,6 +80,8 @@ def verified(
         return list(anew)
 
     def no_entries(*_: Any) -> Iterator[Progress]:
+        if emptied:
+            shutil.rmtree(scratch)
         return iter(())
 
     def registered(_: Any) -> None:
@@ -90,7 +94,8 @@ def verified(
     monkeypatch.setattr(verifying, "judged_by_log", compared)
     if anew:
         monkeypatch.setattr(StandingTable, "collections", collections)
-    verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True)
+    scratch = f"{config.path}_scratch"
+    verifying.verify_tables("p", config, "nowhere", spark=spark, repair=True, scratch=scratch)
     return seen
 
 
@@ -183,6 +188,17 @@ def test_a_table_that_the_log_makes_and_that_is_not_there_is_compared_too(
     made(config)
     compared = verified(config, monkeypatch, anew=["lines", "orders", "refunds"])
     assert compared == ["orders", "lines", "refunds"]
+
+
+def test_what_vanished_before_it_was_compared_makes_no_row_an_extra_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repair would delete them all."""
+    config = pipeline(tmp_path / "t", "orders", "lines")
+    made(config)
+    with pytest.raises(PipelineError, match=r"t_scratch/.* any more. Nothing was changed"):
+        verified(config, monkeypatch, emptied=True)
+    assert verified(config, monkeypatch) == ["orders", "lines"]
 
 
 def test_the_log_is_applied_anew_to_the_columns_that_the_table_has_and_says_are_its_own(

@@ -70,6 +70,11 @@ class ChangelogTarget:
             kept.finish(applied)
         return start.after
 
+    @property
+    def has_entries(self) -> bool:
+        """Whether any were written, in this run or before."""
+        return any(self._standing.tables.values())
+
     def beginning(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Beginning:
         """Where `start` would begin; raises as it does, and writes nothing."""
         _, start, _ = self._decided(bounds, whole)

@@ -150,6 +150,7 @@ def verify_tables(
         made = StandingTable(anew, name).collections()
         # Of a table that is not there all rows are missing.
         tables |= {one: lake.table(one) for one in made if one not in tables}
+        told = told_anew(name, anew.path, beside, tables)
         rejected = lake.rejects()
         rejects, noted = rejected.side(), gaps_in(name, rejected)
         judged = judged_versions if config.to == "history" else judged_by_log
@@ -163,7 +164,7 @@ def verify_tables(
                 spark,
                 name,
                 one,
-                Told(rows=beside.table(one).side(), rejects=beside.rejects().side()),
+                told[one],
                 table,
                 rejects,
                 until=until.sequence,
@@ -179,6 +180,27 @@ def verify_tables(
 def _own(config: TablePipelineConfig | HistoryPipelineConfig) -> pa.Schema:
     own: pa.Schema = VERSION_COLUMNS if config.to == "history" else OWN_COLUMNS
     return own
+
+
+def told_anew(
+    name: str, path: str, beside: Lake, tables: Mapping[str, KeptTable]
+) -> dict[str, Told]:
+    """What the log applied anew has come to, which is in folders at `path`. Raises PipelineError
+    where a table is not there that `begin_as` has made: all rows would be extra ones."""
+    rejects = beside.rejects().side()
+    told = {one: Told(rows=beside.table(one).side(), rejects=rejects) for one in tables}
+    if any(told[one].rows.version < 0 <= table.version for one, table in tables.items()):
+        raise vanished(name, path)
+    return told
+
+
+def vanished(name: str, path: str) -> PipelineError:
+    """What to say where somebody has deleted what was made to be compared."""
+    return PipelineError(
+        f"what the log was applied to, to be compared with what pipeline {name} has, is not at "
+        f"{path} any more. Nothing was changed. See that nobody empties that folder, then compare "
+        f"again."
+    )
 
 
 def gaps_in(name: str, rejects: KeptTable) -> set[int]:

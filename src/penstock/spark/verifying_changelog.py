@@ -43,7 +43,7 @@ from penstock.spark.table.rejects import REPLAYED
 from penstock.spark.table.side import Side
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.transform.config import ELEMENT
-from penstock.spark.verifying import Verified, apply_anew, pinned
+from penstock.spark.verifying import Verified, apply_anew, pinned, vanished
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,7 +108,10 @@ def verify_changelog(
         begin = apply_anew(name, anew, target, endpoint, until, spark, credentials, archive, tell)
         tell("comparing", done=0, total=1)
         columns = columns_of(config)
-        wanted = Table(anew.table_path("")).side().rows(spark, columns)
+        made = Table(anew.table_path("")).side()
+        if target.has_entries and made.version < 0:
+            raise vanished(name, anew.path)
+        wanted = made.rows(spark, columns)
         there = side.rows(spark, columns)
         if config.explodes:
             # Spark joins no nulls.
