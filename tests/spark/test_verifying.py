@@ -1,6 +1,7 @@
 """Tables that are not what the log says are found, told, and made right."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,12 @@ def test_what_somebody_altered_is_found_and_made_right(
     (table,) = verified(config, endpoint, spark, listed_max=1, repair=True).tables
     assert (table.differences, table.repaired, len(table.listed)) == (4, 4, 1)
     assert rows_of(config.path) == before
+    # One that is gone is made again, and its pipeline goes on.
+    shutil.rmtree(Path(config.path) / "_delta_log")
+    (table,) = verified(config, endpoint, spark, repair=True).tables
+    assert (table.rows, table.found, table.repaired) == (49, 0, 49)
+    assert rows_of(config.path) == before
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert verified(config, endpoint, spark).sound
 
 

@@ -92,6 +92,7 @@ def judged(
             side,
             kept,
             fields={field.name: field for field in table},
+            until=until,
             ranges=ranges,
             databases=repair_in,
         )

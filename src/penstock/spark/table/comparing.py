@@ -182,6 +182,7 @@ def repair_rows(
     table: KeptTable,
     *,
     fields: Mapping[str, Field],
+    until: int,
     ranges: int,
     databases: Collection[str] | None = None,
 ) -> Compared:
@@ -190,7 +191,8 @@ def repair_rows(
 
     What is there more than once is left, what no column holds, and an extra row that says of itself
     that it is stale; with `databases`, an extra row of any other. Rows without a sequence of their
-    own are as of where the table is. Raises PipelineError where the table has moved on.
+    own are as of where the table is. One that is gone is made, with everything up to `until`.
+    Raises PipelineError where the table has moved on.
     """
     from pyspark.sql import functions as sql
 
@@ -219,8 +221,9 @@ def repair_rows(
     known = [fields.get(one.name, one) for one in changes.schema]
     columns = [changes[one.name].cast(one.type) for one in known]
     at_sequence = changes.schema.get_field_index(SEQUENCE)
-    columns[at_sequence] = compute.fill_null(columns[at_sequence], at)
-    stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=at, batch=0)
+    end = at if table.version >= 0 else until
+    columns[at_sequence] = compute.fill_null(columns[at_sequence], end)
+    stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=end, batch=0)
     table.merge(arrow.table(columns, schema=arrow.schema(known)), stamp)
     return structs.replace(compared, repaired=changes.num_rows)
 

@@ -94,7 +94,9 @@ def judged_by_log(
         if not repair or not found.differences:
             return found
         fields = {one.name: one for one in (*anew.rows.schema(), *side.schema())}
-        return repair_rows(pipeline, found, wanted, there, side, kept, fields=fields, ranges=ranges)
+        return repair_rows(
+            pipeline, found, wanted, there, side, kept, fields=fields, until=until, ranges=ranges
+        )
     finally:
         apart.unpersist()
 
