@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import structs
 
+from penstock.client.pipelines import PipelineTold
 from penstock.errors import PipelineError
 from penstock.serve.flight import FlightServer
+from penstock.serve.pipelines import PipelineBook
 from penstock.spark import verifying_changelog
 from penstock.spark.changelog.comparing import values_of
 from penstock.spark.raised import known_error
@@ -18,6 +21,7 @@ from penstock.spark.run import run_pipeline
 from penstock.spark.table import comparing
 from penstock.spark.verifying import pinned
 from penstock.spark.verifying_changelog import verify_changelog
+from penstock.subscribe.scope import EVERYTHING
 from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import (
     changelog,
@@ -48,8 +52,15 @@ def log() -> BlockLog:
 
 
 @pytest.fixture
-def endpoint(log: BlockLog) -> Iterator[str]:
-    server = FlightServer(log)
+def book(log: BlockLog, tmp_path: Path) -> Iterator[PipelineBook]:
+    book = PipelineBook(tmp_path / "book", log, hold_seconds=3600.0, hold_bytes=1 << 30)
+    yield book
+    book.close()
+
+
+@pytest.fixture
+def endpoint(log: BlockLog, book: PipelineBook) -> Iterator[str]:
+    server = FlightServer(log, book=book)
     server.start()
     yield server.address
     server.stop()
@@ -120,7 +131,7 @@ def test_entries_of_a_delta_table_that_somebody_altered_are_told_and_missing_one
 
 
 def test_plain_files_are_compared_as_a_reader_of_the_folder_sees_them(
-    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, book: PipelineBook
 ) -> None:
     config = made(tmp_path / "c", endpoint, spark, format="parquet")
     assert verified(config, endpoint, spark).differences == 0
@@ -131,6 +142,13 @@ def test_plain_files_are_compared_as_a_reader_of_the_folder_sees_them(
         file.unlink()
     found = verified(config, endpoint, spark)
     assert told(found) == [(sequence, "missing", ()) for sequence in sorted(gone)]
+    run = PipelineTold(
+        pipeline="c", run="x", source="shop", to="changelog", place=log.marker(log.head)
+    )
+    book.tell(run, EVERYTHING)
+    with pytest.raises(PipelineError, match="is running, and entries come into a folder of plain"):
+        verified(config, endpoint, spark, repair=True)
+    book.tell(structs.replace(run, state="ended"), EVERYTHING)
     assert verified(config, endpoint, spark, repair=True).repaired == len(gone)
     assert rows_of(config) == expected(entries_of(log))
     assert counted(config) == files_of(config)
@@ -184,11 +202,14 @@ def test_one_that_is_gone_is_told_and_left_to_its_pipeline(
 def test_what_the_log_has_no_more_is_counted_and_not_judged(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, form: str
 ) -> None:
-    config = made(tmp_path / "c", endpoint, spark, "lines", format=form, partition_by=[])
+    every = ("lines", "notes", "orders")
+    log.append([[schema_event("rename", to={"db": "db", "coll": "lines"})]])
+    config = made(tmp_path / "c", endpoint, spark, *every, format=form, partition_by=[])
     log.trim(17)
-    found = verified(config, endpoint, spark)
-    # The gap is of the source, and so of every collection.
-    assert (found.rows, found.found, found.untold, found.differences) == (2, 2, 1, 0)
+    # Nor are the entries of a collection that was taken out, but for a rename into another one.
+    fewer = config.model_copy(update={"collections": every[:2]})
+    found = verified(fewer, endpoint, spark)
+    assert (found.rows, found.found, found.untold, found.differences) == (3, 3, 18, 0)
 
 
 @FORMATS

@@ -174,7 +174,7 @@ def _print(found: "Verified", to: str) -> None:
     apart = found.against == Against.SOURCE
     gone = any(one.untold for one in found.tables)
     heads += [*(["changed meanwhile"] if apart else []), "rejected"]
-    grid = Grid(*heads, *(["not in the log any more"] if gone else []))
+    grid = Grid(*heads, *(["not told any more"] if gone else []))
     for one in found.tables:
         numbers = [one.rows, one.found, one.differences, one.repaired]
         numbers += [

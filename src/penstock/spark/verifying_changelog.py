@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from msgspec import structs
 
+from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.spark import register
 from penstock.spark.changelog.comparing import by_sequence, columns_of, side_of
@@ -28,6 +29,7 @@ from penstock.spark.changelog.formats import Format, format_of
 from penstock.spark.changelog.writing import REPORT_DDL, Writing, read_reports, write_entries
 from penstock.spark.changelogs import ChangelogTarget
 from penstock.spark.config import ChangelogPipelineConfig
+from penstock.spark.mending import refuse_running
 from penstock.spark.progress import VerifyProgress, step_teller
 from penstock.spark.scratch import scratch_folder
 from penstock.spark.table.arrow import arrow
@@ -81,15 +83,20 @@ def verify_changelog(
     are: a changelog is only added to.
 
     The arguments are as for `verify_tables`. Entries from before the oldest that the log has are
-    counted, and not judged; nor are those that a replay has told again, which are `rejected`.
+    counted, and not judged; nor are those of collections that were taken out of the pipeline, and
+    those that a replay has told again, which are `rejected`.
 
-    Raises PipelineError where the pipeline never ran, moves on too fast to be looked at, or moved
-    while it was repaired, then nothing of the changelog was changed; PipelineChangedError where
-    what is there is not the changelog of this configuration; as `ChangelogTarget.apply` else.
+    Raises PipelineError where the pipeline never ran, runs while plain files are to be mended,
+    moves on too fast to be looked at, or moved while it was repaired, then nothing of the changelog
+    was changed; PipelineChangedError where what is there is not the changelog of this
+    configuration; as `ChangelogTarget.apply` else.
     """
     register(spark)
     format_of(name, config).check()
     lake = seen_lake(config, name, spark)
+    if repair:
+        with log_client(endpoint, archive=archive, credentials=credentials) as client:
+            refuse_running(name, config, client)
     until, tables = pinned(name, config, lake)
     kept = format_of(name, config)
     side = side_of(config, next(iter(tables.values()), None) or kept.table)
@@ -121,10 +128,11 @@ def verify_changelog(
         if config.format == "parquet":
             # A pipeline that runs has shown more files meanwhile.
             there = there.where(f"sequence <= {until.sequence}")
+        there, taken_out = _followed(config, there, wanted)
         there, told_again = _told_once(spark, name, there, lake.rejects().side())
         by = by_sequence(until.sequence, exploded=bool(config.explodes))
         compared = compare_rows("", wanted, there, ranges=ranges, listed_max=listed_max, by=by)
-        compared = structs.replace(compared, untold=untold, rejected=told_again)
+        compared = structs.replace(compared, untold=untold + taken_out, rejected=told_again)
         if repair and compared.differences:
             rows = differing_rows(wanted, there, ranges=ranges, by=by).where("what = 'missing'")
             missing = wanted.join(rows.select(*by.identity), [*by.identity], "left_semi")
@@ -137,6 +145,22 @@ def verify_changelog(
                 compared = structs.replace(compared, repaired=added, left=left)
         tell("comparing", done=1, total=1)
     return Verified(pipeline=name, progress=str(until), tables=(compared,))
+
+
+def _followed(
+    config: ChangelogPipelineConfig, there: "DataFrame", wanted: "DataFrame"
+) -> tuple["DataFrame", int]:
+    """The entries without those of collections that are not the pipeline's any more, and how many
+    these are. A rename of such a collection may be told still: then it is among the `wanted`."""
+    from pyspark.sql import functions as sql
+
+    if not config.collections:
+        return there, 0
+    # What is about the whole source has no collection.
+    others = there.where(~sql.col("collection").isin("", *config.collections))
+    taken_out = others.select("sequence").join(wanted, "sequence", "left_anti")
+    count = taken_out.count()
+    return (there.join(taken_out, "sequence", "left_anti") if count else there), count
 
 
 def _told_once(
@@ -173,14 +197,16 @@ def _add(name: str, config: ChangelogPipelineConfig, kept: Format, entries: "Dat
     rows = entries.select(*writing.given.names).orderBy("sequence")
     try:
         made = rows.mapInArrow(partial(write_entries, writing=writing), REPORT_DDL).toArrow()
+        reports, _ = read_reports(made)
+        files = [file for one in reports for file in one.files]
+        at = kept.table.applied(name, log_id=None)
+        stamp = Stamp(pipeline=name, log_id=None, after=at, until=at, batch=0)
+        if files:
+            kept.forget_gone(stamp)
     except BaseException:
         kept.discard(writing.attempt)
         raise
-    reports, _ = read_reports(made)
-    files = [file for one in reports for file in one.files]
     if files:
-        at = kept.table.applied(name, log_id=None)
-        stamp = Stamp(pipeline=name, log_id=None, after=at, until=at, batch=0)
-        kept.forget_gone(stamp)
+        # Of one that fails nobody knows here whether it was committed: its files stay.
         kept.add(files, stamp)
     return sum(file.rows for file in files)

@@ -107,7 +107,8 @@ class Compared(Struct, frozen=True, kw_only=True):
     """Rows that are not judged either, for their last change is in the rejects: those of the table,
     or, compared with the log, those of the log applied anew. Neither are in `rows` and `found`."""
     untold: int = 0
-    """Of a changelog alone: entries that are not judged, for the log has them no more."""
+    """Of a changelog alone: entries that are not judged, for the log has them no more, or the
+    pipeline has their collection no more."""
     judged: bool = True
     """Whether its rows were compared at all; `left` says why not."""
     left: str = ""
