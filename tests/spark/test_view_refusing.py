@@ -1,15 +1,18 @@
 """What a view's query cannot compute is told once, for as long as it waits."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from penstock.spark.table.lake import KeptTable
-from penstock.spark.table.rejects import REPLAYED
+from penstock.spark.table.lake import Folders, KeptTable
+from penstock.spark.table.rejects import REJECTS_SCHEMA, REPLAYED, VIEW_STEP
 from penstock.spark.table.stamp import Stamp
+from penstock.spark.transform.settled import mark, outcome, pending_in, unmoved
 from penstock.spark.view.refusing import Refused, note_refused
+from tests.spark.tables import pipeline
 
 
 class Rejects:
@@ -53,3 +56,19 @@ def test_rows_of_two_databases_are_two() -> None:
     note(rejects, refused())
     note(rejects, refused("other"))
     assert [row["database"] for row in rejects.rows] == ["db", "other"]
+
+
+@pytest.mark.parametrize("of_view", [False, True])
+def test_a_change_that_its_table_and_the_view_refused_is_settled_one_by_one(
+    tmp_path: Path, of_view: bool
+) -> None:
+    """A replay brought it into its table, and the view cannot be computed with it."""
+    rejects = Folders(pipeline(tmp_path / "v"), "p").rejects()
+    note_refused(rejects, "p", [refused()], at=9)
+    (of_the_view,) = pending_in("p", rejects)
+    of_its_table = {**of_the_view, "step": None}
+    rejects.append(
+        pa.Table.from_pylist([of_its_table], schema=REJECTS_SCHEMA), unmoved("p", log_id=None, at=0)
+    )
+    mark(rejects, [outcome(of_the_view, REPLAYED)], pipeline="p", log_id=None, of_view=of_view)
+    assert [one["step"] for one in pending_in("p", rejects)] == [None if of_view else VIEW_STEP]

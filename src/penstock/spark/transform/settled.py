@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.spark.table.delta import text
 from penstock.spark.table.lake import KeptTable
-from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
+from penstock.spark.table.rejects import REPLAYED, SUPERSEDED, VIEW_STEP
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.transform.fate import Replayed
 
@@ -39,15 +39,27 @@ def outcome(one: Mapping[str, Any], state: str, reason: str = "") -> Replayed:
 
 
 def mark(
-    rejects: KeptTable, settled: Sequence[Replayed], *, pipeline: str, log_id: int | None
+    rejects: KeptTable,
+    settled: Sequence[Replayed],
+    *,
+    pipeline: str,
+    log_id: int | None,
+    of_view: bool = False,
 ) -> None:
-    """Have the rejects say what became of them; those that are left say nothing."""
+    """Have the rejects say what became of them; those that are left say nothing.
+
+    Of one change there may be two: its table refused it, and once it was there a view's query. Only
+    those of the view are marked, or only those of its tables.
+    """
+    view = text(VIEW_STEP)
+    steps = f"step = {view}" if of_view else f"(step IS NULL OR step <> {view})"
+    waiting = f"pipeline = {text(pipeline)} AND state IS NULL AND {steps}"
     for state in (REPLAYED, SUPERSEDED):
         of_state = [one for one in settled if one.state == state]
         for start in range(0, len(of_state), _NAMED_MAX):
             some = of_state[start : start + _NAMED_MAX]
             rejects.relabel(
-                f"pipeline = {text(pipeline)} AND ({' OR '.join(map(_is_it, some))})",
+                f"{waiting} AND ({' OR '.join(map(_is_it, some))})",
                 {"state": text(state)},
                 unmoved(pipeline, log_id=log_id, at=max(one.sequence for one in some)),
             )

@@ -86,7 +86,7 @@ def settle_refused(
         elif is_group or (own not in lacking and standing.get(own) == one["sequence"]):
             state = REPLAYED
         settled.append(outcome(one, state, reason))
-    mark(rejects, settled, pipeline=pipeline, log_id=None)
+    mark(rejects, settled, pipeline=pipeline, log_id=None, of_view=True)
     return settled
 
 
