@@ -92,11 +92,11 @@ pyright-changed: setup
 .PHONY: test
 test: static servers ## Everything: static checks and all tests on real servers
 	@# By the file: what a module starts is started once.
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not soak"
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 .PHONY: coverage
 coverage: servers ## The same tests, and which lines they run; takes half as long again
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder -m "not soak" --cov --cov-report=term
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" --cov --cov-report=term
 
 .PHONY: servers
 servers: setup ## Install the database servers that the tests start
