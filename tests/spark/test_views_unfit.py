@@ -416,11 +416,22 @@ def test_a_crash_before_the_view_loses_no_row_and_no_notice(
             lake.batch(put(2, n=2))
     lake.upkeep.catch_up()
     assert lake.rows() == [(7.0,)]
-    # Nobody knows any more what it is without: made anew.
+    # Nobody knows any more what it is without: made anew, though no row changes.
     lake.batch(put(2, n=0))
-    shutil.rmtree(ApartTable("p", lake.config).path)
-    assert lake.batch(put(1, n=10)).anew
-    assert lake.rows() == [(1.0,)]
+    apart = ApartTable("p", lake.config)
+    for file in Path(apart.path).glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(PipelineError, match="nobody knows any more which rows"):
+        lake.upkeep.apart()
+    assert lake.upkeep.catch_up().anew
+    assert lake.rows() == [(2.0,)]
+    assert [row.key for row in lake.upkeep.apart()] == ['{"_id":2}']
+    # What is apart is none that was so once.
+    lake.commit(put(2, n=1))
+    lake.apply()
+    shutil.rmtree(lake.config.path)
+    assert lake.upkeep.catch_up().anew
+    assert apart.now()[0] == lake.upkeep.apart() == frozenset()
 
 
 @pytest.mark.slow

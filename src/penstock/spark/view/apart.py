@@ -82,10 +82,18 @@ class ApartTable:
         then = DeltaTable(self.path, version=mark.version, storage_options=self._storage or None)
         try:
             batches = [arrow.record_batch(batch) for batch in then.scan()]
-        except DeltaError:
+        except Exception as error:
+            # Of a file that is gone, it comes through Arrow as an error of no kind.
+            if not isinstance(error, DeltaError) and type(error) is not Exception:
+                raise
             return None
         rows: list[dict[str, Any]] = [row for batch in batches for row in batch.to_pylist()]
         return frozenset(ApartRow(**row) for row in rows)
+
+    def now(self) -> tuple[frozenset[ApartRow] | None, Mark]:
+        """As `at` of its newest version, and which that is."""
+        self._table.reload()
+        return self.at(self._table.mark), self._table.mark
 
     @at_its_path
     def write(self, rows: Collection[ApartRow]) -> Mark:

@@ -36,7 +36,7 @@ from penstock.spark.view.query import ViewQuery
 from penstock.spark.view.refusing import Refused
 from penstock.spark.view.relations import Apart, Relations, Then
 from penstock.spark.view.sql import FAILED, GROUP, IDENTITY, Types
-from penstock.spark.view.state import NO_TABLE, NUMBER_BITS, Mark, StateTable, read_files
+from penstock.spark.view.state import NUMBER_BITS, Mark, StateTable, read_files
 from penstock.spark.view.stored import Made, ViewTable
 from penstock.spark.view.unfit import Search
 
@@ -134,9 +134,17 @@ class Upkeep:
         self._view.replace(should.wanted, should.made)
 
     def apart(self) -> Apart:
-        """The rows that the view is without, as of its last commit."""
+        """The rows that the view is without, as of its last commit. Raises PipelineError where
+        nobody knows."""
         made = self._view.made(self._query.collections)
-        return _NOBODY if made is None else self._apart.at(made.apart) or _NOBODY
+        rows = None if made is None else self._apart.at(made.apart)
+        if rows is None:
+            raise PipelineError(
+                f"pipeline {self._pipeline}: nobody knows any more which rows its view is without. "
+                f"Nothing was marked as replayed. Its next run makes the view anew: penstock "
+                f"pipeline run {self._pipeline} --once."
+            )
+        return rows
 
     def failed(self) -> set[str]:
         """The groups of which the view is without columns, as of its last commit."""
@@ -148,10 +156,10 @@ class Upkeep:
     def _caught_up(self, made: Made | None, marks: dict[str, Mark]) -> Kept:
         types = self._types()
         number = self._number(types)
-        if made is not None and (made.query, made.marks) == (number, marks):
+        then = None if made is None or made.query != number else self._then(made)
+        if made is not None and then is not None and made.marks == marks:
             return Kept(groups=0)
         computation = self._computation(types)
-        then = None if made is None or made.query != number else self._then(made)
         if then is None:
             return self._anew(computation, number, marks)
         try:
@@ -250,7 +258,7 @@ class Upkeep:
             self._refuse_many(apart)
             rows = computation.whole(self._relations.now(apart))
         refused = self._refused(computation, rows, apart)
-        mark = self._kept_apart(apart, _NOBODY, NO_TABLE, refused)
+        mark = self._kept_apart(apart, *self._apart.now(), refused)
         self._view.replace(rows, Made(query=number, marks=marks, apart=mark))
         return Kept(groups=rows.num_rows, anew=True, refused=len(refused))
 
@@ -367,9 +375,10 @@ class Upkeep:
         return refused
 
     def _kept_apart(
-        self, apart: Apart, before: Apart, mark: Mark, refused: Sequence[Refused]
+        self, apart: Apart, before: Apart | None, mark: Mark, refused: Sequence[Refused]
     ) -> Mark:
-        """Note what is refused, and have the rows apart; their table's version that says so."""
+        """Note what is refused, and have the rows apart where `mark` has others; their table's
+        version that says so."""
         if refused:
             self._refuse(refused)
         return mark if apart == before else self._apart.write(apart)
