@@ -104,6 +104,21 @@ def test_more_than_a_view_can_keep_is_refused_by_name(query: str, said: str) -> 
         view(query)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *(f"{name}(o.x)" for name in ("year", "month", "day", "dayofmonth", "hour", "to_date")),
+        *(f"{name}(o.x)" for name in ("upper", "lower", "trim", "length", "abs", "round", "floor")),
+        *("ceil(o.x)", "sign(o.x)", "greatest(o.x, 1)", "least(o.x, 1)", "substring(o.x, 1, 2)"),
+        *("extract(day FROM o.x)", "date_trunc('month', o.x)", "get_json_object(o.x, '$.y')"),
+        *("if(o.x, 1, 2)", "coalesce(o.x, 1)", "nullif(o.x, 1)", "concat(o.x, 'y')"),
+        *("cast(o.x AS INT)", "try_cast(o.x AS INT)", "o.x RLIKE 'y'", "o.x IS NULL"),
+    ],
+)
+def test_the_functions_that_are_said_to_be_supported_are(expression: str) -> None:
+    assert parse_query(f"SELECT count({expression}) AS n FROM orders o").arguments
+
+
 def test_a_schema_has_the_types_that_a_table_has() -> None:
     assert parse_columns("orders", "n BIGINT, `odd name` DECIMAL(38, 18), doc VARIANT") == {
         "n": Kind.INT64,

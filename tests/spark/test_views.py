@@ -4,11 +4,12 @@ import json
 import math
 import random
 import re
+import shutil
 import tomllib
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -316,6 +317,44 @@ def test_groups_are_told_apart_as_sql_does(spark: "SparkSession", tmp_path: Path
     found = lake.rows()
     assert [row[3] for row in found] == [1, 1, 1, 1]
     assert sum(math.isnan(row[5]) for row in found) == 2
+
+
+class Preset:
+    """A session whose new ones have settings, as those of a driver's spark-defaults do."""
+
+    def __init__(self, spark: "SparkSession", **settings: str) -> None:
+        self._spark = spark
+        self._settings = settings
+
+    def newSession(self) -> "SparkSession":  # noqa: N802 - Spark's name
+        session = self._spark.newSession()
+        for name, value in self._settings.items():
+            session.conf.set(f"spark.sql.{name.replace('__', '.')}", value)
+        return session
+
+
+def test_a_query_means_the_same_whatever_the_driver_is_set_to(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    preset = Preset(
+        spark,
+        parser__escapedStringLiterals="true",
+        ansi__doubleQuotedIdentifiers="true",
+        files__ignoreMissingFiles="true",
+    )
+    query = (
+        "SELECT k, count(*) AS n FROM orders "
+        "WHERE text = '${spark.sql.ansi.enabled}' OR text = 'a\\\\b' GROUP BY k"
+    )
+    lake = Lake(cast("SparkSession", preset), tmp_path, query)
+    lake.batch(put(1, k=1, text="${spark.sql.ansi.enabled}"), put(2, k=2, text="a\\b"))
+    assert lake.rows() == [(1, 1), (2, 1)]
+    # A file that is gone is no file without rows.
+    shutil.rmtree(lake.config.path)
+    for file in Path(lake.config.state_path).rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(PipelineError, match="cannot compute the query"):
+        lake.upkeep.catch_up()
 
 
 def test_what_no_view_can_have_stops_by_name(spark: "SparkSession", tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ _SCALARS: Final = frozenset(
         *(exp.Coalesce, exp.Nullif, exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam),
         *(exp.Upper, exp.Lower, exp.Trim, exp.Substring, exp.Length, exp.Concat),
         *(exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.Sign, exp.Greatest, exp.Least),
-        *(exp.Year, exp.Month, exp.DayOfMonth, exp.Hour, exp.Extract, exp.TimestampTrunc),
+        *(exp.Year, exp.Month, exp.Day, exp.DayOfMonth, exp.Hour, exp.Extract),
+        exp.TimestampTrunc,
         *(exp.TsOrDsToDate, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot),
         *(exp.JSONPathKey, exp.JSONPathSubscript),
     }

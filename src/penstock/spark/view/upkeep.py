@@ -49,6 +49,15 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.caseSensitive": "false",
     "spark.sql.groupByOrdinal": "false",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    # A text means itself, whatever is in it.
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.variable.substitute": "false",
+    # A file that cannot be read is no file without rows.
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
 }
 _LAYOUT: Final = 3
 """Of what is made of a query, and of the columns beside its own; part of the query's number."""
