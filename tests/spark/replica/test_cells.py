@@ -6,14 +6,18 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
+import bson
 import pyarrow as pa
 import pytest
+from bson.int64 import Int64
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.errors import PipelineError
+from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica import beside
-from penstock.spark.replica.beside import Wanted, rows_in
+from penstock.spark.replica.anew_mongodb import MongoAnew
+from penstock.spark.replica.beside import Found, Wanted, rows_in
 from penstock.spark.replica.cells import (
     cells_of,
     column_of,
@@ -99,3 +103,22 @@ def test_a_folder_without_room_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         rows_in(str(tmp_path), pipeline="p") as rows,
     ):
         rows.put("orders", many)
+
+
+def test_what_a_key_of_another_type_has_left_goes_before_its_row_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To MongoDB it is the same key: the row that had just come would go again."""
+    monkeypatch.setattr(beside, "_SLICE", 1)
+    old, new = (bson.encode({"_id": one}) for one in (Int64(1), 1))
+    config = ReplicatePipelineConfig.model_validate(
+        {"to": "replicate", "source": "shop", "uri": "mongodb://nowhere/x"}
+    )
+    with rows_in(str(tmp_path), pipeline="p") as rows:
+        anew = MongoAnew("p", config, rows)
+        rows.put("orders", [Wanted(new, '{"_id":1}', 2, new)])
+        rows.begin_judging("orders", ())
+        rows.judge("orders", [Found(old, old)], anew)
+        rows.end_judging("orders")
+        repairs = [(one.own, held) for part in rows.repairs("orders") for one, held in part]
+        assert repairs == [(old, None), (new, new)]

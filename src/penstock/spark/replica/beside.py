@@ -13,6 +13,7 @@ A row is its key and what it holds, both as bytes that are equal exactly where t
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 from zlib import crc32
@@ -219,10 +220,13 @@ class Rows:
 
     def differing(self, name: str, *, limit: int = -1) -> Iterator[Judged]:
         """The rows that are not as they should be, by their keys' text."""
+        return self._differing(name, (MISSING, EXTRA, DIFFERENT), limit)
+
+    def _differing(self, name: str, whats: Sequence[str], limit: int = -1) -> Iterator[Judged]:
         cursor = self._file.execute(
-            "SELECT own, what, said, sequence, columns FROM judged WHERE name = ? "
-            "AND what IN (?, ?, ?) ORDER BY said, own LIMIT ?",
-            (name, MISSING, EXTRA, DIFFERENT, limit),
+            f"SELECT own, what, said, sequence, columns FROM judged WHERE name = ? "
+            f"AND what IN ({', '.join('?' * len(whats))}) ORDER BY said, own LIMIT ?",
+            (name, *whats, limit),
         )
         for own, what, said, sequence, columns in cursor:
             names = msgspec.json.decode(columns, type=tuple[str, ...])
@@ -233,9 +237,15 @@ class Rows:
         return len({crc32(one.own) % ranges for one in self.differing(name)})
 
     def repairs(self, name: str) -> Iterator[list[tuple[Judged, bytes | None]]]:
-        """The rows that differ, a thousand at a time, each with what it must hold, if it stays."""
+        """The rows that differ, a thousand at a time, each with what it must hold, if it stays.
+
+        Those that go come first: what has their place may be the same key to the server, as 1 is
+        to MongoDB, whatever its type.
+        """
         held: list[tuple[Judged, bytes | None]] = []
-        for one in self.differing(name):
+        for one in chain(
+            self._differing(name, [EXTRA]), self._differing(name, [MISSING, DIFFERENT])
+        ):
             held.append((one, self.get(name, one.own)))
             if len(held) >= _SLICE:
                 yield held
