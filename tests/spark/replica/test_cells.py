@@ -19,13 +19,16 @@ from penstock.spark.replica import beside
 from penstock.spark.replica.anew_mongodb import MongoAnew
 from penstock.spark.replica.beside import Found, Wanted, rows_in
 from penstock.spark.replica.cells import (
+    UNREADABLE,
     cells_of,
     column_of,
     differing_columns,
     key_bytes,
+    read_cells,
     row_bytes,
     row_cells,
 )
+from penstock.spark.replicate import dialect_of
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 
 _doubles = st.one_of(
@@ -122,3 +125,15 @@ def test_what_a_key_of_another_type_has_left_goes_before_its_row_comes(
         rows.end_judging("orders")
         repairs = [(one.own, held) for part in rows.repairs("orders") for one, held in part]
         assert repairs == [(old, None), (new, new)]
+
+
+@pytest.mark.parametrize("server", ["mysql", "postgresql"])
+def test_a_truth_that_is_neither_is_told_from_one(server: str) -> None:
+    """MySQL takes 7 for true; nobody who writes it there is the pipeline."""
+    config = ReplicatePipelineConfig.model_validate(
+        {"to": "replicate", "source": "shop", "uri": f"{server}://nowhere/x"}
+    )
+    read = dialect_of("p", config).read
+    values = [0, 1, None, 7, -1] if server == "mysql" else [False, True, None]
+    found = read_cells(read, Kind.BOOL, values, key=False)
+    assert found == [False, True, None, UNREADABLE, UNREADABLE][: len(values)]

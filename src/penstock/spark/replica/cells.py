@@ -9,6 +9,7 @@ kind of column that holds it. NaN is one value, and -0.0 is not 0.0, but in a ke
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from math import copysign, isfinite, isnan, nan
 from typing import Any, Final
@@ -25,6 +26,8 @@ Cell = Any
 
 UNREADABLE: Final[Cell] = []
 """What a column of its kind never holds as the pipeline writes it."""
+_TRUTHS: Final = frozenset({None, False, True})
+"""To a server whose truths are numbers 7 is true as well, and yet another value."""
 _EXACT_DOUBLE: Final = 1 << 53
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -44,12 +47,13 @@ def cells_of(kind: Kind, column: Column, *, key: bool = False) -> list[Cell]:
 def read_cells(
     read: Callable[[Kind, Sequence[Any]], Column], kind: Kind, values: Sequence[Any], *, key: bool
 ) -> list[Cell]:
-    """As `cells_of`, of what a server gave; UNREADABLE for what `read` does not take."""
-    try:
-        return cells_of(kind, read(kind, values), key=key)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        if len(values) == 1:
-            return [UNREADABLE]
+    """As `cells_of`, of what a server gave; UNREADABLE for what `read` does not take, and for a
+    truth that is neither."""
+    if kind is not Kind.BOOL or _TRUTHS.issuperset(values):
+        with suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            return cells_of(kind, read(kind, values), key=key)
+    if len(values) == 1:
+        return [UNREADABLE]
     return [cell for one in values for cell in read_cells(read, kind, [one], key=key)]
 
 
