@@ -33,7 +33,7 @@ def log() -> BlockLog:
     log.append(
         [put(number % 50, n=number, x=number / 2 if number % 3 else None)] for number in range(300)
     )
-    log.append([[change(7, "delete"), put(8, n=800, name="eight")]])
+    log.append([[change(7, "delete"), put(8, n=800, name="eight", _times=5)]])
     return log
 
 

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 IDENTITY: Final = (KEY, SOURCE, DATABASE)
 UNFIT: Final = "_penstock_unfit"
 """Of rows that are expected: the names of those of their values that no column holds."""
-
+_TIMES: Final = "(times)"
+"""How often a row is there. No field of a document has a column of that name."""
 
 NO_ELEMENT: Final = -1
 
@@ -280,7 +281,7 @@ def _differing(
     inside = by.range(ranges).isin(numbers)
     times = Window.partitionBy(*by.identity)
     left = wanted.where(inside).alias("w")
-    right = there.where(inside).withColumn("_times", sql.count("*").over(times)).alias("t")
+    right = there.where(inside).withColumn(_TIMES, sql.count("*").over(times)).alias("t")
     same = reduce(
         lambda one, other: one & other,
         [sql.col(f"w.`{name}`") == sql.col(f"t.`{name}`") for name in by.identity],
@@ -299,7 +300,7 @@ def _differing(
     what = (
         sql.when(here, sql.lit("missing"))
         .when(gone, sql.lit("extra"))
-        .when(sql.col("t._times") > 1, sql.lit("repeated"))
+        .when(sql.col(f"t.{_TIMES}") > 1, sql.lit("repeated"))
         .when(sql.size(columns) > 0, sql.lit("different"))
     )
     told = [
