@@ -17,7 +17,7 @@ from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark import verifying
 from penstock.spark.config import TablePipelineConfig
-from penstock.spark.table.comparing import Compared
+from penstock.spark.table.comparing import REPAIRED_MAX, Compared, repair_rows, too_many
 from penstock.spark.table.delta import Table
 from penstock.spark.table.judging import begin_as
 from penstock.spark.table.kinds import kind_of_column
@@ -224,3 +224,16 @@ def test_the_log_is_applied_anew_to_the_columns_that_the_table_has_and_says_are_
     assert (beside.applied("p", log_id=None), beside.stream("shop", "db").num_rows) == (0, 0)
     begin_as(gone := Table(str(tmp_path / "other")), Table(str(tmp_path / "nothing")), "p")
     assert gone.version == -1
+
+
+def test_more_rows_than_a_driver_holds_are_not_repaired_and_it_says_so() -> None:
+    """They would be computed again, and then not fit."""
+    unread: Any = None
+    many = Compared(
+        collection="orders", rows=0, found=0, ranges=1, ranges_differing=1,
+        differences=REPAIRED_MAX + 1,
+    )  # fmt: skip
+    told = repair_rows("p", many, unread, unread, unread, unread, fields={}, until=0, ranges=1)
+    assert (told.repaired, told.differences) == (0, many.differences)
+    assert "1,000,000 rows differ" in told.left
+    assert too_many(structs.replace(many, differences=REPAIRED_MAX)) is None

@@ -25,6 +25,7 @@ from penstock.spark.table.comparing import (
     compare_rows,
     differing_rows,
     refuse_moved,
+    too_many,
 )
 from penstock.spark.table.judging import Told, alike, rejected_rows
 from penstock.spark.table.lake import KeptTable
@@ -60,7 +61,8 @@ def judged_versions(
     """What of the history `kept`, whose rejects are `rejects`, is not as the log applied `anew`.
 
     `until` is the place of the log up to which rejects count. With `repair`, what differs is made
-    right in one commit, as far as the history's columns hold it. Raises PipelineError where the
+    right in one commit, as far as the history's columns hold it, but for more than REPAIRED_MAX.
+    Raises PipelineError where the
     history has moved on; then nothing of it was changed.
     """
     assert isinstance(kept, VersionTable)
@@ -82,6 +84,8 @@ def judged_versions(
         found = structs.replace(found, rejected=count)
         if not repair or not found.differences:
             return found
+        if (left := too_many(found)) is not None:
+            return left
         rows = differing_rows(wanted, there, ranges=ranges, by=VERSIONS)
         fields = {one.name: one for one in (*anew.rows.schema(), *side.schema())}
         fitting = wanted.where(f"size({UNFIT}) = 0").drop(UNFIT)

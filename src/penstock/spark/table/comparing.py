@@ -37,6 +37,8 @@ _TIMES: Final = "(times)"
 """How often a row is there. No field of a document has a column of that name."""
 
 NO_ELEMENT: Final = -1
+REPAIRED_MAX: Final = 1_000_000
+"""So many rows of a table are repaired at most: they go through the driver's memory at once."""
 
 
 class By(Struct, frozen=True, kw_only=True):
@@ -175,6 +177,19 @@ def differing_rows(
     return _differing(wanted, there, ranges, _unequal(sums, found), by)
 
 
+def too_many(compared: Compared) -> Compared | None:
+    """What to say where more rows differ than are repaired; None where they can be."""
+    if compared.differences <= REPAIRED_MAX:
+        return None
+    return structs.replace(
+        compared,
+        left=f"Of {compared.collection} more than {REPAIRED_MAX:,} rows differ, which is more than "
+        f"are repaired at once: nothing of it was changed. Begin anew at a new path. Or, where the "
+        f"log has all of it from its beginning, remove that table, and have it made again: "
+        f"start = 'oldest'.",
+    )
+
+
 def repair_rows(
     pipeline: str,
     compared: Compared,
@@ -193,11 +208,13 @@ def repair_rows(
 
     What is there more than once is left, what no column holds, and an extra row that says of itself
     that it is stale; with `databases`, an extra row of any other. Rows without a sequence of their
-    own are as of where the table is. One that is gone is made, with everything up to `until`.
-    Raises PipelineError where the table has moved on.
+    own are as of where the table is. One that is gone is made, with everything up to `until`. Of
+    more than REPAIRED_MAX none is repaired. Raises PipelineError where the table has moved on.
     """
     from pyspark.sql import functions as sql
 
+    if (left := too_many(compared)) is not None:
+        return left
     rows = differing_rows(wanted, there, ranges=ranges).where("what <> 'repeated'")
     if UNFIT in wanted.columns:
         wanted = wanted.where(sql.size(UNFIT) == 0).drop(UNFIT)
