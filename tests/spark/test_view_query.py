@@ -44,6 +44,24 @@ def test_a_query_is_taken_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("where", "own"),
+    [
+        ("", None),
+        ("WHERE c.x = 1", None),
+        ("WHERE o.x = 1 OR c.x = 1", None),
+        ("WHERE o.x = 1 OR o.y = 2", "(o.x = 1 OR o.y = 2)"),
+        (
+            "WHERE o.x = 1 AND c.x = 1 AND NOT (o.y = 2 AND o.z = 3)",
+            "(o.x = 1) AND (NOT (o.y = 2 AND o.z = 3))",
+        ),
+    ],
+)
+def test_what_excludes_a_row_whatever_it_is_joined_to_is_known(where: str, own: str | None) -> None:
+    found = parse_query(f"SELECT count(*) AS n {_FROM} {where}").main_where
+    assert found == own
+
+
 def test_the_collections_of_a_view_are_those_of_its_query() -> None:
     config = view(f"SELECT count(*) AS n {_FROM}")
     assert config.collections == ("orders", "customers")

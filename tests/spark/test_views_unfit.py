@@ -211,6 +211,20 @@ def test_a_row_whose_condition_cannot_be_computed_is_left_out(
     assert lake.rows() == [(3,)]
 
 
+def test_a_row_that_where_excludes_is_none_that_fails(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """It is never joined, so the condition of the join is not asked of it."""
+    query = (
+        "SELECT count(*) AS n FROM orders o LEFT JOIN customers c ON CAST(o.code AS INT) = c._id "
+        "WHERE o.status <> 'void'"
+    )
+    lake = Lake(spark, tmp_path, query)
+    lake.batch(put(1, code="two", status="void"), put(2, code="2", status="new"), customer(2, n=1))
+    assert lake.batch(customer(2, n=2), customer(3, n=1)).refused == 0
+    assert lake.rows() == [(1,)]
+
+
 def test_a_row_for_which_the_sum_of_its_group_has_no_room_is_left_out(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from penstock.spark.table.plan import REJECTED
 from penstock.spark.view.query import ViewQuery
-from penstock.spark.view.sql import IDENTITY, Types, join_clause, quoted, rows, typed
+from penstock.spark.view.sql import IDENTITY, Types, join_clause, main_where, quoted, rows, typed
 
 _SIDE: Final = "`its side`"
 """No column of a table has a space in its name."""
@@ -100,7 +100,8 @@ def touched(query: ViewQuery, sides: Sides) -> str:
 
 
 def _joined_to(query: ViewQuery, names: Mapping[str, str], changed: str) -> str:
-    """The main collection's rows to which rows of `changed` are joined; it has those alone."""
+    """The main collection's rows to which rows of `changed` are joined, but those that `main_where`
+    excludes whatever they are joined to; `changed` has its rows alone."""
     main, *others = query.tables
     lines = [
         f"SELECT {', '.join(f'{quoted(main.alias)}.{name}' for name in IDENTITY)}",
@@ -111,4 +112,5 @@ def _joined_to(query: ViewQuery, names: Mapping[str, str], changed: str) -> str:
         lines.append(join_clause(table, names, "INNER" if is_changed else table.join))
         if is_changed:
             break
+    lines.append(main_where(query))
     return "\n".join(lines)

@@ -119,6 +119,21 @@ class ViewQuery(Struct, frozen=True, kw_only=True):
     def collections(self) -> tuple[str, ...]:
         return tuple(table.collection for table in self.tables)
 
+    @property
+    def main_where(self) -> str | None:
+        """Those conditions of `where` that read no other than the main collection; None if none
+        does. What they exclude is never joined."""
+        if self.where is None:
+            return None
+        where = sqlglot.parse_one(self.where, dialect=DIALECT)
+        own = self.tables[0].alias.lower()
+        some = [
+            one.sql(dialect=DIALECT)
+            for one in (where.flatten() if isinstance(where, exp.And) else (where,))
+            if all(column.table.lower() == own for column in one.find_all(exp.Column))
+        ]
+        return " AND ".join(f"({one})" for one in some) or None
+
 
 def parse_query(text: str) -> ViewQuery:
     """Take a query apart. Raises ValueError that names what cannot be kept, and what can."""

@@ -130,6 +130,12 @@ def join_clause(table: Joined, names: Mapping[str, str], join: str) -> str:
     return f"{join} JOIN {names[table.collection]} AS {quoted(table.alias)} ON {table.on}"
 
 
+def main_where(query: ViewQuery) -> str:
+    """WHERE, of the conditions that read the main collection alone."""
+    condition = query.main_where
+    return "" if condition is None else f"WHERE {condition}"
+
+
 def rows(query: ViewQuery, names: Mapping[str, str]) -> str:
     """The rows that are aggregated, as they are."""
     columns = [f"{group} AS _g{at}" for at, group in enumerate(query.groups)]

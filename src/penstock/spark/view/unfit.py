@@ -110,13 +110,13 @@ class Search:
         main, *joined = self._query.tables
         now = self._relations.now(apart)
         collection = joined[at - 1].collection
+        where = sql.main_where(self._query)
 
         def joins(row: str, others: str) -> str | None:
             names = {**now, collection: others}
             clauses = [sql.join_clause(one, names, one.join) for one in joined[:at]]
-            return self._computation.why_not(
-                f"SELECT 1 AS one FROM {row} AS {sql.quoted(main.alias)} {' '.join(clauses)}"
-            )
+            pairs = f"{row} AS {sql.quoted(main.alias)} {' '.join(clauses)}"
+            return self._computation.why_not(f"SELECT 1 AS one FROM {pairs} {where}")
 
         with (
             self._numbered(now[self._main], among) as rows,
