@@ -83,10 +83,13 @@ def judged_by_log(
         there,
         rejected_rows(spark, anew.rejects, pipeline, collection, until),
         rejected_rows(spark, rejects, pipeline, collection, until),
-    ).persist()
+    )
+    count = 0
     try:
-        count = apart.count()
-        if count:
+        if apart is not None:
+            apart = apart.persist()
+            count = apart.count()
+        if apart is not None and count:
             wanted = wanted.join(apart, _KEYS, "left_anti")
             there = there.join(apart, _KEYS, "left_anti")
         found = compare_rows(collection, wanted, there, ranges=ranges, listed_max=listed_max)
@@ -98,7 +101,8 @@ def judged_by_log(
             pipeline, found, wanted, there, side, kept, fields=fields, until=until, ranges=ranges
         )
     finally:
-        apart.unpersist()
+        if apart is not None:
+            apart.unpersist()
 
 
 def _apart(
@@ -106,8 +110,8 @@ def _apart(
     there: "DataFrame",
     rejected_anew: "DataFrame | None",
     rejected: "DataFrame | None",
-) -> "DataFrame":
-    """The rows that are not judged: _KEYS, each once.
+) -> "DataFrame | None":
+    """The rows that are not judged: _KEYS, each once; None where it is plain that there is none.
 
     Those that both have, and that are stale on one side. And those that one side lacks since it
     rejected the very change that is the other's last one: any other it lacks for another reason.
@@ -115,18 +119,22 @@ def _apart(
     from pyspark.sql import functions as sql
 
     stale = sql.col(REJECTED).isNotNull()
-    apart = wanted.where(stale).select(*_KEYS).union(there.where(stale).select(*_KEYS))
-    for rows in (wanted, there):
-        apart = apart.join(rows.select(*_KEYS), _KEYS, "left_semi")
+    first = wanted.where(stale).select(*_KEYS).union(there.where(stale).select(*_KEYS))
+    apart: list[DataFrame] = []
+    # Most tables have no such row, and to look for the first takes one reading of each.
+    if not first.isEmpty():
+        for rows in (wanted, there):
+            first = first.join(rows.select(*_KEYS), _KEYS, "left_semi")
+        apart.append(first)
     for rows, others, refused in ((there, wanted, rejected_anew), (wanted, there, rejected)):
-        if refused is None:
+        if refused is None or refused.isEmpty():
             continue
         # An event that moves rows gives them another database, and a sequence of its own.
         same = [KEY, SOURCE, SEQUENCE]
         last = rows.select(*_KEYS, sql.greatest(SEQUENCE, REJECTED).alias(SEQUENCE))
         only = last.join(refused.select(*same), same, "left_semi").select(*_KEYS)
-        apart = apart.union(only.join(others.select(*_KEYS), _KEYS, "left_anti"))
-    return apart.distinct()
+        apart.append(only.join(others.select(*_KEYS), _KEYS, "left_anti"))
+    return reduce(lambda one, other: one.union(other), apart).distinct() if apart else None
 
 
 def rejected_rows(
