@@ -60,23 +60,27 @@ else:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark whoever uses a server's fixture, so that the fast loop cannot start one by mistake.
 
-    The files with the tests that are given the most time come first: last, one of them would run
-    while nothing is left for the other processes. Those of Spark, which keep the machine busy, are
-    spread evenly among the others, which wait more than they work.
+    The files with the tests that are given the most time come first, then those with the most that
+    take long: last, one of them would run while nothing is left for the other processes. Those of
+    Spark, which keep the machine busy, are spread evenly among the others, which wait more than
+    they work, but for the last of these.
     """
     given: dict[Path, float] = defaultdict(float)
+    heavy: dict[Path, int] = defaultdict(int)
     for item in items:
         mark = item.get_closest_marker("timeout")
         given[item.path] = max(given[item.path], mark.args[0] if mark else 0.0)
-    files = sorted(given, key=lambda file: -given[file])
-    place: dict[Path, float] = {}
-    for busy in (True, False):
-        alike = [file for file in files if ("spark" in file.parts) is busy]
-        place |= {file: number / len(alike) for number, file in enumerate(alike)}
-    items.sort(key=lambda item: place[item.path])
-    for item in items:
         if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.server)
+        marks = {one.name for one in item.iter_markers()}
+        if "soak" not in marks:
+            heavy[item.path] += bool(marks & SLOWER) or "spark" in item.path.parts
+    files = sorted(given, key=lambda file: (-given[file], -heavy[file]))
+    place: dict[Path, float] = {}
+    for busy, until in ((True, 0.85), (False, 1.0)):
+        alike = [file for file in files if ("spark" in file.parts) is busy]
+        place |= {file: until * number / len(alike) for number, file in enumerate(alike)}
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -40,9 +40,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
                 "spark.driver.memory": "1g",
                 "spark.log.level": "ERROR",
                 # What tests ask is asked once: it is done sooner than code for it is made. Those
-                # that start a driver of their own have Spark's own way.
+                # that start a driver of their own have Spark's own way. And no error has to say in
+                # which line of Python a column was made, of which each is told the JVM.
                 "spark.sql.codegen.wholeStage": "false",
                 "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+                "spark.python.sql.dataFrameDebugging.enabled": "false",
             },
         )
     except ConfigError as error:

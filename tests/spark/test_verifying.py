@@ -180,7 +180,7 @@ def test_what_cannot_be_compared_is_refused(
         verified(config, endpoint, spark)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_command_has_a_bar_on_a_terminal_and_none_in_a_pipe(
     endpoint: str, config: "TablePipelineConfig", tmp_path: Path
 ) -> None:

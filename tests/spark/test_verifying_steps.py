@@ -11,6 +11,7 @@ from deltalake import DeltaTable
 from penstock.errors import ConfigError, ExpectationError
 from penstock.event import AnyEvent
 from penstock.serve.flight import FlightServer
+from penstock.serve.pipelines import PipelineBook
 from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import KEY
 from penstock.spark.verifying import verify_tables
@@ -83,11 +84,13 @@ def log() -> BlockLog:
 
 
 @pytest.fixture
-def endpoint(log: BlockLog) -> Iterator[str]:
-    server = FlightServer(log)
+def endpoint(log: BlockLog, tmp_path: Path) -> Iterator[str]:
+    book = PipelineBook(tmp_path / "book", log, hold_seconds=3600.0, hold_bytes=1 << 30)
+    server = FlightServer(log, book=book)
     server.start()
     yield server.address
     server.stop()
+    book.close()
 
 
 def verified(config: Any, endpoint: str, spark: "SparkSession", **more: Any) -> "Compared":
@@ -267,19 +270,9 @@ def scrawled(dice: random.Random, count: int) -> list[AnyEvent]:
     return changes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("make", "steps", "count"),
-    [
-        (pipeline, DECIDING, 14),
-        (history, DECIDING, 14),
-        *(
-            pytest.param(make, steps, 40, marks=pytest.mark.soak)
-            for make in (pipeline, history)
-            for steps in (DECIDING, PLAIN)
-        ),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("steps", [DECIDING, PLAIN])
+@pytest.mark.parametrize("make", [pipeline, history])
 def test_where_batches_ended_is_no_difference_whatever_steps_made_of_changes(
     spark: "SparkSession",
     log: BlockLog,
@@ -287,10 +280,9 @@ def test_where_batches_ended_is_no_difference_whatever_steps_made_of_changes(
     tmp_path: Path,
     make: Any,
     steps: Any,
-    count: int,
 ) -> None:
     dice = random.Random(seed_of("verifying-steps"))
-    log.append([[one] for one in scrawled(dice, count)])
+    log.append([[one] for one in scrawled(dice, 40)])
     size = dice.choice([5, 7, 12])
     config = ran(make(tmp_path / "t", max_events_per_batch=size, **steps), endpoint, spark)
     found = verified(config, endpoint, spark)

@@ -89,8 +89,9 @@ def test_what_a_view_and_its_rows_are_is_compared_and_made_right(
 
     with pytest.raises(PipelineError, match="has never run"):
         verified()
-    for _ in range(2):
-        log.append([some(dice) for _ in range(15)])
+    apart = change(100, "insert", {"_id": 100, "n": 0, "x": 0.5}, collection="orders")
+    for at in range(2):
+        log.append([*(some(dice) for _ in range(15)), *([[apart]] if at else [])])
         run_pipeline("p", config, endpoint, spark=spark, once=True)
     found = verified()
     assert told(found) == [("", 0, 0), ("lines", 0, 0), ("orders", 0, 0)]

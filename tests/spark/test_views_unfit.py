@@ -156,6 +156,7 @@ def test_a_row_that_cannot_be_computed_is_left_out_until_it_changes(
     assert len(lake.refused) == 1
 
 
+@pytest.mark.soak
 def test_a_row_that_what_it_is_joined_to_spoils_takes_out_what_it_came_to(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -170,7 +171,13 @@ def test_a_row_that_what_it_is_joined_to_spoils_takes_out_what_it_came_to(
     assert lake.rows() == lake.expected(_VALUE.format(_COMPUTED))
 
 
-@pytest.mark.parametrize("condition", ["o.customer = CAST(c.code AS INT)", "o.customer = c.code"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "o.customer = CAST(c.code AS INT)",
+        pytest.param("o.customer = c.code", marks=pytest.mark.soak),
+    ],
+)
 def test_a_row_that_cannot_be_joined_to_any_is_joined_to_none(
     spark: "SparkSession", tmp_path: Path, condition: str
 ) -> None:
@@ -192,6 +199,7 @@ def test_a_row_that_cannot_be_joined_to_any_is_joined_to_none(
     assert lake.rows() == [(5, 3)]
 
 
+@pytest.mark.soak
 def test_a_row_whose_condition_cannot_be_computed_is_left_out(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
@@ -301,6 +309,7 @@ def test_too_many_rows_stop_by_name(
     assert lake.rows() == [(22.0,)]
 
 
+@pytest.mark.soak
 def test_rows_that_were_apart_before_are_none_too_many(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +346,7 @@ def test_a_row_takes_none_of_those_out_that_it_is_compared_with(
     assert {one.collection for one in lake.refused} == {"orders"}
 
 
+@pytest.mark.soak
 def test_a_joined_row_comes_back_when_those_are_gone_that_it_failed_with(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+TWO = [pytest.param(name, marks=pytest.mark.server) for name in ("postgres", "mongo")]
+"""What no server does in its own way is seen with one that speaks SQL and one that does not."""
+
+
 @pytest.fixture
 def log() -> BlockLog:
     log = BlockLog()
@@ -100,6 +104,7 @@ STEPS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("any_replica", TWO, indirect=True)
 def test_what_steps_make_is_what_must_be_there(pipeline: Pipeline) -> None:
     """Not the row that they leave out, and what the one is that they refuse nobody says."""
     pipeline.run(**STEPS)
@@ -130,6 +135,7 @@ def test_what_steps_make_is_what_must_be_there(pipeline: Pipeline) -> None:
     assert {column for one in table.listed for column in one.columns} >= {"x", "half"}
 
 
+@pytest.mark.parametrize("any_replica", TWO, indirect=True)
 def test_a_replica_is_compared_while_its_pipeline_runs_and_not_repaired(
     spark: "SparkSession", pipeline: Pipeline, log: BlockLog
 ) -> None:
