@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def test_once_a_load_does_not_wait_for_ever_for_a_capture_that_has_halted(
         world.until(lambda: False, once=True)
     world.told(position=1000)
     world.until(world.is_complete, once=True)
+
+
+def test_a_source_that_is_away_for_hours_is_waited_for(world: World) -> None:
+    away = SourceUnavailableError("it is away")
+    begun = time.monotonic()
+    for _ in range(1100):
+        world.load._failed(away, once=False)  # pyright: ignore[reportPrivateUsage]
+    again = world.load._not_before  # pyright: ignore[reportPrivateUsage]
+    assert begun + 5 <= again <= time.monotonic() + 10
 
 
 def test_a_load_that_waits_for_capture_says_so(

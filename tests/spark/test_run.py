@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from penstock.errors import (
     ConfigError,
     HistoryTrimmedError,
     PipelineError,
+    ServiceUnavailableError,
     StreamChangedError,
     TrimmedError,
     WorkersUnavailableError,
@@ -306,6 +308,32 @@ def test_a_batch_that_begins_while_the_query_is_stopped_holds_nothing_up(
     running.start()
     running.join(90)
     assert not running.is_alive()
+
+
+def test_a_service_that_is_away_for_days_is_waited_for() -> None:
+    """A pause that doubles without end is no number any more, some thousand failures on."""
+    pauses: list[float] = []
+
+    def query(*, once: bool) -> None:
+        if len(pauses) < 1100:
+            raise ServiceUnavailableError("it is away")
+
+    def said(*_: object) -> None:
+        """Whoever is told."""
+
+    stopping = SimpleNamespace(is_set=lambda: False, wait=pauses.append)
+    runner: Any = SimpleNamespace(
+        _name="p",
+        _stage=None,
+        _batches=0,
+        _query=query,
+        _service=SimpleNamespace(waits=said),
+        _facts=SimpleNamespace(tell=said),
+        _stopping=stopping,
+    )
+    _Runner.run(runner, once=False)
+    assert len(pauses) == 1100
+    assert all(0.5 <= pause <= 10 for pause in pauses)
 
 
 def test_a_batch_beyond_what_the_driver_may_hold_is_refused_by_name(

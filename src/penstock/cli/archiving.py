@@ -4,7 +4,6 @@ It delays neither capture nor its end: a failure is told and tried again, with g
 """
 
 import asyncio
-import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -12,6 +11,7 @@ import structlog
 
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.log import ArchivedLog
+from penstock.client.retry import Backoff, Retry
 from penstock.errors import ArchiveError, PenstockError
 from penstock.log.config import LogConfig
 from penstock.ports import Hold
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.archive.writing import Archiver
 
 LOOK_SECONDS: Final = 1.0
-_PAUSE_SECONDS_MAX: Final = 60.0
+_RETRY: Final = Retry(initial_seconds=2 * LOOK_SECONDS, max_seconds=60.0)
 
 log = structlog.get_logger(__name__)
 
@@ -72,17 +72,18 @@ class Archiving:
         """Archive, for as long as capture runs."""
         if self._archiver is None:
             return
-        failures = 0
+        backoff = Backoff(_RETRY)
         while True:
             self._working = asyncio.ensure_future(asyncio.to_thread(self._archiver.step))
+            pause: float | None = LOOK_SECONDS
             try:
                 await asyncio.shield(self._working)
-                failures, self._error = 0, None
+                self._error = None
+                backoff.reset()
             except PenstockError as error:
-                failures += 1
                 self._failed(error)
+                pause = backoff.next_wait()
             except Exception as error:
-                failures += 1
                 kind = type(error).__name__
                 # Its text may quote a document. Capture must go on, whatever it is.
                 self._failed(
@@ -91,9 +92,9 @@ class Archiving:
                         f"keeps what is not archived for a while. Please report it."
                     )
                 )
+                pause = backoff.next_wait()
             self._tell()
-            pause = min(_PAUSE_SECONDS_MAX, LOOK_SECONDS * 2.0**failures)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0) if failures else LOOK_SECONDS)
+            await asyncio.sleep(pause or LOOK_SECONDS)
 
     def _failed(self, error: PenstockError) -> None:
         ARCHIVE_ERRORS.labels(error.code).inc()

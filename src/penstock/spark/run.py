@@ -9,7 +9,6 @@ cannot heal by itself is raised as the error of penstock.errors that it is.
 """
 
 import json
-import random
 import signal
 import threading
 import time
@@ -24,6 +23,7 @@ from msgspec import structs
 
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.retry import Backoff, Retry
 from penstock.errors import ConfigError, PartialViewError, PenstockError, TrimmedError
 from penstock.progress import Progress
 from penstock.spark import register
@@ -65,7 +65,7 @@ log = structlog.get_logger()
 
 _Result = TypeVar("_Result")
 _LOOK_SECONDS: Final = 0.2
-_PAUSE_SECONDS_MAX: Final = 10.0
+_RETRY: Final = Retry(max_seconds=10.0)
 _ATTEMPTS_ONCE: Final = 3
 _SETTLE_SECONDS: Final = 10.0
 """How often a target stores how far it has come while nothing is applied."""
@@ -277,7 +277,7 @@ class _Runner:
         """Start the query, and again after errors that pass."""
         if self._stage is not None:
             self._stage.check(self._spark)
-        attempt = 0
+        backoff = Backoff(_RETRY)
         while not self._stopping.is_set():
             before = self._batches
             try:
@@ -287,17 +287,20 @@ class _Runner:
             except TrimmedError as error:
                 raise overtaken(self._name, self._config, error) from error
             except PenstockError as error:
-                attempt = 1 if self._batches > before else attempt + 1
-                if not error.transient or (once and attempt >= _ATTEMPTS_ONCE):
+                if self._batches > before:
+                    backoff.reset()
+                pause = backoff.next_wait()
+                if pause is None or not error.transient:
+                    raise
+                if once and backoff.failures >= _ATTEMPTS_ONCE:
                     raise
                 self._service.waits(error.code)
                 self._facts.tell(RunWaits(pipeline=self._name, code=error.code))
-                pause = random.uniform(0.5, 1.0) * min(_PAUSE_SECONDS_MAX, 0.5 * 2**attempt)
                 log.warning(
                     "pipeline waits for its service",
                     pipeline=self._name,
                     code=error.code,
-                    attempt=attempt,
+                    attempt=backoff.failures,
                     pause_seconds=round(pause, 1),
                 )
                 self._stopping.wait(pause)

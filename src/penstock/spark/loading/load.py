@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.flight import LogClient
+from penstock.client.retry import Backoff, Retry
 from penstock.errors import (
     BatchTooLargeError,
     ConfigError,
@@ -49,7 +50,7 @@ log = structlog.get_logger()
 _PART_MEMORY: Final = 64 << 20
 """What a part may take of `max_bytes_per_batch`: twice what a source gives it, about."""
 _PARTS_PER_CORE: Final = 2
-_PAUSE_SECONDS_MAX: Final = 10.0
+_RETRY: Final = Retry(max_seconds=10.0)
 _ATTEMPTS_ONCE: Final = 3
 UNTOLD: Final = (
     "waits for the log to have all that was committed when rows were read; where capture has no "
@@ -160,7 +161,7 @@ class FirstLoad:
         self._parts_max = max(
             1, min(cores * _PARTS_PER_CORE, config.max_bytes_per_batch // _PART_MEMORY)
         )
-        self._failures = 0
+        self._backoff = Backoff(_RETRY)
         self._not_before = 0.0
         self._closed = threading.Event()
         self._position: str | None = None
@@ -254,7 +255,7 @@ class FirstLoad:
         except Exception as error:
             self._failed(own_error(error, pipeline=self._pipeline), once=once)
             return
-        self._failures = 0
+        self._backoff.reset()
         if isinstance(found, Split):
             assert window is not None
             listed = {(one.database, one.collection) for one in found.listing.ranges}
@@ -351,7 +352,7 @@ class FirstLoad:
             self._still_since = now
             log.warning("first load waits for capture", pipeline=self._pipeline, source=source)
             return
-        self._failures = _ATTEMPTS_ONCE
+        self._backoff.failures = _ATTEMPTS_ONCE
         stands = "is not captured" if position is None else "is captured no further"
         error = SourceUnavailableError(
             f"{source}: for {_STILL_SECONDS:g} s the service's log has not moved on with it: it "
@@ -362,10 +363,11 @@ class FirstLoad:
         self._failed(error, once=once)
 
     def _failed(self, error: PenstockError, *, once: bool) -> None:
-        self._failures += 1
-        if not error.transient or (once and self._failures >= _ATTEMPTS_ONCE):
+        pause = self._backoff.next_wait()
+        if pause is None or not error.transient:
             raise error
-        pause = min(_PAUSE_SECONDS_MAX, 0.5 * 2**self._failures)
+        if once and self._backoff.failures >= _ATTEMPTS_ONCE:
+            raise error
         self._not_before = time.monotonic() + pause
         log.warning("first load waits", pipeline=self._pipeline, code=error.code, pause=pause)
 
