@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from msgspec import structs
+from msgspec import Raw, structs
 
 from penstock.errors import AheadError, GapError, HistoryUnknownError, TrimmedError
-from penstock.event import AnyEvent, Commit, Operation
+from penstock.event import AnyEvent, ChangeEvent, Commit, Operation
 from penstock.log.memory import MemoryLog
 from penstock.ports import LogReader
 from penstock.progress import Progress
@@ -104,6 +104,16 @@ async def test_a_document_is_what_its_last_change_made_it() -> None:
     assert [await was(log, sequence) for sequence in range(1, 7)] == expected
     assert await was(log, 6, {"_id": 1}) == expected[-1]
     assert [(await told_of(log, at)).changed for at in range(1, 7)] == [1, 1, 3, 4, 5, 6]
+
+
+async def test_a_field_whose_own_name_has_a_dot_is_none_of_an_object() -> None:
+    told = updated(2, {"updatedFields": {"a.b": 5}})
+    assert isinstance(told, ChangeEvent)
+    log = await filled(
+        changed(1, key=1, document={"_id": 1, "a": {}}),
+        structs.replace(told, disambiguated_paths=Raw(b'{"a.b":["a.b"]}')),
+    )
+    assert await was(log, 2) == {"_id": 1, "a": {}, "a.b": 5}
 
 
 async def test_a_document_that_was_looked_up_later_is_not_taken_for_what_it_was() -> None:

@@ -77,6 +77,7 @@ def change(
     document: Document | None = None,
     *,
     update: Document | None = None,
+    paths: Document | None = None,
     unchanged: Sequence[str] = (),
     database: str = "db",
     collection: str = "orders",
@@ -98,8 +99,15 @@ def change(
         operation=Operation(operation),
         full_document=full,
         update_description=encode(update) if update is not None else None,
+        disambiguated_paths=encode(paths) if paths is not None else None,
         unchanged=tuple(unchanged),
     )
+
+
+def dotted(key: object) -> ChangeEvent:
+    """An update of the field `a.b`, which is none of an object `a`."""
+    said = {"updatedFields": {"a.b": 1}, "removedFields": []}
+    return change(key, "update", update=said, paths={"a.b": ["a.b"]})
 
 
 def put(key: object, /, **fields: Any) -> ChangeEvent:

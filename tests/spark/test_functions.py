@@ -30,7 +30,7 @@ from tests.spark.stories import (
     story,
     surveyed,
 )
-from tests.spark.tables import LOG_ID, Entries, change, gap, put, schema_event
+from tests.spark.tables import LOG_ID, Entries, change, dotted, gap, put, schema_event
 
 
 class Kept:
@@ -219,6 +219,16 @@ def test_an_entry_that_comes_twice_counts_once() -> None:
     (row,) = latest_of(twice)
     assert [told["sequence"] for told in row["changes"]] == [1, 2, 3]
     assert [row["sequence"] for row in rejected_of(twice)] == [1, 2, 3]
+
+
+def test_a_field_whose_own_name_has_a_dot_is_none_of_an_object() -> None:
+    entries = Entries()
+    entries.commit(put(1, a={"c": 2}), dotted(1), dotted(2))
+    kept = {"document": '{"_id":2,"a":{}}', "sequence": 0, "rejected_sequence": None}
+    made = built_of(latest_of(signed(entries.table())), lambda _: kept)
+    one, two = sorted(made, key=lambda row: row["key"])
+    assert one["document"] == '{"_id":1,"a":{"c":2},"a.b":1}'
+    assert two["document"] == '{"_id":2,"a":{},"a.b":1}'
 
 
 def test_what_a_row_has_already_is_not_applied_to_it_again() -> None:

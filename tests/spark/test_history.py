@@ -13,7 +13,7 @@ from penstock.spark.history.columns import IDENTITY, VERSION_COLUMNS
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
 from tests.spark.histories import Model, history, in_order, logs, told, versions_of
-from tests.spark.tables import Entries, apply
+from tests.spark.tables import Entries, apply, dotted, put
 
 TRACKED = st.sampled_from(
     [((), ()), (("n",), ()), (("tags", "address"), ()), ((), ("n", "price")), ((), ("name",))]
@@ -79,6 +79,16 @@ def test_versions_are_those_of_a_list_that_is_made_change_by_change(
             table.apply(entries.table(0, data.draw(st.sampled_from(ends[: ends.index(until) + 1]))))
     model = Model(tracked=only, untracked=but).take(entries.table())
     assert in_order(told(table.versions)) == in_order(model.versions)
+
+
+def test_a_field_whose_own_name_has_a_dot_is_none_of_an_object() -> None:
+    entries, table = Entries(), MemoryTable(Tracking())
+    entries.commit(put(1, a={"c": 2}))
+    entries.commit(dotted(1))
+    table.apply(entries.table())
+    found = [one["document"] for one in told(table.versions)]
+    row = {"_id": 1, "a": {"c": 2}}
+    assert found == [row, {**row, "a.b": 1}]
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from tests.spark.tables import (
     Entries,
     apply,
     change,
+    dotted,
     fold,
     gap,
     pipeline,
@@ -120,6 +121,19 @@ def test_a_table_is_the_fold_of_its_history_however_it_falls_into_batches(
 
 def version_exists(path: Path) -> bool:
     return DeltaTable.is_deltatable(str(path))
+
+
+def test_a_field_whose_own_name_has_a_dot_is_none_of_an_object(tmp_path: Path) -> None:
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    entries.commit(put(1, a={"c": 2}), put(2, a={"c": 3}), dotted(2))
+    apply(entries.table(), config)
+    entries.commit(dotted(1))
+    apply(entries.table(3), config)
+    assert rows_of(tmp_path / "t") == {
+        ("db", '{"_id":1}'): {"_id": 1, "a": {"c": 2}, "a.b": 1},
+        ("db", '{"_id":2}'): {"_id": 2, "a": {"c": 3}, "a.b": 1},
+    }
+    assert not version_exists(Path(f"{tmp_path / 't'}_rejects"))
 
 
 def test_a_batch_that_was_applied_is_invisible_when_it_comes_again(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ steps = st.builds(
     source=st.sampled_from(SOURCES),
     what=st.sampled_from(
         ("insert",) * 4
-        + ("replace", "update", "update", "delta", "delta", "strange", "delete", "delete")
+        + ("replace", "update", "update", "delta", "delta", "dotted", "strange", "delete", "delete")
         + ("drop", "create", "rename", "dropDatabase", "modify")
     ),
     collection=st.sampled_from(COLLECTIONS),
@@ -90,6 +90,7 @@ class Model:
         before = rows.get(key)
         document: Row = {"_id": step.key, "n": step.value, "at": {"n": 1}}
         update: dict[str, Any] | None = None
+        paths: dict[str, Any] | None = None
         operation = Operation.INSERT
         match step.what:
             case "replace":
@@ -100,10 +101,15 @@ class Model:
                 operation, document = Operation.UPDATE, None
                 update = {"updatedFields": {"at.m": step.value}, "removedFields": ["n"]}
                 after = None
-                if before is not None:
+                # What a field's own name is, and what a path, is not told of this one.
+                if before is not None and "at.m" not in before:
                     after = {**before, "at": {**before["at"], "m": step.value}}
                     after.pop("n", None)
                 rows[key] = after
+            case "dotted":
+                operation, document = Operation.UPDATE, None
+                update, paths = {"updatedFields": {"at.m": step.value}}, {"at.m": ["at.m"]}
+                rows[key] = None if before is None else {**before, "at.m": step.value}
             case "strange":
                 operation, document = Operation.UPDATE, None
                 update = {"updatedFields": {"gone.m": 1}}
@@ -122,6 +128,7 @@ class Model:
             operation,
             document,
             update=update,
+            paths=paths,
             position=position,
             ordinal=ordinal,
         )
@@ -147,6 +154,7 @@ def change(
     document: dict[str, Any] | None = None,
     *,
     update: dict[str, Any] | None = None,
+    paths: dict[str, Any] | None = None,
     position: int = 1,
     ordinal: int = 0,
     snapshot: bool = False,
@@ -166,6 +174,7 @@ def change(
         operation=operation,
         full_document=None if document is None else Raw(json.dumps(document).encode()),
         update_description=None if update is None else Raw(json.dumps(update).encode()),
+        disambiguated_paths=None if paths is None else Raw(json.dumps(paths).encode()),
         snapshot=snapshot,
     )
 

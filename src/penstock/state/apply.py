@@ -177,7 +177,10 @@ def _built_on(before: Row | None, event: pb.Event) -> bytes | None:
     if not event.update_description:
         return None
     try:
-        return _json.encode(apply_update(known, msgspec.json.decode(event.update_description)))
+        update = msgspec.json.decode(event.update_description)
+        told = event.disambiguated_paths
+        paths = msgspec.json.decode(told) if told else None
+        return _json.encode(apply_update(known, update, paths))
     except InexactError:
         return None
 

@@ -28,7 +28,7 @@ from penstock.spark.replica.replaying import ReplicaReplay, pending_at
 from penstock.spark.replica.steps import Done
 from tests.spark.replica.support import Driver, Replica, replay_beside
 from tests.spark.stepped import MemoryLog
-from tests.spark.tables import LOG_ID, Entries, change, fold, gap, put, schema_event
+from tests.spark.tables import LOG_ID, Entries, change, dotted, fold, gap, put, schema_event
 
 
 def history(dice: random.Random, entries: Entries, *, commits: int = 40) -> None:
@@ -172,6 +172,16 @@ class ReplicaContract:
             before = end
         for collection in ("orders", "lines"):
             assert replica.rows(collection) == expected(replica, entries, collection)
+        assert replica.rejects() == []
+
+    def test_a_field_whose_own_name_has_a_dot_is_none_of_an_object(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        entries.commit(put(1, a={"c": 2}))
+        start().apply()
+        entries.commit(dotted(1))
+        start().apply(1, 2)
+        assert replica.rows("orders") == {1: {"_id": 1, "a": {"c": 2}, "a.b": 1}}
         assert replica.rejects() == []
 
     def test_a_deleted_row_does_not_come_back_with_an_older_change(

@@ -60,7 +60,7 @@ def latest_changes(
     | `update` | the row follows from the one before these entries, by `changes`: `build_on` |
 
     `changes` is null, or for an `update` an array of {sequence, operation_type, full_document,
-    update_description, unchanged}, as in the entries and in their order.
+    update_description, disambiguated_paths, unchanged}, as in the entries and in their order.
 
     An event that drops or renames a whole collection is no row. At one that this raises
     PipelineError, unless `on_event = "apart"`: then do first what `collection_events` says, in its

@@ -39,6 +39,7 @@ _TOLD: Final = (
     "operation_type",
     "full_document",
     "update_description",
+    "disambiguated_paths",
     "unchanged",
 )
 CURRENT_SCHEMA: Final = arrow.schema([*_IDENTITY, *_STATE])
@@ -56,6 +57,7 @@ CHANGE_SCHEMA: Final = arrow.schema(
                         ("operation_type", pa.string()),
                         ("full_document", pa.string()),
                         ("update_description", pa.string()),
+                        ("disambiguated_paths", pa.string()),
                         ("unchanged", pa.list_(pa.string())),
                     ]
                 )
@@ -231,6 +233,7 @@ def _onto(base: _Base, row: dict[str, Any]) -> dict[str, Any]:
             full_document=one["full_document"],
             update_description=one["update_description"],
             unchanged=one["unchanged"],
+            disambiguated_paths=one["disambiguated_paths"],
         )
         for one in row["changes"]
         if one["sequence"] > known

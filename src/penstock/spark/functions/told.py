@@ -39,6 +39,7 @@ COLUMNS: Final = (
     "key",
     "full_document",
     "update_description",
+    "disambiguated_paths",
     "unchanged",
     "timestamp",
     "snapshot",
@@ -166,6 +167,7 @@ def change_of(entry: Entry) -> Change:
         full_document=entry["full_document"],
         update_description=entry["update_description"],
         unchanged=entry["unchanged"],
+        disambiguated_paths=entry["disambiguated_paths"],
     )
 
 

@@ -68,9 +68,9 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
     states: dict[int, State] = {}
     sure_states: dict[int, bool] = {}
     codes, told = codes_of(chunk.rows), _told(chunk)
-    texts = ("operation_type", "full_document", "update_description", "unchanged")
+    texts = ("operation_type", "full_document", "update_description", "disambiguated_paths")
     concerned = np.flatnonzero(np.isin(codes, np.unique(codes[chunk.roles == RELATIVE])))
-    rows = chunk.rows.select(["sequence", "key", "source", "database", *texts])
+    rows = chunk.rows.select(["sequence", "key", "source", "database", *texts, "unchanged"])
     for row, entry in zip(
         concerned.tolist(), rows.take(arrow.array(concerned)).to_pylist(), strict=True
     ):
@@ -93,6 +93,7 @@ def resolve(chunk: Chunk, base: pa.Table, *, bytes_max: int) -> Resolved:
             full_document=entry["full_document"],
             update_description=entry["update_description"],
             unchanged=entry["unchanged"],
+            disambiguated_paths=entry["disambiguated_paths"],
         )
         after = fold(state, [change])
         if after.rejected:

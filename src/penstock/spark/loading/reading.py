@@ -66,6 +66,7 @@ _ENTRIES: Final = arrow.schema(
         ("key", pa.string()),
         ("full_document", pa.string()),
         ("update_description", pa.string()),
+        ("disambiguated_paths", pa.string()),
         ("unchanged", pa.list_(pa.string())),
         ("timestamp", pa.int64()),
         ("snapshot", pa.bool_()),

@@ -164,12 +164,14 @@ def _change(row: Document, document: bytes | None) -> Change:
             }
     except InexactBsonError:
         made = update = None  # which `fold` rejects
+    paths = row["disambiguated_paths"]
     return Change(
         sequence=row["sequence"],
         operation=row["operation_type"],
         document=made,
         update=update,
         unchanged=tuple(row["unchanged"] or ()),
+        paths=None if paths is None else msgspec.json.decode(paths),
     )
 
 

@@ -186,6 +186,7 @@ def fold_rows(
                 full_document=rows[at]["full_document"],
                 update_description=rows[at]["update_description"],
                 unchanged=rows[at]["unchanged"],
+                disambiguated_paths=rows[at]["disambiguated_paths"],
             )
             for at in history
         ]

@@ -54,6 +54,7 @@ INPUT_COLUMNS: Final = (
     "key",
     "full_document",
     "update_description",
+    "disambiguated_paths",
     "unchanged",
     "timestamp",
     "snapshot",
@@ -73,6 +74,7 @@ ROW_SCHEMA: Final = arrow.schema(
         ("key", pa.string()),
         ("full_document", pa.string()),
         ("update_description", pa.string()),
+        ("disambiguated_paths", pa.string()),
         ("unchanged", pa.list_(pa.string())),
         ("timestamp", pa.int64()),
         ("snapshot", pa.bool_()),
@@ -81,7 +83,9 @@ ROW_SCHEMA: Final = arrow.schema(
 )
 """Rows of a chunk. The texts are there for RELATIVE and CONTROL only: a PUT's are its cells."""
 
-_TOLD_COLUMNS: Final = frozenset({"full_document", "update_description", "unchanged"})
+_TOLD_COLUMNS: Final = frozenset(
+    {"full_document", "update_description", "disambiguated_paths", "unchanged"}
+)
 
 CHUNK_SCHEMA: Final = arrow.schema(
     [

@@ -23,7 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.spark.table.decode import Document
-from penstock.updates import InexactError, apply_update
+from penstock.updates import InexactError, Paths, apply_update
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -35,6 +35,8 @@ class Change(Struct, frozen=True, kw_only=True):
     update: dict[str, Any] | None
     """`updateDescription`, decoded."""
     unchanged: tuple[str, ...] = ()
+    paths: Paths | None = None
+    """`disambiguatedPaths`, decoded."""
 
 
 class State(Struct, frozen=True, kw_only=True):
@@ -81,7 +83,7 @@ def _after(state: State, change: Change) -> Document | None:
         return {**change.document, **kept}
     if change.update is None:
         raise InexactError("it says neither the document nor what changed in it")
-    return apply_update(state.document, change.update)
+    return apply_update(state.document, change.update, change.paths)
 
 
 def builds_on_row(change: Change) -> bool:
@@ -97,6 +99,7 @@ def decode_change(
     full_document: str | None,
     update_description: str | None,
     unchanged: Iterable[str] | None,
+    disambiguated_paths: str | None,
 ) -> Change:
     """A change from an entry's columns; `document` where it is decoded already."""
     if document is None and full_document is not None:
@@ -107,4 +110,5 @@ def decode_change(
         document=document,
         update=None if update_description is None else msgspec.json.decode(update_description),
         unchanged=tuple(unchanged or ()),
+        paths=None if disambiguated_paths is None else msgspec.json.decode(disambiguated_paths),
     )

@@ -334,6 +334,8 @@ def _after(document: bytes | None, event: ChangeEvent) -> bytes:
         raise HistoryUnknownError(why="an update does not say what it changed")
     try:
         update = msgspec.json.decode(event.update_description)
-        return msgspec.json.encode(apply_update(known, update))
+        told = event.disambiguated_paths
+        paths = None if told is None else msgspec.json.decode(told)
+        return msgspec.json.encode(apply_update(known, update, paths))
     except InexactError:
         raise HistoryUnknownError(why="an update can mean more than one thing") from None
