@@ -65,7 +65,11 @@ class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
         "pipeline, it stops whatever this says.",
     )
     answer_seconds: Seconds = Field(
-        120.0, gt=0, le=3600, description="Wait so long for an answer of the destination."
+        120.0,
+        gt=0,
+        le=3600,
+        description="Wait so long for an answer of the destination; for "
+        "one to what is done to a whole table, in SQL, as long as it takes.",
     )
 
     @field_validator("uri")

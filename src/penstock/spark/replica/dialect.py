@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false
 
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -146,6 +147,11 @@ class Dialect(Protocol):
         self, cursor: Any, table: str, columns: Sequence[SqlColumn], key: Sequence[Values]
     ) -> list[tuple[Any, ...]]:
         """The rows with these keys; JSON as its text."""
+        ...
+
+    def unhurried(self, connection: Any) -> AbstractContextManager[None]:
+        """Within it, statements are answered however long they take; a server that is gone is
+        found to be."""
         ...
 
     def begin_moment(self, connection: Any, tables: Sequence[str]) -> None:

@@ -11,6 +11,7 @@
 import re
 import ssl
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -319,6 +320,11 @@ class MysqlDialect:
             cursor.execute(f"SELECT {wanted} FROM {self._literally(table)} WHERE {condition}")
             rows += cursor.fetchall()
         return rows
+
+    def unhurried(self, connection: Any) -> AbstractContextManager[None]:
+        """As `Dialect.unhurried`."""
+        unhurried: AbstractContextManager[None] = connection.unhurried()
+        return unhurried
 
     def begin_moment(self, connection: Any, tables: Sequence[str]) -> None:
         """As `Dialect.begin_moment`."""

@@ -3,7 +3,10 @@
 # The stubs of pymysql leave what is sent open.
 # pyright: reportUnknownMemberType=false
 
+import socket
 import ssl
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, unquote
 
@@ -24,12 +27,16 @@ _SESSION: Final = (
 )
 _PACKET_BYTES: Final = 16
 """Of a packet what is not the statement, and a little more."""
+_IN_TOUCH: Final = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""As with PostgreSQL: seconds of silence, and between questions; so many of them have no answer."""
 
 
 class Connection(_Base):
     """Sends no statement that the server does not take: it would hang up, as one that is away."""
 
     _pipeline = ""
+    _sock: Any
+    _read_timeout: float | None
     statement_bytes_max = 1 << 30
 
     def learn_limit(self, pipeline: str) -> None:
@@ -39,6 +46,23 @@ class Connection(_Base):
             cursor.execute("SELECT @@max_allowed_packet")
             ((packet,),) = cursor.fetchall()
             self.statement_bytes_max = int(packet) - _PACKET_BYTES
+
+    def stay_in_touch(self) -> None:
+        """Have the system find out by itself that the server's machine is gone."""
+        for name, value in _IN_TOUCH.items():
+            option = getattr(socket, name, None)
+            if option is not None:
+                self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    @contextmanager
+    def unhurried(self) -> Generator[None]:
+        """A statement over a whole table takes as long as it takes, and is answered behind that:
+        cut off, it would only be rolled back, and begun again."""
+        before, self._read_timeout = self._read_timeout, None
+        try:
+            yield
+        finally:
+            self._read_timeout = before
 
     def query(self, sql: str | bytes, unbuffered: bool = False) -> int:
         """As pymysql's. Raises DestinationError."""
@@ -74,6 +98,7 @@ def connect(pipeline: str, config: ReplicatePipelineConfig, uri: SplitResult, da
         ssl=_tls(pipeline, config),
         ssl_disabled=config.tls in {None, "off"},
     )
+    connection.stay_in_touch()
     connection.learn_limit(pipeline)
     return connection
 

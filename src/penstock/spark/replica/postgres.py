@@ -9,6 +9,7 @@
 
 import re
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -302,6 +303,10 @@ class PostgresDialect:
         for values in _slices(key):
             rows += cursor.execute(statement.encode(), values).fetchall()
         return rows
+
+    def unhurried(self, connection: Any) -> AbstractContextManager[None]:  # noqa: ARG002
+        """As `Dialect.unhurried`."""
+        return nullcontext()
 
     def begin_moment(self, connection: Any, tables: Sequence[str]) -> None:
         """As `Dialect.begin_moment`."""

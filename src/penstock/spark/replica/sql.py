@@ -273,7 +273,7 @@ class SqlDestination:
         if written.known.streams.get(name) != (self._pipeline, stream):
             return
         self._tables.described(cursor, stream, written.known)
-        cursor.execute(f"DELETE FROM {self._dialect.table(name)}", ())
+        self._whole(cursor, f"DELETE FROM {self._dialect.table(name)}")
         written.rows += max(cursor.rowcount, 0)
         self._ledger.heal(cursor, name, None, until=sequence)
         written.known.stale.pop(name, None)
@@ -298,17 +298,22 @@ class SqlDestination:
             raise SetupNeededError(Setup(changes=changes, owned=owned))
         self._empty(cursor, step.to, step.sequence, written)
         names = ", ".join(self._dialect.quoted(one.name) for one in source.columns)
-        cursor.execute(
+        self._whole(
+            cursor,
             f"INSERT INTO {self._dialect.table(new)} ({names}) "
             f"SELECT {names} FROM {self._dialect.table(old)}",
-            (),
         )
         written.rows += max(cursor.rowcount, 0)
         self._ledger.hand_over(cursor, old, new)
         written.move(old, new)
         self._ledger.keep_forms(cursor, new, written.known.forms.get(old, {}), written)
-        cursor.execute(f"DELETE FROM {self._dialect.table(old)}", ())
+        self._whole(cursor, f"DELETE FROM {self._dialect.table(old)}")
         self._ledger.keep_forms(cursor, old, {}, written)
+
+    def _whole(self, cursor: Any, statement: str) -> None:
+        """Execute what a whole table is read or written for."""
+        with self._dialect.unhurried(self._connection):
+            cursor.execute(statement, ())
 
     def _set_up(self, setup: Setup) -> None:
         self._connection.rollback()
@@ -320,7 +325,7 @@ class SqlDestination:
             return  # a replay was quicker: what is there by now is looked at
         for name, change in setup.changes:
             for statement in statements_of(change, name, self._dialect):
-                cursor.execute(statement, ())
+                self._whole(cursor, statement)
         for name, stream in setup.owned:
             self._ledger.own(cursor, name, stream)
         self._connection.commit()
