@@ -160,6 +160,7 @@ def test_a_crash_between_wider_columns_and_their_rows_changes_nothing(
     assert world.table().applied("p", log_id=LOG_ID) == 2
 
 
+@pytest.mark.soak
 def test_what_another_commits_while_columns_become_wider_is_not_lost(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ def test_what_another_commits_while_columns_become_wider_is_not_lost(
     assert rows == {"a": 1.0, "b": 2.0, "c": 3.0}
 
 
+@pytest.mark.soak
 def test_files_joined_while_columns_become_wider_leave_no_row_twice(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,7 @@ def test_who_writes_while_rows_are_mended_is_found_afterwards(
     assert world.table().applied("p", log_id=LOG_ID) == 2
 
 
+@pytest.mark.soak
 def test_columns_that_another_driver_made_are_not_undone(place: Place) -> None:
     world = World(place)
     world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
@@ -295,6 +298,7 @@ def test_columns_that_another_driver_made_are_not_undone(place: Place) -> None:
     assert rows == {"a": None, "b": "x"}
 
 
+@pytest.mark.soak
 def test_what_two_drivers_reject_is_there_once(place: Place) -> None:
     world = World(place)
     one, other = world.lake.rejects(), world.lake.rejects()
@@ -308,6 +312,7 @@ def test_what_two_drivers_reject_is_there_once(place: Place) -> None:
     assert world.stored("rejects").num_rows == 2
 
 
+@pytest.mark.soak
 def test_a_commit_that_joins_files_meanwhile_is_no_end(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -340,7 +340,11 @@ def test_of_a_history_that_was_made_the_columns_are_those_of_documents(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", ["", 'to = "history"\ntrack_history_except_column_list = ["total"]\n']
+    "settings",
+    [
+        pytest.param("", marks=pytest.mark.soak),
+        'to = "history"\ntrack_history_except_column_list = ["total"]\n',
+    ],
 )
 def test_spark_accepts_the_project(
     settings: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -130,6 +130,7 @@ def test_entries_of_a_delta_table_that_somebody_altered_are_told_and_missing_one
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_plain_files_are_compared_as_a_reader_of_the_folder_sees_them(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path, book: PipelineBook
 ) -> None:

@@ -118,6 +118,7 @@ def test_what_somebody_altered_is_found_and_made_right(
     assert verified(config, endpoint, spark).differences == 0
 
 
+@pytest.mark.soak
 def test_a_history_that_is_gone_is_made_again_and_goes_on(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
