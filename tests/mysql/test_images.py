@@ -140,6 +140,7 @@ def folded(story: Story) -> dict[str, dict[str, Any]]:
     states: dict[str, State] = {}
     for sequence, event in enumerate(story.changes, start=1):
         full, update = event.full_document, event.update_description
+        paths = event.disambiguated_paths
         change = decode_change(
             sequence=sequence,
             operation=event.operation.value,
@@ -147,6 +148,7 @@ def folded(story: Story) -> dict[str, dict[str, Any]]:
             full_document=None if full is None else bytes(full).decode(),
             update_description=None if update is None else bytes(update).decode(),
             unchanged=event.unchanged,
+            disambiguated_paths=None if paths is None else bytes(paths).decode(),
         )
         key = bytes(event.key).decode()
         states[key] = fold(states.get(key, State(document=None)), [change])

@@ -106,7 +106,7 @@ def change(
 
 def dotted(key: object) -> ChangeEvent:
     """An update of the field `a.b`, which is none of an object `a`."""
-    said = {"updatedFields": {"a.b": 1}, "removedFields": []}
+    said: Document = {"updatedFields": {"a.b": 1}, "removedFields": []}
     return change(key, "update", update=said, paths={"a.b": ["a.b"]})
 
 
