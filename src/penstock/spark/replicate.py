@@ -16,7 +16,8 @@ come to is written.
 | rename to a collection with other steps | is a gap too, and both lose their rows |
 | any other | is not guessed at: the pipeline stops before it |
 
-All of it in the transaction of its batch. Where the pipeline stops, what is before is applied.
+All of it in the transaction of its batch. Where the pipeline stops, the source transactions before
+that of the event are applied.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -38,9 +39,9 @@ from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import Destination, ReplicaPatience
 from penstock.spark.replica.place import Place, decide_start
-from penstock.spark.replica.steps import Done, refused_of, steps_of
-from penstock.spark.table.chunk import INPUT_COLUMNS
-from penstock.spark.table.collect import collect_batch, entries_of
+from penstock.spark.replica.steps import Done, Steps, refused_of, steps_of
+from penstock.spark.table.chunk import INPUT_COLUMNS, Collected
+from penstock.spark.table.collect import before_commit, collect_batch, entries_of
 from penstock.spark.target import Applied, Beginning, TargetStoppedError
 
 if TYPE_CHECKING:
@@ -104,24 +105,16 @@ class ReplicaTarget:
         assert place is not None
         if until.sequence <= place.progress.sequence:
             return Applied(entries=0, rows=0)
-        collected = collect_batch(
-            batch,
-            pipeline=self._pipeline,
-            whole=not self._config.collections,
-            bytes_max=self._config.max_bytes_per_batch,
-            decode=self._destination.decode,
-        )
-        steps = steps_of(
-            collected,
-            pipeline=self._pipeline,
-            config=self._config,
-            after=place.progress.sequence,
-        )
+        collected = self._collected(batch)
+        steps = self._steps(collected, place)
         if steps.stop is not None:
-            last = _last_before(batch, steps.stop.sequence, until.log_id)
+            # Collected anew: what the rest of its commit came to has replaced what was before.
+            before = before_commit(batch, steps.stop.sequence)
+            last = _last_of(before, until.log_id)
             if last is not None and last.sequence > place.progress.sequence:
+                whole = self._steps(self._collected(before), place)
                 noted = refused_of(refused, after=place.progress.sequence, until=last.sequence)
-                self._write([*steps.steps, *noted], place, last, batch)
+                self._write([*whole.steps, *noted], place, last, before)
             raise steps.stop.error
         if steps.steps:
             noted = refused_of(refused, after=place.progress.sequence, until=until.sequence)
@@ -136,6 +129,23 @@ class ReplicaTarget:
             rows=done.rows,
             rejected=done.rejected,
             sequence=collected.chunk.last_sequence,
+        )
+
+    def _collected(self, batch: "DataFrame") -> Collected:
+        return collect_batch(
+            batch,
+            pipeline=self._pipeline,
+            whole=not self._config.collections,
+            bytes_max=self._config.max_bytes_per_batch,
+            decode=self._destination.decode,
+        )
+
+    def _steps(self, collected: Collected, place: Place) -> Steps:
+        return steps_of(
+            collected,
+            pipeline=self._pipeline,
+            config=self._config,
+            after=place.progress.sequence,
         )
 
     def _write(self, steps: Any, place: Place, until: Progress, batch: "DataFrame | None") -> Done:
@@ -225,15 +235,9 @@ def _decided(
     )
 
 
-def _last_before(batch: "DataFrame", sequence: int, log_id: int) -> Progress | None:
-    """The place of the batch's last entry before `sequence`: the end of a commit, for an event
-    about a whole collection is a commit of its own, or its first event here."""
-    found = (
-        batch.select("sequence", "check")
-        .where(f"sequence < {sequence}")
-        .orderBy("sequence", ascending=False)
-        .first()
-    )
+def _last_of(batch: "DataFrame", log_id: int) -> Progress | None:
+    """The place of a batch's last entry; None for an empty one."""
+    found = batch.select("sequence", "check").orderBy("sequence", ascending=False).first()
     return None if found is None else Progress(log_id, found[0], found[1] & 0xFFFFFFFF)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.capture.deadletter import COLLECTION
 from penstock.errors import (
     ChangesLostError,
     DestinationError,
@@ -378,6 +379,26 @@ class ReplicaContract:
         driver.apply(1)
         assert set(replica.rows("orders")) == {1, 2}
         assert [(row["sequence"], row["healed"]) for row in replica.rejects()] == [(2, None)]
+
+    def test_a_gap_in_the_middle_of_a_transaction_stops_it_before_all_of_that(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """As a dead letter and its gap are; with them recorded, the transaction comes whole."""
+        entries.commit(put(1, n=1))
+        letter = change("l", "insert", {"_id": "l"}, collection=COLLECTION)
+        entries.commit(change(1, "replace", {"_id": 1, "n": 2}), put(2), letter, gap(), put(3))
+        for _ in range(2):
+            driver: Driver = start()
+            with pytest.raises(ChangesLostError, match="sequence 5"):
+                driver.apply()
+            assert driver.place is not None
+            assert driver.place.progress.sequence == 1
+            assert replica.rows("orders") == {1: {"_id": 1, "n": 1}}
+            assert replica.rows(COLLECTION) == {}
+        start(on_gap="record").apply(1)
+        assert replica.rows("orders") == {1: {"_id": 1, "n": 2}, 2: {"_id": 2}, 3: {"_id": 3}}
+        assert set(replica.rows(COLLECTION)) == {"l"}
+        assert [row["sequence"] for row in replica.rejects()] == [5]
 
     def test_an_event_that_is_not_known_stops_it_by_name(
         self, replica: Replica, entries: Entries, start: Any

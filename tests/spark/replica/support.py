@@ -23,7 +23,7 @@ from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.destination import Destination, ReplicaPatience
 from penstock.spark.replica.place import Place, decide_start
-from penstock.spark.replica.steps import Done, refused_of, steps_of
+from penstock.spark.replica.steps import Done, Steps, refused_of, steps_of
 from penstock.spark.replicate import destination_of
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import (
@@ -323,16 +323,30 @@ class Driver:
             wanted = compute.is_in(table["collection"], pa.array([*self.config.collections, ""]))
             table = table.filter(compute.or_(wanted, compute.equal(table["kind"], 3)))
         table, refused = stepped(table, self.config, self.name)
-        batch = collected(table, self.destination.decode, parts=parts)
-        steps = steps_of(
-            batch, pipeline=self.name, config=self.config, after=self.place.progress.sequence
-        )
-        end = last if steps.stop is None else steps.stop.sequence - 1
-        noted = refused_of(refused, after=self.place.progress.sequence, until=end)
-        done = self.write([*steps.steps, *noted], end, table)
-        if steps.stop is not None:
-            raise steps.stop.error
+        steps = self.steps(table, parts)
+        stop = steps.stop
+        if stop is not None:
+            sequences, commits = table["sequence"], table["commit"]
+            stopping = commits.filter(compute.equal(sequences, stop.sequence))[0]
+            table = table.filter(compute.less(commits, stopping))
+            last = compute.max(table["sequence"]).as_py() or 0
+            if last <= self.place.progress.sequence:
+                raise stop.error
+            steps = self.steps(table, parts)
+        noted = refused_of(refused, after=self.place.progress.sequence, until=last)
+        done = self.write([*steps.steps, *noted], last, table)
+        if stop is not None:
+            raise stop.error
         return done
+
+    def steps(self, table: pa.Table, parts: int) -> Steps:
+        assert self.place is not None
+        return steps_of(
+            collected(table, self.destination.decode, parts=parts),
+            pipeline=self.name,
+            config=self.config,
+            after=self.place.progress.sequence,
+        )
 
     def write(self, steps: Sequence[Any], end: int, table: pa.Table) -> Done:
         assert self.place is not None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from penstock.errors import ChangesLostError
 from penstock.serve.flight import FlightServer
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.run import run_pipeline
@@ -62,6 +63,20 @@ def _equals(spark: "SparkSession", log: BlockLog, endpoint: str, replica: Replic
     run_pipeline("r", config, endpoint, spark=spark, once=True)
     assert replica.rows("orders")[8]["total"] == 5
     assert set(replica.rows("orders")) == there
+
+
+def test_a_gap_in_the_middle_of_a_transaction_stops_it_before_all_of_that_until_it_is_recorded(
+    spark: "SparkSession", log: BlockLog, endpoint: str, postgres: Any
+) -> None:
+    replica = PostgresReplica(postgres.create(database()))
+    log.append([[insert(1)], [change(1, "delete"), insert(2), gap(), insert(3)], [insert(4)]])
+    for _ in range(2):
+        with pytest.raises(ChangesLostError, match="sequence 4"):
+            run_pipeline("r", replica.config(), endpoint, spark=spark, once=True)
+        assert set(replica.rows("orders")) == {1}
+    run_pipeline("r", replica.config(on_gap="record"), endpoint, spark=spark, once=True)
+    assert set(replica.rows("orders")) == {2, 3, 4}
+    assert [row["sequence"] for row in replica.rejects()] == [4]
 
 
 def test_a_destination_that_is_away_costs_nothing_but_time(

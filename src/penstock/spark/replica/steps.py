@@ -72,7 +72,7 @@ Step = Rows | Emptied | DatabaseEmptied | Moved | Noted | Refused
 
 
 class Stop(Struct, frozen=True, kw_only=True):
-    """The pipeline ends before this entry."""
+    """The pipeline ends before the commit of this entry."""
 
     sequence: int
     error: PenstockError
@@ -186,8 +186,8 @@ def _about_all(control: Control, pipeline: str, config: ReplicatePipelineConfig)
         raise PipelineError(
             f"pipeline {pipeline}: at sequence {sequence} the source says {control.operation!r} of "
             f"{control.database}.{control.collection}, and what that does to its rows is not known "
-            f"here. Everything before is applied, and nothing was skipped. Use a Penstock that "
-            f"knows it, or begin a new pipeline with a copy of the collection."
+            f"here. All transactions before its own are applied, and nothing was skipped. Use a "
+            f"Penstock that knows it, or begin a new pipeline with a copy of the collection."
         )
 
 

@@ -57,6 +57,18 @@ def collect_batch(
     return collected
 
 
+def before_commit(frame: "DataFrame", sequence: int) -> "DataFrame":
+    """What of a batch is before the commit of its entry at `sequence`.
+
+    A gap may be in the middle of a commit, as that of a dead letter is.
+    """
+    found = frame.where(f"sequence = {sequence}").select("commit").first()
+    before = frame.where(f"sequence < {sequence}")
+    if found is None or found[0] is None:  # what retention removed is of no commit
+        return before
+    return before.where(f"`commit` IS NULL OR `commit` < {found[0]}")
+
+
 def entries_of(frame: "DataFrame") -> Callable[[Sequence[int]], pa.Table]:
     """What gives entries of the batch by their sequences, as captured (ENTRY_COLUMNS).
 
