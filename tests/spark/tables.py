@@ -24,6 +24,7 @@ from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.table.apply import table_states
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import (
+    CHUNK_SCHEMA,
     INPUT_COLUMNS,
     Collected,
     from_chunks,
@@ -170,32 +171,41 @@ def apply(
     unfollowed: Unfollowed | None = None,
 ) -> BatchResult:
     """Apply one batch as Spark would, in `parts` partitions, in this process."""
-    rows = entries.num_rows
-    edges = [rows * part // parts for part in range(parts + 1)]
-    ranges = [entries.slice(a, b - a) for a, b in itertools.pairwise(edges)]
     every = config.to == "history"
 
-    def collect(cuts: Sequence[int]) -> Collected:
-        table = pa.Table.from_batches(
+    def collect(some: pa.Table) -> Collected:
+        collected = collect_cut(some, ())
+        cuts = () if every else cuts_of(collected.controls)
+        return collect_cut(some, cuts) if cuts else collected
+
+    def collect_cut(some: pa.Table, cuts: Sequence[int]) -> Collected:
+        edges = [some.num_rows * part // parts for part in range(parts + 1)]
+        made = [
             chunk
-            for part in ranges
-            if part.num_rows
+            for start, stop in itertools.pairwise(edges)
+            if stop > start
             for chunk in to_chunks(
-                part.select(INPUT_COLUMNS).to_batches(), cuts=cuts, scratch=scratch, every=every
+                some.slice(start, stop - start).select(INPUT_COLUMNS).to_batches(),
+                cuts=cuts,
+                scratch=scratch,
+                every=every,
             )
-        )
+        ]
+        table = pa.Table.from_batches(made, schema=CHUNK_SCHEMA)
         opened = from_chunks(table)
-        first: int = compute.min(table["first"]).as_py()
-        verify_commits(pa.concat_tables([sums for _, sums in opened]), whole=True)
+        first: int = compute.min(table["first"]).as_py() or 1
+        if opened:
+            verify_commits(pa.concat_tables([sums for _, sums in opened]), whole=True)
         return Collected(
             chunk=join([chunk for chunk, _ in opened], cuts=cuts, every=every),
             after=first - 1,
-            entries=rows,
+            entries=some.num_rows,
         )
 
-    collected = collect(())
-    if not every and (cuts := cuts_of(collected.controls)):
-        collected = collect(cuts)
+    def before(sequence: int) -> Collected:
+        commits = entries["commit"]
+        commit = commits.filter(compute.equal(entries["sequence"], sequence))[0]
+        return collect(entries.filter(compute.less(commits, commit)))
 
     def entries_at(wanted: Sequence[int]) -> pa.Table:
         return entries.filter(compute.is_in(entries["sequence"], pa.array(wanted)))
@@ -209,7 +219,7 @@ def apply(
         lake=lake,
         unfollowed=unfollowed,
     )
-    return writer.apply(collected)
+    return writer.apply(collect(entries), before=before)
 
 
 def rows_of(path: Path | str) -> dict[tuple[str, str], Document]:

@@ -363,6 +363,38 @@ def test_a_gap_is_a_row_or_stops_the_pipeline_with_everything_before_it_added(
 
 
 @FORMATS
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_gap_in_the_middle_of_a_transaction_stops_the_pipeline_before_all_of_that(
+    tmp_path: Path, form: str, parts: int
+) -> None:
+    """As that of a dead letter is: half of a transaction is in no changelog."""
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2), put(3, n=3), gap(), put(4, n=4), gap())
+    strict = changelog(tmp_path / "c", format=form, on_gap="halt")
+    for _ in range(2):
+        with pytest.raises(ChangesLostError, match="at sequence 4"):
+            add(started(strict), entries.table(), parts=parts)
+        assert [row["sequence"] for row in rows_of(strict)] == [1]
+        assert counted(strict) == files_of(strict)
+    add(started(changelog(tmp_path / "c", format=form)), entries.table(), parts=parts)
+    assert rows_of(strict) == expected(entries.table())
+
+
+def test_a_gap_behind_one_that_is_in_the_changelog_already_stops_the_pipeline(
+    tmp_path: Path,
+) -> None:
+    entries, strict = Entries(), changelog(tmp_path / "c", on_gap="halt")
+    entries.commit(gap())
+    add(started(changelog(tmp_path / "c")), entries.table())
+    entries.commit(put(1))
+    entries.commit(gap())
+    with pytest.raises(ChangesLostError, match="at sequence 3"):
+        add(started(strict), entries.table())
+    assert [row["sequence"] for row in rows_of(strict)] == [1, 2]
+
+
+@FORMATS
 def test_a_changelog_is_begun_gone_on_with_and_refused_like_a_table(
     tmp_path: Path, form: str
 ) -> None:

@@ -39,7 +39,8 @@ def test_a_batch_that_comes_again_or_tells_what_is_known_writes_nothing(tmp_path
     writer = HistoryWriter(
         pipeline="p", config=config, log_id=1, batch_id=1, entries_at=lambda _: pa.table({})
     )
-    nothing = writer.apply(Collected(chunk=join([]), after=0, entries=0))
+    empty = Collected(chunk=join([]), after=0, entries=0)
+    nothing = writer.apply(empty, before=lambda _: empty)
     assert (nothing.rows, nothing.sequence) == (0, 0)
     entries.commit(put(1, n=2))
     repeated = apply(entries.table(2), config)

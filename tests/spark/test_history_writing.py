@@ -390,6 +390,19 @@ def test_what_was_lost_stops_the_history_or_is_noted(tmp_path: Path, event: Any)
     assert [row["sequence"] for row in rejects_of(path)] == [2]
 
 
+def test_a_gap_in_the_middle_of_a_transaction_stops_the_history_before_all_of_that(
+    tmp_path: Path,
+) -> None:
+    path, entries = tmp_path / "t", Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(1, n=2), gap(), put(2, n=3))
+    with pytest.raises(ChangesLostError, match="at sequence 3"):
+        apply(entries.table(), history(path))
+    assert rows(path, *SPAN) == [(1, 1, None, True)]
+    apply(entries.table(), history(path, on_gap="record"))
+    assert rows(path, "n") == [(1,), (2,), (3,)]
+
+
 def test_an_event_that_is_not_understood_stops_the_history_before_it(tmp_path: Path) -> None:
     entries = Entries()
     entries.commit(put(1, n=1))

@@ -163,7 +163,8 @@ class World:
             loading=not self.load.complete,
         )
         until = Progress(LOG_ID, bounds.head, bounds.head_check)
-        self.standing.advance(until, writer.apply(collected).tables, batch_id=1)
+        applied = writer.apply(collected, before=lambda _: collected)
+        self.standing.advance(until, applied.tables, batch_id=1)
 
     def parts(self, state: int, collection: str = "orders") -> list[Part]:
         stored = StoredPlan("p", self.config).read()

@@ -133,6 +133,20 @@ def test_versions_are_not_continued_behind_what_retention_took(
     assert DeltaTable(str(tmp_path / "h")).to_pyarrow_table().num_rows == 1
 
 
+def test_a_gap_in_the_middle_of_a_transaction_stops_a_pipeline_before_all_of_that(
+    spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
+) -> None:
+    log.append([[put(1, n=1)], [put(1, n=2), put(2), gap(), put(3)], [put(4)]])
+    for config, rows in ((pipeline(tmp_path / "t"), 4), (history(tmp_path / "h"), 5)):
+        for _ in range(2):
+            with pytest.raises(ChangesLostError, match="sequence 4"):
+                run_pipeline("p", config, endpoint, spark=spark, once=True)
+            assert DeltaTable(config.path).to_pyarrow_table()["n"].to_pylist() == [1]
+        going_on = config.model_copy(update={"on_gap": "record"})
+        run_pipeline("p", going_on, endpoint, spark=spark, once=True)
+        assert DeltaTable(config.path).to_pyarrow_table().num_rows == rows
+
+
 @pytest.mark.parametrize("on_gap", ["halt", "record"])
 def test_only_what_keeps_every_change_goes_on_behind_what_retention_took(on_gap: str) -> None:
     """There a gap is a row like any other; elsewhere rows would be wrong, and nobody would see."""

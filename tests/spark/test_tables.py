@@ -426,3 +426,30 @@ def test_what_was_lost_stops_the_pipeline_or_is_noted(tmp_path: Path, event: Any
     apply(entries.table(), pipeline(tmp_path / "t", on_gap="record"))
     assert ("db", '{"_id":2}') in rows_of(tmp_path / "t")
     assert [row["sequence"] for row in rejects_of(tmp_path / "t")] == [2]
+
+
+def test_a_gap_in_the_middle_of_a_transaction_stops_the_pipeline_before_all_of_that(
+    tmp_path: Path,
+) -> None:
+    """As that of a dead letter is; the rows are as of the transaction before."""
+    path, entries = tmp_path / "t", Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(change(1, "replace", {"_id": 1, "n": 2}), put(2), gap(), put(3))
+    for parts in (1, 2):
+        with pytest.raises(ChangesLostError, match="at sequence 4"):
+            apply(entries.table(), pipeline(path), parts=parts)
+        assert rows_of(path) == {("db", '{"_id":1}'): {"_id": 1, "n": 1}}
+    apply(entries.table(), pipeline(path, on_gap="record"))
+    assert [row.get("n") for _, row in sorted(rows_of(path).items())] == [2, None, None]
+
+
+def test_a_gap_in_the_first_transaction_of_a_batch_stops_the_pipeline_with_nothing_written(
+    tmp_path: Path,
+) -> None:
+    entries = Entries()
+    entries.commit(put(1), gap(), put(2))
+    with pytest.raises(ChangesLostError, match="at sequence 2"):
+        apply(entries.table(), pipeline(tmp_path / "t"))
+    assert not DeltaTable.is_deltatable(str(tmp_path / "t"))
+    apply(entries.table(), pipeline(tmp_path / "t", on_gap="record"))
+    assert len(rows_of(tmp_path / "t")) == 2

@@ -241,7 +241,8 @@ def test_a_batch_without_entries_for_the_tables_writes_nothing(tmp_path: Path) -
     writer = BatchWriter(
         pipeline="p", config=config, log_id=1 << 63, batch_id=1, entries_at=lambda _: pa.table({})
     )
-    result = writer.apply(Collected(chunk=join([]), after=0, entries=0))
+    empty = Collected(chunk=join([]), after=0, entries=0)
+    result = writer.apply(empty, before=lambda _: empty)
     assert (result.rows, result.sequence) == (0, 0)
     assert DeltaTable(str(tmp_path / "t")).version() == version
 

@@ -121,11 +121,12 @@ class ChangelogTarget:
                 remedy="or put the table back",
             )
         reports = self._write(run, kept, after=after)
-        gaps = [one.gap for one in reports if one.gap is not None and one.gap > after]
-        lost = min(gaps, default=None) if self._config.on_gap == "halt" else None
-        end = until.sequence
+        lost, end = None, until.sequence
+        if self._config.on_gap == "halt":
+            lost = min((one.gap for one in reports if one.gap is not None), default=None)
         if lost is not None:
-            reports, end = self._write(run, kept, after=after, before=lost), lost - 1
+            begins = min(one.gap_begins for one in reports if one.gap_begins is not None)
+            reports, end = self._write(run, kept, after=after, before=begins), begins - 1
         files = [file for one in reports for file in one.files]
         if files:
             stamp = Stamp(
@@ -163,7 +164,7 @@ class ChangelogTarget:
         """Have the workers write what is in (after, before), and check that no entry is missing.
 
         What they have written is gone again if this raises, or if not all of it is to be kept:
-        where a gap stops the pipeline they write a second time, up to it.
+        where a gap stops the pipeline they write a second time, up to the commit that it is in.
         """
         writing = writing_of(self._config, kept, after=after, before=before)
         try:
@@ -174,7 +175,7 @@ class ChangelogTarget:
             kept.discard(writing.attempt)
             raise
         halts = self._config.on_gap == "halt" and before is None
-        if halts and any(one.gap is not None and one.gap > after for one in reports):
+        if halts and any(one.gap is not None for one in reports):
             kept.discard(writing.attempt)
         return reports or [Report()]
 

@@ -19,7 +19,7 @@ from penstock.spark.loading.load import FirstLoad
 from penstock.spark.loading.stored import refuse_unfinished
 from penstock.spark.table.batch import BatchWriter
 from penstock.spark.table.chunk import INPUT_COLUMNS
-from penstock.spark.table.collect import collect_batch, entries_of
+from penstock.spark.table.collect import before_commit, collect_batch, entries_of
 from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.standing import StandingTable, loads
 from penstock.spark.table.unfollowed import Unfollowed
@@ -185,13 +185,14 @@ def merge_staged(
     """As `merge_into_delta`, of a batch to which all steps are done; `load` is told of it before
     it is written, `lake` is where the tables are, if that was asked before, and `unfollowed` is as
     `Writer` takes it."""
-    collected = collect_batch(
-        batch,
+    collect = partial(
+        collect_batch,
         pipeline=pipeline,
         whole=not config.collections,
         bytes_max=config.max_bytes_per_batch,
         every=config.to == "history",
     )
+    collected = collect(batch)
     if load is not None:
         load.applying(collected)
     loading = load is not None and not load.complete
@@ -204,7 +205,7 @@ def merge_staged(
         tables=tables,
         unfollowed=unfollowed,
     )
-    result = writer.apply(collected)
+    result = writer.apply(collected, before=lambda at: collect(before_commit(batch, at)))
     keep_up(pipeline, config, writer.opened)
     return result
 

@@ -133,7 +133,9 @@ class Report(Struct, frozen=True, kw_only=True):
     timestamp: int = 0
     """When that was committed."""
     gap: int | None = None
-    """The sequence of the first entry that says that changes were lost."""
+    """The sequence of the first entry behind `Writing.after` that says that changes were lost."""
+    gap_begins: int | None = None
+    """That of the first entry of that one's commit."""
     lost: list[tuple[int, int]] = []
     """Ranges, each (after, until], that retention removed before they were read."""
 
@@ -168,7 +170,7 @@ def write_entries(
     with _Files(writing) as files:
         for piece in _pieces(batches):
             sums.append(sum_commits(piece))
-            told = _told(told, piece)
+            told = _told(told, piece, after=writing.after)
             rows = piece.filter(compute.greater(piece["sequence"], writing.after))
             if writing.before is not None:
                 rows = rows.filter(compute.less(rows["sequence"], writing.before))
@@ -209,18 +211,24 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield arrow.Table.from_batches(held)
 
 
-def _told(told: Report, piece: pa.Table) -> Report:
+def _told(told: Report, piece: pa.Table, *, after: int) -> Report:
     last = compute.max(piece["sequence"]).as_py()
     latest, *_ = piece.filter(compute.equal(piece["sequence"], last))["timestamp"].to_pylist()
     lost = piece.filter(compute.equal(piece["kind"], int(Kind.GAP)))
-    gaps = [one for one in (told.gap, compute.min(lost["sequence"]).as_py()) if one is not None]
+    fresh = lost.filter(compute.greater(lost["sequence"], after)).select(["sequence", "ordinal"])
+    # What retention removed is of no commit.
+    gaps = [(one["sequence"], one["sequence"] - (one["ordinal"] or 0)) for one in fresh.to_pylist()]
+    if told.gap is not None and told.gap_begins is not None:
+        gaps.append((told.gap, told.gap_begins))
+    gap, gap_begins = min(gaps, default=(None, None))
     trimmed = lost.filter(compute.is_null(lost["source"]))["full_document"].to_pylist()
     newer = last > told.last
     return Report(
         entries=told.entries + piece.num_rows,
         last=last if newer else told.last,
         timestamp=(latest or 0) if newer else told.timestamp,
-        gap=min(gaps, default=None),
+        gap=gap,
+        gap_begins=gap_begins,
         lost=[*told.lost, *(range_of(one or "") for one in trimmed)],
     )
 

@@ -2,7 +2,8 @@
 
 Applying a batch twice equals once (invariant 7), whoever applies it: the tables themselves say how
 far they have come. An event about a whole collection cuts the batch: what is before it is applied
-first, in a commit of its own. What the tables keep of their collections is for the writers to say:
+first, in a commit of its own. A gap that stops the pipeline stops it before the source transaction
+that it is in. What the tables keep of their collections is for the writers to say:
 `penstock.spark.table.batch` keeps current rows, `penstock.spark.history.batch` all versions.
 """
 
@@ -23,7 +24,7 @@ from penstock.event import Kind
 from penstock.spark.config import DeltaPipelineConfig, SteppedPipelineConfig
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import Chunk, Collected, Control
-from penstock.spark.table.events import Place, effect_of, renamed
+from penstock.spark.table.events import Effect, Place, effect_of, renamed
 from penstock.spark.table.lake import Folders, KeptTable, Lake
 from penstock.spark.table.reduce import CONTROL
 from penstock.spark.table.rejecting import write_rejects
@@ -104,8 +105,15 @@ class Writer(ABC, Generic[_Own]):
         self._rows = 0
         self._rejected = 0
 
-    def apply(self, batch: Collected) -> BatchResult:
-        """Write everything that is not written yet. Raises as `merge_into_delta` says."""
+    def apply(self, batch: Collected, *, before: Callable[[int], Collected]) -> BatchResult:
+        """Write everything that is not written yet. Raises as `merge_into_delta` says.
+
+        `before` collects anew what of the batch is before the commit of an entry: where that stops
+        the pipeline, none of its commit is written.
+        """
+        lost = next((one for one in batch.controls if self._stops_at(one)), None)
+        if lost is not None:
+            batch = before(lost.sequence)
         after, last = batch.after, batch.chunk.last_sequence
         for control in batch.controls:
             if changes_no_row(control):
@@ -114,6 +122,8 @@ class Writer(ABC, Generic[_Own]):
             self._control(control)
             after = control.sequence
         self._changes(batch.chunk, after, last)
+        if lost is not None:
+            self._control(lost)
         return BatchResult(
             batch_id=self._batch_id,
             entries=batch.entries,
@@ -191,7 +201,7 @@ class Writer(ABC, Generic[_Own]):
 
     def _control(self, control: Control) -> None:
         stamp = self._stamp(control.sequence - 1, control.sequence)
-        effect = effect_of(control, follows=self._follows, same_steps=self._same_steps)
+        effect = self._effect(control)
         if not effect.known:
             raise PipelineError(
                 f"pipeline {self._pipeline}: at sequence {control.sequence} the source says "
@@ -202,13 +212,23 @@ class Writer(ABC, Generic[_Own]):
             )
         if self._unfollowed is not None:
             self._unfollowed.note(control.sequence, effect)
-        if effect.lost and (self._unfollowed is None or effect.brings is None):
+        if self._is_gap(effect):
             self._lost(control, effect.lost, stamp)
         if effect.moves is not None:
             self._rename(control, effect.moves[1], stamp)
         for database, collection in effect.ends:
             for name in [collection] if collection else self._collections(control):
                 self._drop(name, control, database, stamp)
+
+    def _stops_at(self, control: Control) -> bool:
+        halts = self._config.on_gap == "halt" and not changes_no_row(control)
+        return halts and self._is_gap(self._effect(control))
+
+    def _effect(self, control: Control) -> Effect:
+        return effect_of(control, follows=self._follows, same_steps=self._same_steps)
+
+    def _is_gap(self, effect: Effect) -> bool:
+        return bool(effect.lost) and (self._unfollowed is None or effect.brings is None)
 
     def _same_steps(self, before: str, after: str) -> bool:
         return steps_of(self._config, before) == steps_of(self._config, after)
