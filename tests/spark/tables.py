@@ -29,6 +29,7 @@ from penstock.spark.table.chunk import (
     Collected,
     from_chunks,
     join,
+    removed_by,
     to_chunks,
 )
 from penstock.spark.table.lake import Lake
@@ -194,13 +195,15 @@ def apply(
         table = pa.Table.from_batches(made, schema=CHUNK_SCHEMA)
         opened = from_chunks(table)
         first: int = compute.min(table["first"]).as_py() or 1
-        if opened:
-            verify_commits(pa.concat_tables([sums for _, sums in opened]), whole=True)
-        return Collected(
+        collected = Collected(
             chunk=join([chunk for chunk, _ in opened], cuts=cuts, every=every),
             after=first - 1,
             entries=some.num_rows,
         )
+        if opened:
+            sums = pa.concat_tables([sums for _, sums in opened])
+            verify_commits(sums, whole=True, lost=removed_by(collected.controls))
+        return collected
 
     def before(sequence: int) -> Collected:
         commits = entries["commit"]

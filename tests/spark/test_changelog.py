@@ -1,10 +1,12 @@
 """A changelog is the log, entry by entry, however batches fall, repeat and tear."""
 
+import itertools
 import json
 import os
 import shutil
 import time
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from penstock.client.flight import ReadRequest
 from penstock.errors import (
     ChangesLostError,
     HistoryTrimmedError,
@@ -25,6 +28,8 @@ from penstock.errors import (
     StreamChangedError,
 )
 from penstock.event import AnyEvent
+from penstock.serve.flight import FlightServer
+from penstock.spark import datasource
 from penstock.spark.changelog import folder as folders
 from penstock.spark.changelog.entries import (
     ENTRY_SCHEMA,
@@ -37,8 +42,13 @@ from penstock.spark.changelog.folder import Folder
 from penstock.spark.changelog.formats import ParquetFormat, format_of
 from penstock.spark.changelog.writing import write_entries
 from penstock.spark.changelogs import ChangelogTarget
+from penstock.spark.datasource import PenstockReader, RangePartition
+from penstock.spark.options import parse_options
+from penstock.spark.rows import ENTRY_SCHEMA as SPARK_SCHEMA
 from penstock.spark.table.delta import Table
 from penstock.spark.table.standing import StandingTable
+from penstock.wire import Block
+from tests.flight.blocks import BlockLog
 from tests.spark.changelogs import (
     add,
     bounds,
@@ -49,7 +59,7 @@ from tests.spark.changelogs import (
     rows_of,
     started,
 )
-from tests.spark.tables import Entries, change, gap, put, schema_event
+from tests.spark.tables import LOG_ID, Entries, change, gap, put, schema_event
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet"])
 DAY_MS = 86_400_000
@@ -392,6 +402,51 @@ def test_a_gap_behind_one_that_is_in_the_changelog_already_stops_the_pipeline(
     with pytest.raises(ChangesLostError, match="at sequence 3"):
         add(started(strict), entries.table())
     assert [row["sequence"] for row in rows_of(strict)] == [1, 2]
+
+
+class OvertakenLog(BlockLog):
+    """Gives a block at a time; retention passes `past` once that of `at` was given."""
+
+    def __init__(self, *, at: int, past: int) -> None:
+        super().__init__(log_id=LOG_ID, block_events=2)
+        self._at = at
+        self._past = past
+
+    def read_now(self, *, after: int, until: int | None = None, bytes_max: int = 1) -> list[Block]:
+        found = super().read_now(after=after, until=until, bytes_max=1)
+        if found and found[0].last_sequence >= self._at > self.trimmed:
+            self.trimmed = self._past
+        return found
+
+
+@pytest.mark.parametrize("edges", [[0, 9], [0, 5, 9]], ids=["one worker", "two workers"])
+def test_a_transaction_that_retention_overtakes_while_it_is_read_has_a_gap_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edges: list[int]
+) -> None:
+    """P7: it is no damage of the log, of which the pipeline would be told at every start."""
+    monkeypatch.setattr(datasource, "ReadRequest", partial(ReadRequest, batch_bytes=1))
+    log = OvertakenLog(at=4, past=7)
+    log.append([[put(1)], [put(number) for number in range(6)], [put(1), put(2)]])
+    config = changelog(tmp_path / "c")
+    server = FlightServer(log)
+    server.start()
+    options = parse_options(
+        {"endpoint": server.address, "failOnDataLoss": "false"}, starting_default="earliest"
+    )
+    reader = PenstockReader(options, SPARK_SCHEMA)
+    try:
+        entries = pa.Table.from_batches(
+            batch
+            for after, until in itertools.pairwise(edges)
+            for batch in reader.read(RangePartition(log.log_id, after, until))
+        )
+    finally:
+        server.stop()
+    applied = add(started(config), entries)
+    rows = [(row["sequence"], row["operation_type"]) for row in rows_of(config)]
+    assert rows[:4] == [(1, "insert"), (2, "insert"), (3, "insert"), (4, "insert")]
+    assert rows[-3:] == [(7, "gap"), (8, "insert"), (9, "insert")]
+    assert sum(last - after for after, last in applied.lost) == 3
 
 
 @FORMATS

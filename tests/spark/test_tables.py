@@ -22,8 +22,11 @@ from penstock.errors import (
 )
 from penstock.event import ChangeEvent
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
+from penstock.spark.rows import gap_row
+from penstock.wire import ARROW_SCHEMA
 from tests.spark.histories import history
 from tests.spark.tables import (
+    LOG_ID,
     Entries,
     apply,
     change,
@@ -187,6 +190,28 @@ def test_a_commit_that_lacks_a_row_or_was_altered_is_not_written(tmp_path: Path)
     with pytest.raises(IncompleteCommitError, match="commit 2"):
         apply(altered, config, parts=3)
     assert not version_exists(tmp_path / "t")
+
+
+def test_a_commit_that_retention_overtook_while_it_was_read_is_not_whole_and_no_other_may_be(
+    tmp_path: Path,
+) -> None:
+    """P7: who reads with failOnDataLoss = "false" gets a gap in the place of the rest."""
+    entries, config = Entries(), pipeline(tmp_path / "t", on_gap="record")
+    entries.commit(put(1))
+    entries.commit(put(2), put(3), put(4))
+    entries.commit(put(5))
+    entries.commit(put(6), put(7))
+    removed = gap_row(log_id=LOG_ID, after=2, until=4, check=0, columns=ARROW_SCHEMA.names)
+    gap_there = pa.Table.from_batches([removed])
+    broken = [entries.table(0, 2), gap_there, entries.table(4, 6)]
+    with pytest.raises(IncompleteCommitError, match="commit 4"):
+        apply(pa.concat_tables(broken), config)
+    left = [entries.table(0, 2), gap_there, entries.table(4)]
+    apply(pa.concat_tables(left), config, parts=2)
+    assert {key for _, key in rows_of(tmp_path / "t")} == {
+        f'{{"_id":{n}}}' for n in (1, 2, 5, 6, 7)
+    }
+    assert [row["sequence"] for row in rejects_of(tmp_path / "t")] == [4]
 
 
 def test_keys_that_differ_only_in_type_or_database_are_different_rows(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 It promises: each entry that the pipeline is given is in the changelog once, whatever is applied
 again or torn; every column as the log has it, control events and gaps too; a source transaction
-whole or not at all. Events are kept, not understood, so none is unknown here.
+whole or not at all, or with a gap in the place of what retention removed while it was read. Events
+are kept, not understood, so none is unknown here.
 
 With steps before it (`penstock.spark.transform`) a document is what they make of it, and the rest
 is as the log has it: a change that a filter leaves out is a delete, and one that is refused an
@@ -170,7 +171,12 @@ class ChangelogTarget:
         try:
             reports, sums = read_reports(run(partial(write_entries, writing=writing)))
             if sums:
-                verify_commits(arrow.concat_tables(sums), whole=not self._config.collections)
+                records = self._config.outlives_retention
+                verify_commits(
+                    arrow.concat_tables(sums),
+                    whole=not self._config.collections,
+                    lost=[lost for one in reports for lost in one.lost] if records else (),
+                )
         except BaseException:
             kept.discard(writing.attempt)
             raise

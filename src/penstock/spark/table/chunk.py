@@ -178,6 +178,16 @@ class Collected(Struct, frozen=True, kw_only=True):
         return [control_of(row) for row in rows.to_pylist()]
 
 
+def removed_by(controls: Iterable[Control]) -> list[tuple[int, int]]:
+    """The ranges, each (after, until], that retention removed before they were read, of which
+    there are gaps of no source."""
+    return [
+        (control.description["from"], control.description["to"])
+        for control in controls
+        if control.kind is Event.GAP and not control.source
+    ]
+
+
 def control_of(row: Mapping[str, Any]) -> Control:
     """The event of an entry that is no change of a row."""
     said = row["full_document"]

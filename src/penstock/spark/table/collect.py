@@ -20,6 +20,7 @@ from penstock.spark.table.chunk import (
     decode_rows,
     from_chunks,
     join,
+    removed_by,
     to_chunks,
 )
 from penstock.spark.table.reduce import IDENTITY, verify_commits
@@ -116,11 +117,13 @@ def _collect(
                 pipeline=pipeline, entries=sum(entries_read), size=sum(sizes), size_max=bytes_max
             )
         parts = from_chunks(table)
-    if parts:
-        verify_commits(arrow.concat_tables([commits for _, commits in parts]), whole=whole)
     firsts: list[Any] = table["first"].to_pylist()
-    return Collected(
+    collected = Collected(
         chunk=join([one for one, _ in parts], cuts=cuts, every=every),
         after=min(firsts, default=1) - 1,
         entries=sum(entries_read),
     )
+    if parts:
+        sums = arrow.concat_tables([commits for _, commits in parts])
+        verify_commits(sums, whole=whole, lost=removed_by(collected.controls))
+    return collected

@@ -19,7 +19,10 @@ from penstock.spark.table.arrow import arrow, compute
 IDENTITY: Final = ("source", "database", "collection", "key")
 """What makes two entries changes of the same row. `key` is text with its types: 5 is not "5"."""
 
-COMMIT_COLUMNS: Final = ("commit", "commit_rows", "commit_digest", "rows", "digest")
+_CAPTURED: Final = ("commit", "commit_rows", "commit_digest")
+_HERE: Final = ("rows", "digest", "first", "last")
+COMMIT_COLUMNS: Final = (*_CAPTURED, *_HERE)
+"""What a commit was captured with, and what of it is here, from its first to its last sequence."""
 
 PUT: Final = 0
 """The whole row is known after this entry."""
@@ -111,24 +114,32 @@ def sum_commits(entries: pa.Table) -> pa.Table:
     checks = _unsigned(entries["check"])[order]
     rows = np.diff(np.append(starts, len(order)))
     digests = np.add.reduceat(checks, starts) if len(starts) else checks
+    sequences = _numpy(entries["sequence"])[order]
+    least = np.minimum.reduceat(sequences, starts) if len(starts) else sequences
+    most = np.maximum.reduceat(sequences, starts) if len(starts) else sequences
     firsts = order[starts]
     expected = _numpy(entries["commit_rows"])[firsts]
     stated = _unsigned(entries["commit_digest"])[firsts]
     rest = (rows != expected) | (digests != stated)
-    columns = (commits[firsts], expected, stated, rows.astype(np.int64), digests)
+    here = (rows.astype(np.int64), digests, least, most)
+    columns = (commits[firsts], expected, stated, *here)
     return arrow.table(
         {name: column[rest] for name, column in zip(COMMIT_COLUMNS, columns, strict=True)}
     )
 
 
-def verify_commits(partial: pa.Table, *, whole: bool) -> None:
+def verify_commits(partial: pa.Table, *, whole: bool, lost: Sequence[tuple[int, int]] = ()) -> None:
     """Check the commits of a batch, of which `partial` holds the sums that `sum_commits` left.
 
     A commit whose entries are all here must have its digest. With `whole` (no filter dropped
-    entries) all must be here. Raises IncompleteCommitError.
+    entries) all must be here, but for what retention removed while they were read: `lost` are such
+    ranges, each (after, until], for which there are gaps. Raises IncompleteCommitError.
     """
     grouped = partial.group_by("commit").aggregate(
-        [("commit_rows", "max"), ("commit_digest", "max"), ("rows", "sum"), ("digest", "sum")]
+        [
+            *(("commit_rows", "max"), ("commit_digest", "max"), ("rows", "sum"), ("digest", "sum")),
+            *(("first", "min"), ("last", "max")),
+        ]
     )
     commits, expected, stated = (
         grouped["commit"],
@@ -138,7 +149,12 @@ def verify_commits(partial: pa.Table, *, whole: bool) -> None:
     rows, digests = _numpy(grouped["rows_sum"]), _numpy(grouped["digest_sum"])
     wrong = (rows > expected) | ((rows == expected) & (digests != stated))
     if whole:
-        wrong |= rows < expected
+        missing = rows < expected
+        first, last = _numpy(grouped["first_min"]), _numpy(grouped["last_max"])
+        for after, until in lost:
+            # What follows the last that is here was lost, or what comes before the first.
+            missing &= (after > last) | (until < first - 1)
+        wrong |= missing
     if wrong.any():
         place = int(np.flatnonzero(wrong)[0])
         raise IncompleteCommitError(
