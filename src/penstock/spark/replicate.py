@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import structs
 
 from penstock.client.patience import StoppedError
-from penstock.errors import DestinationError
+from penstock.errors import DestinationError, IncompleteCommitError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
@@ -57,7 +57,7 @@ _QUIET_SECONDS: Final = 10.0
 class ReplicaTarget:
     """The tables of a pipeline, and its place beside them."""
 
-    columns = INPUT_COLUMNS
+    columns = (*INPUT_COLUMNS, "ordinal")
 
     def __init__(
         self,
@@ -105,14 +105,14 @@ class ReplicaTarget:
         assert place is not None
         if until.sequence <= place.progress.sequence:
             return Applied(entries=0, rows=0)
-        collected = self._collected(batch)
+        collected = self._collected(batch, place)
         steps = self._steps(collected, place)
         if steps.stop is not None:
             # Collected anew: what the rest of its commit came to has replaced what was before.
             before = before_commit(batch, steps.stop.sequence)
             last = _last_of(before, until.log_id)
             if last is not None and last.sequence > place.progress.sequence:
-                whole = self._steps(self._collected(before), place)
+                whole = self._steps(self._collected(before, place), place)
                 noted = refused_of(refused, after=place.progress.sequence, until=last.sequence)
                 self._write([*whole.steps, *noted], place, last, before)
             raise steps.stop.error
@@ -131,14 +131,23 @@ class ReplicaTarget:
             sequence=collected.chunk.last_sequence,
         )
 
-    def _collected(self, batch: "DataFrame") -> Collected:
-        return collect_batch(
+    def _collected(self, batch: "DataFrame", place: Place) -> Collected:
+        collect = partial(
+            collect_batch,
             batch,
             pipeline=self._pipeline,
             whole=not self._config.collections,
             bytes_max=self._config.max_bytes_per_batch,
             decode=self._destination.decode,
         )
+        try:
+            return collect()
+        except IncompleteCommitError:
+            # Pipelines once stopped right before a gap, though it was in the middle of a commit.
+            applied = place.progress.sequence
+            if not _has_rest_of_commit(batch, applied):
+                raise
+            return collect(lacks=[(0, applied)])
 
     def _steps(self, collected: Collected, place: Place) -> Steps:
         return steps_of(
@@ -239,6 +248,15 @@ def _last_of(batch: "DataFrame", log_id: int) -> Progress | None:
     """The place of a batch's last entry; None for an empty one."""
     found = batch.select("sequence", "check").orderBy("sequence", ascending=False).first()
     return None if found is None else Progress(log_id, found[0], found[1] & 0xFFFFFFFF)
+
+
+def _has_rest_of_commit(batch: "DataFrame", after: int) -> bool:
+    """Whether `after` is in the middle of a commit, of which the batch has all that follows."""
+    rest = batch.where(f"sequence = {after + 1}").select("commit", "commit_rows", "ordinal").first()
+    if rest is None or not rest["ordinal"]:
+        return False
+    entries = batch.where(f"`commit` = {rest['commit']}").count()
+    return bool(entries == rest["commit_rows"] - rest["ordinal"])
 
 
 def _no_entries(_: Any) -> Any:

@@ -4,12 +4,15 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
-from penstock.errors import ChangesLostError
+from penstock.errors import ChangesLostError, IncompleteCommitError
 from penstock.serve.flight import FlightServer
 from penstock.spark.progress import PipelineProgress
+from penstock.spark.replicate import ReplicaTarget
 from penstock.spark.run import run_pipeline
+from penstock.spark.transform.replay import signed
 from tests.flight.blocks import BlockLog, gap, insert
 from tests.spark.replica.support import MongoReplica, PostgresReplica, Replica, database
 from tests.spark.tables import change
@@ -76,6 +79,29 @@ def test_a_gap_in_the_middle_of_a_transaction_stops_it_before_all_of_that_until_
         assert set(replica.rows("orders")) == {1}
     run_pipeline("r", replica.config(on_gap="record"), endpoint, spark=spark, once=True)
     assert set(replica.rows("orders")) == {2, 3, 4}
+    assert [row["sequence"] for row in replica.rejects()] == [4]
+
+
+def test_a_replica_that_an_earlier_penstock_left_inside_of_a_transaction_goes_on(
+    spark: "SparkSession", log: BlockLog, endpoint: str, postgres: Any
+) -> None:
+    """It stopped right before a gap in the midst of one. What is lost behind that is missed."""
+    replica = PostgresReplica(postgres.create(database()))
+    config = replica.config(on_gap="record")
+    log.append([[insert(1)], [insert(2)]])
+    run_pipeline("r", config, endpoint, spark=spark, once=True)
+    log.append([[insert(3), gap(), insert(4)], [insert(5), insert(6)]])
+    replica.ask(f"UPDATE _penstock_pipelines SET progress = '{log.marker(3)}', sequence = 3")
+    target = ReplicaTarget("r", config, stopping=threading.Event())
+    target.start(log.bounds_now())
+    entries = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    for broken in (entries.slice(3, 1), entries.slice(4)):
+        batch = spark.createDataFrame(signed(broken))
+        with pytest.raises(IncompleteCommitError):
+            target.apply(batch, 0, until=log.marker(7))
+    target.close()
+    run_pipeline("r", config, endpoint, spark=spark, once=True)
+    assert set(replica.rows("orders")) == {1, 2, 4, 5, 6}
     assert [row["sequence"] for row in replica.rejects()] == [4]
 
 

@@ -43,14 +43,23 @@ def collect_batch(
     bytes_max: int,
     every: bool = False,
     decode: Decode = decode_rows,
+    lacks: Sequence[tuple[int, int]] = (),
 ) -> Collected:
     """What still matters of a batch, cut at the events that concern a whole collection's rows.
 
     `whole`: no filter left out entries. `every` change matters, not only the last of each row, and
-    nothing is cut. Raises IncompleteCommitError, BatchTooLargeError.
+    nothing is cut. `lacks` are ranges, each (after, until], that a commit may be without. Raises
+    IncompleteCommitError, BatchTooLargeError.
     """
     collect = partial(
-        _collect, frame, pipeline, whole=whole, bytes_max=bytes_max, every=every, decode=decode
+        _collect,
+        frame,
+        pipeline,
+        whole=whole,
+        bytes_max=bytes_max,
+        every=every,
+        decode=decode,
+        lacks=lacks,
     )
     collected = collect()
     if not every and (cuts := cuts_of(collected.controls)):
@@ -100,6 +109,7 @@ def _collect(
     bytes_max: int,
     every: bool,
     decode: Decode,
+    lacks: Sequence[tuple[int, int]],
     cuts: Sequence[int] = (),
 ) -> Collected:
     entries = frame.select(*INPUT_COLUMNS)
@@ -125,5 +135,5 @@ def _collect(
     )
     if parts:
         sums = arrow.concat_tables([commits for _, commits in parts])
-        verify_commits(sums, whole=whole, lost=removed_by(collected.controls))
+        verify_commits(sums, whole=whole, lost=[*lacks, *removed_by(collected.controls)])
     return collected
