@@ -247,6 +247,50 @@ def test_a_field_that_differs_only_in_case_is_refused_and_not_null() -> None:
     assert convert(held) == {"Status": "paid", "a": {"N": None}}
 
 
+WRAPPERS: list[dict[str, Any]] = [
+    OID,
+    NOON,
+    BYTES,
+    number("5"),
+    {"$numberInt": "5"},
+    {"$numberLong": "5"},
+    {"$numberDouble": "NaN"},
+    {"$uuid": "6c9d8f2e-0000-4000-8000-000000000000"},
+    {"$timestamp": {"t": 1, "i": 2}},
+    {"$regularExpression": {"pattern": "a", "options": ""}},
+    {"$code": "f()", "$scope": {}},
+    {"$dbPointer": {"$ref": "db.a", "$id": OID}},
+    {"$symbol": "a"},
+    {"$minKey": 1},
+    {"$maxKey": 1},
+    {"$undefined": True},
+]
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS, ids=str)
+def test_a_value_that_json_writes_as_an_object_is_no_document(wrapper: dict[str, Any]) -> None:
+    """As a struct it would be null in every field, and a filter would delete its row."""
+    fields = StructType([StructField("kind", StringType())])
+    value: Any
+    for kind, value, path in (
+        (fields, wrapper, ["card"]),
+        (MapType(StringType(), StringType()), wrapper, ["card"]),
+        (ArrayType(fields), [{"kind": "a"}, wrapper], ["card", "1"]),
+    ):
+        with pytest.raises(MisfitError, match=r"^a \$[a-zA-Z]+ is no document$") as raised:
+            converter_of(StructType([StructField("card", kind)]))({"card": value})
+        assert raised.value.path == path
+
+
+def test_a_struct_that_names_the_field_of_a_wrapper_reads_it() -> None:
+    pattern = {"pattern": "^a", "options": "i"}
+    inner = StructType([StructField(name, StringType()) for name in pattern])
+    kind = StructType([StructField("$regularExpression", inner)])
+    assert converter_of(kind)({"$regularExpression": pattern}) == {"$regularExpression": pattern}
+    with pytest.raises(MisfitError, match=r"a \$oid is no document"):
+        converter_of(kind)(OID)
+
+
 @pytest.mark.parametrize("kind", [CharType(3), MapType(LongType(), LongType())], ids=str)
 def test_a_type_that_would_cut_is_refused(kind: DataType) -> None:
     with pytest.raises(ConfigError, match="documentSchema"):

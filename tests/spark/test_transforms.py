@@ -1,6 +1,8 @@
 """A pipeline's steps and expectations, from a real log to real tables."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,31 @@ def test_what_is_marked_as_deleted_is_deleted(log: BlockLog, lake: Lake) -> None
     log.append([[put(1, n=11, deleted=False)]])
     lake.apply(**settings)
     assert lake.rows[key(1)] == {"_id": 1, "n": 11}
+
+
+def test_a_value_that_is_no_document_is_rejected_and_not_filtered_out(
+    log: BlockLog, lake: Lake
+) -> None:
+    """Each is an object in Extended JSON; as a document without the field it would be deleted."""
+    values: list[Any] = [Decimal("1.5"), datetime(2026, 1, 1, tzinfo=UTC), b"visa"]
+    step = {"filter": "card.kind <> 'test'", "document_schema": "card STRUCT<kind STRING>"}
+    log.append([[put(at, card={"kind": "visa"}) for at in range(4)]])
+    lake.apply(transform=[step])
+    before = lake.rows
+    log.append(
+        [
+            [put(at, card=value) for at, value in enumerate(values)],
+            [put(3, card={"kind": "test"})],
+        ]
+    )
+    lake.apply(transform=[step])
+    assert lake.rows == {key(at): before[key(at)] for at in range(3)}
+    assert lake.stale == {key(at): 5 + at for at in range(3)}
+    assert [(row["sequence"], row["reason"]) for row in rejects_of(lake.path)] == [
+        (5, "the field card: a $numberDecimal is no document"),
+        (6, "the field card: a $date is no document"),
+        (7, "the field card: a $binary is no document"),
+    ]
 
 
 def test_expectations_count_or_reject_and_a_later_good_change_heals(

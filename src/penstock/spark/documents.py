@@ -5,7 +5,8 @@ can be that int, a double in a BIGINT if it is whole, never a number from text. 
 STRING (its 24 hex digits), an instant a TIMESTAMP, bytes are BINARY (the subtype is not kept).
 Fields that the schema does not name are left out, as in any projection; a field that a document
 does not have is null. A value that does not fit is never made null: its whole document is refused,
-with the path, the reason and the text.
+with the path, the reason and the text. Extended JSON writes many values as objects: such a one is
+no document, unless a STRUCT names its `$` field.
 """
 
 # Documents are what JSON says they are: Any all the way down.
@@ -39,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
+from penstock.extjson import is_wrapper
 from penstock.spark.variant import instant_micros
 
 _NON_FINITE: Final = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
@@ -95,11 +97,13 @@ def converter_of(kind: DataType) -> Converter:
 
 def _struct(kind: StructType) -> Converter:
     fields = [(field.name, converter_of(field.dataType), field.nullable) for field in kind]
+    names = frozenset(kind.names)
 
     def convert(value: Any) -> dict[str, Any] | None:
         if value is None:
             return None
-        if not isinstance(value, dict):
+        # A wrapper is one value: it has none of the fields, and each would be null.
+        if not isinstance(value, dict) or (is_wrapper(value) and names.isdisjoint(value)):
             raise MisfitError(f"{_kind_name(value)} is no document")
         converted: dict[str, Any] = {}
         cased: dict[str, str] | None = None
@@ -154,7 +158,7 @@ def _map(kind: MapType) -> Converter:
     def convert(value: Any) -> list[tuple[str, Any]] | None:
         if value is None:
             return None
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or is_wrapper(value):
             raise MisfitError(f"{_kind_name(value)} is no document")
         pairs: list[tuple[str, Any]] = []
         for name, item in value.items():
