@@ -33,7 +33,16 @@ from penstock.spark.table.reduce import CONTROL, DELETE, PUT, RELATIVE
 from penstock.spark.table.standing import StandingTable
 from tests.flight.blocks import BlockLog
 from tests.seeds import cases
-from tests.spark.tables import LOG_ID, Entries, change, pipeline, put, rejects_of, rows_of
+from tests.spark.tables import (
+    LOG_ID,
+    Entries,
+    apply,
+    change,
+    pipeline,
+    put,
+    rejects_of,
+    rows_of,
+)
 
 _KEYS = 4
 _MISSING: Any = None
@@ -478,6 +487,35 @@ def test_a_rejected_row_that_came_since_is_superseded_and_told_anew_if_it_is_rej
     assert [one["collection"] for one in pending_rejects("p", config)] == ["lines"]
     write("x", "orders", "lines")
     assert replayed() == [("lines", "left"), ("orders", "left")]
+
+
+def test_a_row_that_the_stream_brought_and_that_is_rejected_again_is_told_anew(
+    tmp_path: Path,
+) -> None:
+    """Without a replay in between: it would settle the first reject, and none would be left."""
+    config = pipeline(tmp_path / "t", first_load="source")
+    standing, writer = begun(config), LoadWriter("p", config)
+    writer.write("orders", [chunk_of(put(1, n=1))], Window(), standing)
+    writer.write("orders", [chunk_of(put(2, n="x"))], Window(), standing)
+    entries = Entries()
+    entries.commit(*[put(3, n=number) for number in range(40)])
+    entries.commit(put(2, n=2), put(3, n=3))
+    apply(entries.table(after=40), config)
+    for _ in range(2):
+        writer.write("orders", [chunk_of(put(2, n="y"))], Window(), standing)
+    assert [(row["sequence"], row["full_document"]) for row in rejects_of(tmp_path / "t")] == [
+        (40, '{"_id":2,"n":"x"}'),
+        (42, '{"_id":2,"n":"y"}'),
+    ]
+    log = BlockLog(log_id=LOG_ID)
+    log.append([[put(3, n=number)] for number in range(42)])
+    server = FlightServer(log)
+    server.start()
+    try:
+        outcomes = replay_rejects("p", config, server.address)
+    finally:
+        server.stop()
+    assert [(one.sequence, one.state) for one in outcomes] == [(40, "superseded"), (42, "left")]
 
 
 def test_a_table_that_is_gone_is_not_begun_in_its_midst(tmp_path: Path) -> None:

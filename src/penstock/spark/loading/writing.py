@@ -22,7 +22,15 @@ from penstock.spark.table.chunk import Chunk, join
 from penstock.spark.table.decode import documents_of
 from penstock.spark.table.delta import Table, secrets, text
 from penstock.spark.table.lake import Folders
-from penstock.spark.table.plan import DATABASE, KEY, OPERATION, OWN_COLUMNS, SOURCE, STALE
+from penstock.spark.table.plan import (
+    DATABASE,
+    KEY,
+    OPERATION,
+    OWN_COLUMNS,
+    SEQUENCE,
+    SOURCE,
+    STALE,
+)
 from penstock.spark.table.reduce import RELATIVE
 from penstock.spark.table.rejects import LOADED, REJECTS_SCHEMA, Reject
 from penstock.spark.table.stamp import Stamp
@@ -110,7 +118,7 @@ class LoadWriter:
         write = prepare(chunk, schema=table.schema, base=OWN_COLUMNS.empty_table())
         misfits = np.flatnonzero(write.changes[OPERATION].to_numpy() == STALE)
         rejects = _with_reasons(write.rejects, chunk, inexact)
-        self._reject(chunk.take(misfits), rejects, stamp)
+        self._reject(chunk.take(misfits), rejects, stamp, table)
         if write.widened:
             table.rewrite(write.changes, stamp)
         else:
@@ -120,21 +128,25 @@ class LoadWriter:
         keep_up(self._pipeline, self._config, [table])
         return Written(sequence=place, version=version)
 
-    def _reject(self, rows: Chunk, rejects: Sequence[Reject], stamp: Stamp) -> None:
-        """Note rows that are not in the table, each once, however often they are read."""
+    def _reject(self, rows: Chunk, rejects: Sequence[Reject], stamp: Stamp, target: Table) -> None:
+        """Note rows that `target` does not get, each once, however often they are read."""
         if not rejects:
             return
         table = Table(self._config.rejects_path, storage_options=self._storage)
         table.applied(self._pipeline, log_id=stamp.log_id)
+        said: list[dict[str, Any]] = rows.rows.to_pylist()
+        has: list[dict[str, Any]] = target.rows([row["key"] for row in said]).to_pylist()
+        stands = {(row[DATABASE], row[KEY]): row[SEQUENCE] for row in has}
         here = f"pipeline = {text(self._pipeline)} AND operation_type = {text(LOADED)}"
         identity = ("database", "collection", "key")
+        # A reject whose row came since is superseded, though no replay has said so yet.
         known = {
             tuple(row[name] for name in identity)
             for batch in table.scan(here)
             for row in batch.to_pylist()
             if row.get("state") is None
+            and row["sequence"] >= stands.get((row["database"], row["key"]), 0)
         }
-        said: list[dict[str, Any]] = rows.rows.to_pylist()
         documents = documents_of(rows.cells, range(len(said)))
         fresh = [
             {
