@@ -12,13 +12,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import PipelineChangedError, PipelineError, SourceUnavailableError
+from penstock.errors import (
+    BatchTooLargeError,
+    PipelineChangedError,
+    PipelineError,
+    SourceUnavailableError,
+)
 from penstock.event import AnyEvent
 from penstock.ports import InexactRow, KeyRange, Listing, RangeRows, SourceState
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading import reading
+from penstock.spark.loading.backfill import backfill
 from penstock.spark.loading.load import FirstLoad
 from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT, Part
 from penstock.spark.loading.reading import PartRows
@@ -39,6 +45,8 @@ class Source:
         self.rows = rows
         self.time = 0
         self.asked: list[tuple[str, int]] = []
+        self.listed: list[tuple[str, int]] = []
+        """Collections whose ranges were asked for, and how large those were to be."""
         self.failing: Exception | None = None
         self.inexact: set[int] = set()
         """Keys of rows that have no exact form."""
@@ -49,7 +57,8 @@ class Source:
         """It is."""
 
     async def ranges(self, database: str, collection: str, *, rows: int, position: str) -> Listing:
-        del database, rows, position
+        del database, position
+        self.listed.append((collection, rows))
         self.time += 1
         found = (
             KeyRange(database="db", collection=collection, start=str(key).encode())
@@ -444,6 +453,32 @@ def test_a_source_that_fails_for_good_ends_the_pipeline_without_its_text(world: 
     with pytest.raises(PipelineError) as raised:
         world.until(lambda: world.parts(READ))
     assert "secret" not in str(raised.value)
+
+
+def test_a_range_beyond_the_memory_that_is_allowed_says_what_helps_and_that_does(
+    world: World,
+) -> None:
+    """No setting of batches does, nor do smaller ranges while those that are known stay."""
+
+    def start(**settings: int) -> None:
+        world.load.close()
+        world.config = world.config.model_copy(update=settings)
+        world.start()
+
+    start(max_bytes_per_batch=1)
+    for rows in (world.config.first_load_rows, 5):
+        start(first_load_rows=rows)
+        with pytest.raises(BatchTooLargeError, match="a range of 1 rows of orders") as raised:
+            world.until(world.is_complete)
+    assert "max_events_per_batch" not in str(raised.value)
+    assert "pipeline backfill p --collection orders`" in str(raised.value)
+    listed = len(world.source.listed)
+    assert backfill("p", world.config, ["orders"], world.log.bounds_now()) == ["orders"]
+    world.told(position=100)
+    start(max_bytes_per_batch=1 << 30)
+    world.until(world.is_complete)
+    assert world.source.listed[listed:] == [("orders", 5)]
+    assert world.table() == {key(1): 10, key(2): 20, key(3): 30}
 
 
 def test_a_load_does_not_begin_anew_over_tables_whose_place_is_gone(world: World) -> None:

@@ -127,12 +127,27 @@ class BatchTooLargeError(PipelineError):
 
     code = "pipeline.batch_too_large"
 
-    def __init__(self, *, pipeline: str, entries: int, size: int, size_max: int) -> None:
+    def __init__(
+        self, *, pipeline: str, entries: int, size: int, size_max: int, loading: str = ""
+    ) -> None:
+        """`loading` is the collection of which a first load has read a range of keys: its entries
+        are rows, and no setting of batches divides them."""
+        what = f"a batch of {entries} entries"
+        remedy = (
+            "Lower max_events_per_batch; if it is one commit, which is never cut, raise "
+            "max_bytes_per_batch on a machine with some four times as much memory."
+        )
+        if loading:
+            what = f"a range of {entries} rows of {loading}, which the first load reads as one,"
+            remedy = (
+                f"Raise max_bytes_per_batch on a machine with some four times as much memory, and "
+                f"start the pipeline again. Or lower first_load_rows and have its ranges made anew "
+                f"with `penstock pipeline backfill {pipeline} --collection {loading}`; a table "
+                f"that is not divided, as one without a key, stays one range."
+            )
         super().__init__(
-            f"pipeline {pipeline}: a batch of {entries} entries comes to {size} bytes in the "
-            f"driver, and {size_max} are allowed. Nothing of it was written. Lower "
-            f"max_events_per_batch; if it is one commit, which is never cut, raise "
-            f"max_bytes_per_batch on a machine with some four times as much memory."
+            f"pipeline {pipeline}: {what} comes to {size} bytes in the driver, and {size_max} are "
+            f"allowed. Nothing of it was written. {remedy}"
         )
 
 

@@ -309,6 +309,7 @@ class FirstLoad:
                 entries=sum(one.rows for one in wave.rows),
                 size=size,
                 size_max=self._config.max_bytes_per_batch,
+                loading=wave.parts[0].collection,
             )
         sound = [
             (part, rows)
