@@ -162,6 +162,49 @@ def test_a_delete_that_is_no_condition_is_refused_before_anything_is_read(
         Stage("p", config, INPUT_COLUMNS).check(spark)
 
 
+def test_what_only_counts_withholds_nothing_that_it_cannot_be_computed_for(
+    log: BlockLog, lake: Lake
+) -> None:
+    """However many they are: they are counted, each by itself, and written."""
+    expect = [
+        {"name": "mean", "condition": "n / count > 1", "document_schema": "n INT, count INT"},
+        {"name": "code", "condition": "CAST(code AS INT) > 0", "document_schema": "code STRING"},
+        {"name": "both", "condition": "n / count < 9", "document_schema": "n INT, count INT"},
+    ]
+    zeros = [put(at, n=at, count=0, code="7") for at in range(25)]
+    log.append([zeros, [put(25, n=4, count=2, code="x"), put(26, n=1, count=1, code="7")]])
+    _, staged = lake.apply(expect=expect)
+    assert len(lake.rows) == 27
+    assert staged.unmet == {"mean": 26, "code": 1, "both": 25}
+    assert (staged.rejected, lake.stale) == (0, {})
+    assert not Path(f"{lake.path}_rejects").exists()
+
+
+def test_what_only_counts_stops_nothing_though_it_fails_on_every_batch(
+    log: BlockLog, lake: Lake
+) -> None:
+    """Nor is a change rejected for it, while one that a function fails on is."""
+    two = "n > (SELECT n FROM VALUES (1), (2) AS other(n))"
+    settings: dict[str, Any] = {
+        "transform": [
+            {"function": "tests.spark.steps:poisoned", "document_schema": "_id INT, n INT"}
+        ],
+        "expect": [
+            {"name": "broken", "condition": two, "document_schema": N},
+            {"name": "small", "condition": "n < 100", "document_schema": N},
+        ],
+    }
+    log.append([[put(at, n=at) for at in range(25)], [put(25, n=200), change(26, "delete")]])
+    _, staged = lake.apply(**settings)
+    assert len(lake.rows) == 26
+    assert (staged.unmet, staged.rejected) == ({"broken": 26, "small": 1}, 0)
+    log.append([[put(30, n=30), put(31, n=666)]])
+    _, staged = lake.apply(**settings)
+    assert lake.rows[key(30)] == {"_id": 30, "n": 30}
+    assert (staged.unmet, staged.rejected) == ({"broken": 1}, 1)
+    assert [row["key"] for row in rejects_of(lake.path)] == [key(31)]
+
+
 def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -> None:
     """Bounded: neither are all changes rejected nor is the search without an end."""
     tries: list[int] = []

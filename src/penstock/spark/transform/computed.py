@@ -58,6 +58,11 @@ def answer(
         ) from None
 
 
+def unanswered(frame: DataFrame, ask: Ask) -> DataFrame:
+    """As `answer`, of an expectation that no document meets."""
+    return frame.withColumn(ask.column, F.lit(None).cast(BooleanType()))
+
+
 def _condition(frame: DataFrame, ask: Ask, text: str) -> DataFrame:
     # The document's fields stand alone, so that they cannot be taken for an entry's.
     fields = frame.select(F.struct(*frame.columns).alias(_ENTRY), f"{ask.column}.*")
@@ -70,9 +75,16 @@ def _condition(frame: DataFrame, ask: Ask, text: str) -> DataFrame:
             f"{ask.name}: {text!r} is {kind.simpleString()}, not a condition. Nothing was written. "
             f"Write what is true or false, as in 'total >= 0'."
         )
-    answered = fields.select(_ENTRY, F.when(asked, F.expr(text)).alias(_ANSWER))
+    condition = F.expr(text) if ask.action != "warn" else _met(F.expr(text))
+    answered = fields.select(_ENTRY, F.when(asked, condition).alias(_ANSWER))
     own = [F.col(_ENTRY)[name].alias(name) for name in frame.columns if name != ask.column]
     return answered.select(*own, F.col(_ANSWER).alias(ask.column))
+
+
+def _met(condition: "Column") -> "Column":
+    """Whether it is true; false where Spark fails on it too, as on a division by zero."""
+    # Spark has no try() for all; but an error within what this one is given makes it null as well.
+    return F.try_to_binary(F.when(condition, F.lit(""))).isNotNull()
 
 
 def _of_sql(asked: DataFrame, ask: Ask, text: str) -> DataFrame:

@@ -39,7 +39,7 @@ def find_poison(
         if start == stop:
             continue
         part = F.col("sequence").between(sequences[start], sequences[stop - 1])
-        why = _failure(tried, batch.where(part), pipeline)
+        why = failure(tried, batch.where(part), pipeline)
         if why is None:
             continue
         if stop - start > 1:
@@ -62,7 +62,8 @@ def find_poison(
     return poison
 
 
-def _failure(tried: "Callable[[DataFrame], None]", part: "DataFrame", pipeline: str) -> str | None:
+def failure(tried: "Callable[[DataFrame], None]", part: "DataFrame", pipeline: str) -> str | None:
+    """What `tried` fails with on `part`; None if it does not. Raises what is an error of ours."""
     try:
         tried(part)
     except Exception as error:

@@ -11,8 +11,9 @@ until the batch is written: a function that gives something else when asked twic
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -32,9 +33,9 @@ from penstock.spark.table.lake import Lake, lake_of
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject, rejects_table
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.transform.computed import answer
+from penstock.spark.transform.computed import answer, unanswered
 from penstock.spark.transform.plan import Plan, plan_of
-from penstock.spark.transform.poison import find_poison
+from penstock.spark.transform.poison import failure, find_poison
 from penstock.spark.transform.worker import READ_COLUMNS, UNMET, VERDICT, Pass, Verdict
 
 if TYPE_CHECKING:
@@ -184,17 +185,32 @@ class Stage:
                     attempt=attempt,
                     error=kind_of(error),
                 )
-        poison = find_poison(
-            hold(batch.select(*self.columns)),
-            self._tried,
-            pipeline=self._pipeline,
+        kept = hold(batch.select(*self.columns))
+        warns = frozenset(one.name for one in self._config.expect if one.action == "warn")
+        poison: Mapping[int, str] = {}
+        # No change is to blame for what only counts: what is looked for fails without that.
+        if not warns or self._fails(kept, poison, unasked=warns):
+            tried = partial(self._tried, poison={}, unasked=warns)
+            poison = find_poison(kept, tried, pipeline=self._pipeline)
+        unasked = frozenset(
+            name for name in warns if self._fails(kept, poison, unasked=warns - {name})
         )
-        return self._outcome(hold(self._frame(batch, poison, hold)))
+        if unasked:
+            log.warning(
+                "expectations fail on a batch: all of its changes count as not meeting them",
+                pipeline=self._pipeline,
+                expectations=sorted(unasked),
+            )
+        return self._outcome(hold(self._frame(batch, poison, hold, unasked=unasked)))
 
-    def _tried(self, batch: "DataFrame") -> None:
+    def _fails(self, batch: "DataFrame", poison: Mapping[int, str], *, unasked: Set[str]) -> bool:
+        tried = partial(self._tried, poison=poison, unasked=unasked)
+        return failure(tried, batch, self._pipeline) is not None
+
+    def _tried(self, batch: "DataFrame", *, poison: Mapping[int, str], unasked: Set[str]) -> None:
         """Compute `batch` and keep nothing. Raises whatever Spark does."""
         with _holding() as hold:
-            frame = self._frame(batch, {}, hold)
+            frame = self._frame(batch, poison, hold, unasked=unasked)
             frame.write.format("noop").mode("overwrite").save()
 
     @property
@@ -208,8 +224,13 @@ class Stage:
         batch: "DataFrame",
         poison: Mapping[int, str],
         hold: "Callable[[DataFrame], DataFrame]",
+        *,
+        unasked: Set[str] = frozenset(),
     ) -> "DataFrame":
-        """All passes over `batch`, and what Spark computes between them; nothing runs yet."""
+        """All passes over `batch`, and what Spark computes between them; nothing runs yet.
+
+        `unasked` are expectations that Spark is not asked about: nothing meets them.
+        """
         from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import ArrayType, StringType, StructField, StructType
@@ -236,6 +257,9 @@ class Stage:
             )
             frame = frame.mapInArrow(work.run, schema)
             for ask, text in zip(segment.asks, segment.texts, strict=True):
+                if ask.kind == "expect" and ask.name in unasked:
+                    frame = unanswered(frame, ask)
+                    continue
                 frame = answer(
                     frame, ask, text, pipeline=self._pipeline, entry=self.columns, hold=hold
                 )
