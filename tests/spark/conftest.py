@@ -37,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
                 "spark.sql.shuffle.partitions": "2",
                 "spark.sql.warehouse.dir": str(scratch / "warehouse"),
                 "spark.local.dir": str(scratch),
-                "spark.driver.memory": "1g",
+                "spark.driver.memory": "1500m",
                 "spark.log.level": "ERROR",
                 # What tests ask is asked once: it is done sooner than code for it is made. Those
                 # that start a driver of their own have Spark's own way. And no error has to say in
