@@ -68,7 +68,8 @@ def test_the_session_has_our_settings_but_for_the_users(spark: "SparkSession") -
     assert again is spark
     assert spark.conf.get("spark.sql.session.timeZone") == SETTINGS["spark.sql.session.timeZone"]
     assert spark.conf.get("spark.driver.host") == LOCAL_SETTINGS["spark.driver.host"]
-    assert spark.conf.get("spark.driver.memory") == "1g" != LOCAL_SETTINGS["spark.driver.memory"]
+    memory = spark.conf.get("spark.driver.memory")
+    assert memory == "1500m" != LOCAL_SETTINGS["spark.driver.memory"]
     assert "JAVA_HOME" in os.environ
 
 

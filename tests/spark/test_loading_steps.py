@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.client.retry import Backoff, Retry
 from penstock.errors import (
     BatchTooLargeError,
     PipelineChangedError,
@@ -432,10 +433,9 @@ def test_a_collection_that_was_not_there_when_it_was_listed_is_listed_again(worl
 
 
 @pytest.mark.slow
-def test_a_source_that_is_away_is_waited_for_and_once_not_for_ever(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.spark.loading.load._PAUSE_SECONDS_MAX", 0.0)
+def test_a_source_that_is_away_is_waited_for_and_once_not_for_ever(world: World) -> None:
+    backoff = Backoff(Retry(max_seconds=0.0))
+    world.load._backoff = backoff  # pyright: ignore[reportPrivateUsage]
     world.until(lambda: world.parts(OPEN) and not world.parts(UNSPLIT, "lines"))
     world.source.failing = SourceUnavailableError("shop: away")
     for _ in range(10):
