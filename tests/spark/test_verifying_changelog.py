@@ -94,16 +94,14 @@ def test_entries_of_a_delta_table_that_somebody_altered_are_told_and_missing_one
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:
     config = made(tmp_path / "c", endpoint, spark)
-    sound = verified(config, endpoint, spark)
-    assert (sound.rows, sound.found, sound.differences, sound.ranges_differing) == (20, 20, 0, 0)
     table = DeltaTable(config.path)
     table.delete("sequence IN (3, 4, 17)")
-    missing = verified(config, endpoint, spark)
+    missing = verified(config, endpoint, spark, repair=True)
     assert told(missing) == [(3, "missing", ()), (4, "missing", ()), (17, "missing", ())]
     assert [(one.key, one.source) for one in missing.listed][:2] == [
         ('{"_id":2}', "shop"), ('{"_id":-2}', "shop"),
     ]  # fmt: skip
-    assert verified(config, endpoint, spark, repair=True).repaired == 3
+    assert missing.repaired == 3
     assert rows_of(config) == expected(entries_of(log))
     # It goes on where it stood, and ignores what it has.
     log.append([[put(1, n=2)]])
@@ -125,9 +123,7 @@ def test_entries_of_a_delta_table_that_somebody_altered_are_told_and_missing_one
     ]
     assert (found.repaired, found.rows, found.found) == (1, 21, 22)
     assert "left as they are" in found.left
-    assert [one[:2] for one in told(verified(config, endpoint, spark))] == [
-        (5, "different"), (7, "repeated"), (99, "extra"),
-    ]  # fmt: skip
+    assert len(rows_of(config)) == 23
 
 
 @pytest.mark.soak
@@ -232,7 +228,7 @@ def test_what_its_pipeline_adds_meanwhile_is_no_difference(
 
     monkeypatch.setattr(verifying_changelog, "pinned", and_then)
     found = verified(config, endpoint, spark)
-    assert (found.rows, found.found, found.differences) == (20, 20, 0)
+    assert (found.rows, found.found, found.differences, found.ranges_differing) == (20, 20, 0, 0)
     assert len(rows_of(config)) == 21
 
 

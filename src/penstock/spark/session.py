@@ -47,6 +47,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.log.level": "WARN",
+    # On a cluster, executors may find this package in their tasks only.
+    "spark.python.daemon.module": "penstock.spark.daemon",
 }
 """The same, on this machine alone: on a cluster, executors must reach the driver."""
 

@@ -106,10 +106,8 @@ def judged_versions(
 
 def _differ(refused_anew: "DataFrame", refused: "DataFrame") -> bool:
     """Whether one side alone has rejected a change."""
-    return not (
-        refused_anew.join(refused, _CHANGE, "left_anti").isEmpty()
-        and refused.join(refused_anew, _CHANGE, "left_anti").isEmpty()
-    )
+    one = refused_anew.join(refused, _CHANGE, "left_anti").count()
+    return bool(one or refused.join(refused_anew, _CHANGE, "left_anti").count())
 
 
 def _apart(
@@ -145,6 +143,23 @@ def _refused(versions: "DataFrame", rejected: "DataFrame | None") -> "DataFrame"
     return said.distinct()
 
 
+def _moved_stale(versions: "DataFrame") -> "DataFrame":
+    """What a rename brought of rows for which a change was rejected before: _ROW and SEQUENCE.
+
+    The rejected change that such a row names is the last one, of both sides perhaps: whether it is
+    what others before have made of it, nobody knows.
+    """
+    from pyspark.sql import functions as sql
+
+    begun = versions.where(f"`{OPERATION}` = 'rename'").select(*_VERSION, REJECTED)
+    ended = versions.where(f"`{REJECTED}` IS NOT NULL")
+    ended = ended.select(KEY, SOURCE, sql.col(TO_SEQUENCE).alias(FROM_SEQUENCE))
+    found = begun.join(ended, [KEY, SOURCE, FROM_SEQUENCE], "left_semi").select(*_VERSION)
+    # Of another collection, the version before is in another history.
+    known = begun.where(f"`{REJECTED}` < `{FROM_SEQUENCE}`").select(*_VERSION)
+    return found.union(known).select(*_ROW, sql.col(FROM_SEQUENCE).alias(SEQUENCE))
+
+
 def _until(
     refused: "DataFrame",
     others: "DataFrame",
@@ -154,10 +169,11 @@ def _until(
 ) -> "DataFrame":
     """From which place to which a row is not judged: _ROW, `_at`, and `_end`, null for the end.
 
-    Of the changes that are in `refused` alone. Where the log applied anew took one, the next
-    version of `wanted` differs from what that change told, and so both sides begin it. Where it is
-    the one that rejected it, its next version begins with whatever came next: the other side has
-    that one only if it told anything new, and else surely the one behind; so `there` is asked.
+    Of the changes that are in `refused` alone, and of what `_moved_stale` finds. Where the log
+    applied anew took one, the next version of `wanted` differs from what that change told, and so
+    both sides begin it. Where it is the one that rejected it, its next version begins with whatever
+    came next: the other side has that one only if it told anything new, and else surely the one
+    behind; so `there` is asked.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as sql
@@ -165,7 +181,10 @@ def _until(
     alone = refused.join(others, _CHANGE, "left_anti")
     # A row that a rename moved was rejected under its old name.
     moved = begun.join(alone.select(*_CHANGE), _CHANGE, "left_semi")
-    alone = alone.union(moved).distinct().withColumnRenamed(SEQUENCE, "_at")
+    alone = alone.unionByName(moved)
+    if there is not None:
+        alone = alone.unionByName(_moved_stale(wanted.unionByName(there)))
+    alone = alone.distinct().withColumnRenamed(SEQUENCE, "_at")
     begins = wanted.select(*_VERSION)
     if there is None:
         begins = begins.withColumn("_both", sql.lit(True))

@@ -121,13 +121,14 @@ def _apart(
     stale = sql.col(REJECTED).isNotNull()
     first = wanted.where(stale).select(*_KEYS).union(there.where(stale).select(*_KEYS))
     apart: list[DataFrame] = []
-    # Most tables have no such row, and to look for the first takes one reading of each.
-    if not first.isEmpty():
+    # Most tables have no such row, and so to look for the first takes one reading of each anyhow.
+    # Counted they take one job, and none of Spark's Python workers is cut off, which ends it.
+    if first.count():
         for rows in (wanted, there):
             first = first.join(rows.select(*_KEYS), _KEYS, "left_semi")
         apart.append(first)
     for rows, others, refused in ((there, wanted, rejected_anew), (wanted, there, rejected)):
-        if refused is None or refused.isEmpty():
+        if refused is None or not refused.count():
             continue
         # An event that moves rows gives them another database, and a sequence of its own.
         same = [KEY, SOURCE, SEQUENCE]

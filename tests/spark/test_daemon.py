@@ -1,0 +1,61 @@
+"""Spark's Python workers do not look for garbage among all that they have loaded, task by task."""
+
+import gc
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PROGRAM = """
+import gc, weakref
+from penstock.spark import daemon
+
+class Node: ...
+
+def cycle():
+    one = Node()
+    one.own = one
+    return weakref.ref(one)
+
+daemon.LONG_SECONDS = 3600.0
+daemon.Collector.collect()
+assert gc.get_freeze_count() == 0
+daemon.LONG_SECONDS = 0.0
+many, first = [[] for _ in range(1000)], cycle()
+assert daemon.Collector.collect() > 0 and first() is None
+assert gc.get_freeze_count() > 1000
+second = cycle()
+daemon.Collector.collect()
+assert second() is None
+kept = weakref.ref(last := Node())
+daemon.Collector.collect()
+del last
+assert kept() is None
+"""
+
+
+def test_what_is_left_out_of_a_search_is_what_is_alive_and_long_to_look_at() -> None:
+    """Garbage is found as before; what was left out goes with the last reference to it."""
+    subprocess.run([sys.executable, "-c", _PROGRAM], check=True, timeout=60)
+
+
+def _frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    importlib.import_module("penstock.spark.run")  # what a worker of a pipeline loads
+    for _ in batches:
+        yield pa.RecordBatch.from_pydict({"n": [gc.get_freeze_count()]})
+
+
+@pytest.mark.slow
+def test_workers_of_a_session_leave_out_what_they_have_loaded(spark: "SparkSession") -> None:
+    left_out: list[int] = []
+    for _ in range(3):
+        found: Any = spark.range(0, 2, 1, 2).mapInArrow(_frozen, "n LONG").toArrow()
+        left_out = found["n"].to_pylist()
+    assert min(left_out) > 10_000
