@@ -1,5 +1,6 @@
-"""Folders that appear whole or not at all, whenever the process or the machine dies."""
+"""Folders and files that appear whole or not at all, whenever the process or the machine dies."""
 
+import asyncio
 import fcntl
 import os
 import shutil
@@ -68,3 +69,25 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put `content` at `path`: on the disk when this returns, and never seen in part."""
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+async def keep_whole(path: Path, content: bytes) -> None:
+    """Do `write_whole` in a thread. Who is cancelled meanwhile waits for it to end, so that nothing
+    is written behind the lock of who wrote it."""
+    writing = asyncio.ensure_future(asyncio.to_thread(write_whole, path, content))
+    try:
+        await asyncio.shield(writing)
+    except asyncio.CancelledError:
+        await asyncio.gather(writing, return_exceptions=True)
+        raise

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import structlog
+from msgspec import structs
 
 from penstock.errors import PenstockError
 from penstock.kv import Env
@@ -14,6 +15,8 @@ from penstock.ports import Hold
 
 _LOOK_SECONDS: Final = 0.25
 """What is held is near the log's head when it begins, so it may be looked at a little later."""
+SEEN_SECONDS: Final = 2 * _LOOK_SECONDS
+"""By then whoever trims the log has seen what was written."""
 _EVERYTHING: Final = Hold(sequence=0, until_ms=1 << 62, bytes_max=1 << 62)
 _holds: Final = msgspec.json.Decoder(tuple[Hold, ...])
 
@@ -58,7 +61,8 @@ class WrittenHolds:
     def __call__(self, trimmed: int = 0) -> Hold | None:
         """The hold that reaches furthest back; `trimmed` is how far retention has come.
 
-        Whoever it has overtaken is told so, must begin anew, and holds nothing any more.
+        Whoever it has overtaken is told so, must begin anew, and holds nothing any more; but who
+        is about to begin with the oldest entry holds that.
         """
         with self._lock:
             steady = self._steady_seconds()
@@ -69,7 +73,9 @@ class WrittenHolds:
                 return _EVERYTHING
             now = self._wall_ms()
             valid = [
-                hold for hold in self._seen if now < hold.until_ms and hold.sequence >= trimmed
+                structs.replace(hold, sequence=max(hold.sequence, trimmed))
+                for hold in self._seen
+                if now < hold.until_ms and (hold.oldest or hold.sequence >= trimmed)
             ]
             return min(valid, key=lambda hold: hold.sequence, default=None)
 

@@ -53,6 +53,9 @@ class Hold(Struct, frozen=True, kw_only=True):
     bytes_max: int
     """while the log takes at most so much more than `retention_bytes`: never more than a quarter
     of that."""
+    oldest: bool = False
+    """Where retention has passed `sequence`, what is left is held: somebody is about to begin with
+    the oldest entry, whichever that is."""
 
 
 class SourceState(Struct, frozen=True, kw_only=True):

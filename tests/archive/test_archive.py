@@ -24,12 +24,14 @@ from penstock.archive import writing
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.manifest import Manifest
 from penstock.archive.place import Place
+from penstock.archive.planning import End, cuts
 from penstock.archive.writing import Archiver
 from penstock.cli import archiving
 from penstock.errors import (
     ArchiveDamagedError,
     ArchiveError,
     ArchiveForeignError,
+    ArchiveGoneError,
     ArchiveUnavailableError,
     ConfigError,
 )
@@ -38,7 +40,7 @@ from penstock.log import LmdbLog
 from penstock.log.maintenance import backup
 from penstock.log.restoring import restore
 from penstock.testing.contracts.entries import changes, read_all
-from tests.archive.logs import archived_rows, archiver, fill, live_rows, log_config, opened
+from tests.archive.logs import archived_rows, archiver, event, fill, live_rows, log_config, opened
 
 pytestmark = pytest.mark.slow
 
@@ -194,12 +196,79 @@ async def test_no_other_archive_begins_where_the_disk_of_one_is_gone(
         with pytest.raises(ArchiveUnavailableError):
             work.step()
     (tmp_path / "archive").rename(tmp_path / "unmounted")
-    with pytest.raises(ArchiveDamagedError, match="manifest"):
-        work.step()
-    shutil.rmtree(tmp_path / "archive")
+    for one in (work, fresh := archiver(log, tmp_path)):
+        with pytest.raises(ArchiveGoneError, match="mounted"):
+            one.step()
+    assert not (tmp_path / "archive").exists()
+    hold = fresh.hold()
+    assert hold is not None
+    assert hold.sequence == 0
     (tmp_path / "unmounted").rename(tmp_path / "archive")
+    assert fresh.step()
+    head = log.bounds_now().head
+    assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
+
+
+async def test_another_archive_begins_where_one_was_once_the_note_of_that_is_removed(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    await fill(log)
+    archiver(log, tmp_path).step()
+    shutil.rmtree(tmp_path / "archive")
+    with pytest.raises(ArchiveGoneError) as raised:
+        archiver(log, tmp_path).step()
+    (note,) = (tmp_path / "log" / "archives").iterdir()
+    assert str(note) in str(raised.value)
+    note.unlink()
+    assert archiver(log, tmp_path).step()
+
+
+async def test_a_log_that_was_put_back_and_went_on_does_not_go_on_with_its_archive(
+    tmp_path: Path,
+) -> None:
+    """Its id is the same, and once it has grown its numbers are: what it had instead of what was
+    archived would be in neither."""
+    async with LmdbLog(log_config(tmp_path)) as log:
+        await fill(log, commits=5)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    async with LmdbLog(log_config(tmp_path)) as log:
+        await fill(log, seed=1)
+        work = archiver(log, tmp_path)
+        work.step()
+        assert work.archived is not None
+        until = work.archived.until
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "copy").rename(tmp_path / "log")
+    async with LmdbLog(log_config(tmp_path)) as log:
+        seed = 2
+        while log.bounds_now().head <= until:
+            await fill(log, seed=seed)
+            seed += 1
+        before = sorted(tmp_path.joinpath("archive").rglob("*"))
+        for _ in range(2):
+            with pytest.raises(ArchiveForeignError, match=f"entry {until} is not the one"):
+                archiver(log, tmp_path).step()
+        assert sorted(tmp_path.joinpath("archive").rglob("*")) == before
+
+
+async def test_a_log_of_many_small_commits_is_counted_some_ranges_at_a_time(
+    log: LmdbLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it took more memory than capture may have, and nothing was archived before."""
+    for number in range(3_000):
+        await log.append([Commit(source="a", position=str(number), events=(event(number),))])
+    work = archiver(log, tmp_path, range_bytes=20_000)
+    known: list[list[End]] = []
+
+    def cutting(ends: list[End], *, range_bytes: int) -> list[int]:
+        known.append(list(ends))
+        return cuts(ends, range_bytes=range_bytes)
+
+    monkeypatch.setattr(writing, "cuts", cutting)
     assert work.step()
     head = log.bounds_now().head
+    assert max(len(ends) for ends in known) < 1_000
+    assert known[0][-1].sequence < head // 2
     assert archived_rows(opened(tmp_path), 0, head).equals(live_rows(log, 0, head))
 
 
@@ -318,6 +387,15 @@ async def test_a_log_that_keeps_less_than_a_range_is_archived_before_it_is_trimm
         assert log.bounds_now().trimmed > 0
         assert status["lost"] == 0
         assert status["until"] >= log.bounds_now().trimmed
+
+
+async def test_status_shows_no_secret_of_the_url(tmp_path: Path) -> None:
+    limits = log_config(tmp_path)
+    async with LmdbLog(limits, trims=False) as log:
+        work = archiving.Archiving(log, ArchiveConfig(path="s3://KEY:quiet@bucket/x"), limits)
+        status = work.status()
+    assert status is not None
+    assert status["path"] == "s3://****@bucket/x"
 
 
 async def test_an_archive_that_begins_late_begins_where_the_log_does(
@@ -491,6 +569,26 @@ async def test_a_restored_log_says_what_the_archived_one_said(log: LmdbLog, tmp_
         ]
         await fill(again, seed=5)
         assert (await again.bounds()).head > bounds.head
+
+
+async def test_an_archive_of_which_all_lies_before_a_loss_is_not_said_to_be_empty(
+    log: LmdbLog, tmp_path: Path
+) -> None:
+    """Until the next range there is nothing to restore, and years of files."""
+    await fill(log, seed=0)
+    archiver(log, tmp_path).step()
+    files = len(opened(tmp_path).manifest.ranges)
+    await fill(log, seed=1)
+    head = log.bounds_now().head
+    await log.trim(head - 5)
+    trimmed = log.bounds_now().trimmed
+    await fill(log, seed=2, commits=1)
+    assert not Archiver(log, ArchiveConfig(), str(tmp_path / "archive")).step()
+    with pytest.raises(ArchiveError, match=f"all {files} files .* ends at entry {trimmed};"):
+        restore(opened(tmp_path), tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+    archiver(log, tmp_path).step()
+    assert restore(opened(tmp_path), tmp_path / "restored").trimmed == trimmed
 
 
 async def test_the_sources_stand_where_the_archive_ends(log: LmdbLog, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.manifest import Manifest
@@ -249,6 +249,27 @@ def test_what_a_library_behind_fsspec_raises_says_where_the_archive_is(
     with pytest.raises(ArchiveUnavailableError, match="no such account") as refused:
         Place("memory://any:quiet@archive")
     assert "quiet" not in str(refused.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+async def test_what_fails_in_the_midst_of_a_file_may_pass_and_shows_no_secret(
+    elsewhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    async with LmdbLog(log_config(tmp_path)) as log:
+        await fill(log)
+        archiver(log, elsewhere).step()
+    archive = Archive.open(elsewhere)
+
+    def refuse(*_: object) -> bytes:
+        raise kind("reset by https://h/x?sig=quiet")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryFile, "read", refuse)
+        with pytest.raises(ArchiveUnavailableError, match=r"https://h/x\?\*\*\*\*") as away:
+            archived_rows(archive, 0, 3)
+    assert away.value.transient
+    assert archived_rows(archive, 0, 3).num_rows == 3
 
 
 def test_where_nothing_reads_a_url_it_is_said_what_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,6 +82,35 @@ def test_a_manifest_is_read_as_it_was_written_and_readers_take_what_follows_a_lo
     assert (readable.begin, readable.begin_check, readable.ranges) == (12, 12, SOUND.ranges[2:])
 
 
+@pytest.mark.parametrize("groups", [1, 32, 256])
+def test_a_range_takes_no_more_of_the_manifest_than_the_documentation_says(groups: int) -> None:
+    """It is written whole for each range, so that each takes so much again and again."""
+
+    def large(number: int) -> Range:
+        until = (1 << 40) + number * 1_000_000
+        return msgspec.structs.replace(
+            sealed(until - 1_000_000, until),
+            after_check=(1 << 32) - 1,
+            until_check=(1 << 32) - 1,
+            commits=999_999,
+            bytes=256 << 20,
+            digest="f" * 64,
+            groups=tuple(range(until - groups + 1, until + 1)),
+            first_timestamp=1_700_000_000_000,
+            last_timestamp=1_700_000_000_000,
+        )
+
+    begin = Manifest(log_id=1, begin=1 << 40, begin_check=(1 << 32) - 1)
+    some = msgspec.structs.replace(begin, ranges=tuple(large(one) for one in range(1, 101)))
+    assert unpack(pack(some), "x") == some
+    assert len(pack(some)) - len(pack(begin)) <= 100 * (320 + 14 * groups)
+
+
+def test_a_manifest_that_was_written_in_several_lines_is_read() -> None:
+    """As they were before."""
+    assert unpack(msgspec.json.format(pack(SOUND), indent=1), "x") == SOUND
+
+
 @pytest.mark.parametrize(
     "ranges",
     [

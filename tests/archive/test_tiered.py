@@ -29,6 +29,8 @@ from penstock.errors import (
     TrimmedError,
 )
 from penstock.log import LmdbLog
+from penstock.log.config import LogConfig
+from penstock.log.restoring import restore
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
@@ -233,6 +235,27 @@ async def test_markers_must_be_of_what_is_archived(both: Both) -> None:
                 client.plan(after=both.place(0), until=bad)
 
 
+async def test_the_end_of_a_range_is_held_against_the_log_and_named_as_it_names_it(
+    both: Both,
+) -> None:
+    """A batch that was planned before the log was restored is read in the restored one."""
+    old = both.place(both.head)
+    begin, middle = both.place(both.ends[2]), both.ends[len(both.ends) // 2]
+    archiver(both.log, both.folder).step()
+    restore(opened(both.folder), both.folder / "again")
+    async with LmdbLog(LogConfig(path=both.folder / "again", free_bytes_min=0)) as log:
+        await log.trim(middle)
+        server = FlightServer(log)
+        server.start()
+        with TieredClient(server.address, str(both.folder / "archive")) as client:
+            plan = client.plan(after=begin, until=old)
+            assert plan.to.log_id == plan.after.log_id == log.bounds_now().log_id != old.log_id
+            assert (plan.after.sequence, plan.to.sequence) == (begin.sequence, old.sequence)
+            with pytest.raises(StreamChangedError):
+                client.plan(after=begin, until=Progress(old.log_id, old.sequence, old.check ^ 1))
+        server.stop()
+
+
 async def test_an_archive_that_does_not_reach_the_log_is_refused(both: Both) -> None:
     await both.log.trim(both.head)
     with both.client() as client:
@@ -357,6 +380,16 @@ async def test_a_damaged_archive_ends_the_read_and_nothing_is_passed_over(both: 
 
 def test_without_an_archive_a_client_is_a_plain_one() -> None:
     assert type(log_client("127.0.0.1:1")) is LogClient
+
+
+async def test_the_beginning_is_that_of_the_archive_where_the_log_has_it_no_more(
+    both: Both,
+) -> None:
+    await both.log.trim(both.ends[len(both.ends) // 2])
+    with both.client() as client:
+        assert resolve(client, "beginning") == both.place(0)
+    with LogClient(both.endpoint) as client, pytest.raises(TrimmedError):
+        resolve(client, "beginning")
 
 
 async def test_who_begins_at_the_end_needs_no_archive(both: Both) -> None:

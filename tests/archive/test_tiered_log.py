@@ -10,7 +10,12 @@ import pytest
 from msgspec import structs
 
 from penstock.archive import writing
-from penstock.errors import ArchiveDamagedError, ArchiveForeignError, TrimmedError
+from penstock.errors import (
+    ArchiveDamagedError,
+    ArchiveForeignError,
+    ArchiveGoneError,
+    TrimmedError,
+)
 from penstock.event import Commit, Operation
 from penstock.log import LmdbLog
 from penstock.log.tiered import TieredLog
@@ -39,7 +44,7 @@ class Both(NamedTuple):
 async def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Both]:
     monkeypatch.setattr(writing, "_GROUP_BYTES", 9_000)
     async with LmdbLog(log_config(tmp_path)) as log:
-        past = TieredLog(log, str(tmp_path / "archive"))
+        past = TieredLog(log, str(tmp_path / "archive"), folder=tmp_path / "log")
         yield Both(log, past, tmp_path)
         await past.close()
 
@@ -243,11 +248,58 @@ async def test_a_file_that_was_altered_is_refused_and_the_log_still_answers(both
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(bytes(data))
-    fresh = TieredLog(both.log, str(both.folder / "archive"))
+    fresh = TieredLog(both.log, str(both.folder / "archive"), folder=both.folder / "log")
     with pytest.raises(ArchiveDamagedError):
         await fresh.read(after=3)
     assert await fresh.read(after=trimmed)
     await fresh.close()
+
+
+async def test_an_archive_whose_disk_is_not_there_is_missed(both: Both) -> None:
+    """What is older than the log was TRIMMED then, as if it had never been."""
+    await fill(both.log)
+    archiver(both.log, both.folder).step()
+    await both.log.trim(20)
+    (both.folder / "archive").rename(both.folder / "unmounted")
+    with pytest.raises(ArchiveGoneError):
+        await both.past.read(after=3)
+    with pytest.raises(ArchiveGoneError):
+        await both.past.bounds()
+    (both.folder / "unmounted").rename(both.folder / "archive")
+    assert (await both.past.bounds()).trimmed == 0
+
+
+async def refused(asked: CaptureService, address: str) -> tuple[int, str | None, str, str]:
+    """How a page is refused: its status, retry-after and code; and the code in GraphQL."""
+    path = "/rest/shop/changes"
+    async with get(address, path) as answer:
+        said = (await answer.body())["error"]
+        later = answer.headers.get("retry-after")
+    async with graphql.graphql_server(asked) as queries:
+        (error,) = (await graphql.asked(queries, HISTORY % "first: 5"))["errors"]
+    return answer.status, later, said["code"], error["extensions"]["code"]
+
+
+async def test_an_archive_that_cannot_be_read_is_no_defect_of_the_service(both: Both) -> None:
+    """503, with retry-after if it may come back by itself."""
+    for commit in history():
+        await both.log.append([commit])
+    archiver(both.log, both.folder).step()
+    await both.log.trim(200)
+    config = configured()
+    asked = CaptureService(both.log, lambda: config, past=both.past)
+    folder, away = both.folder / "archive", both.folder / "away"
+    async with captured_by(asked) as address:
+        folder.rename(away)
+        folder.write_bytes(b"")
+        code = "archive.unavailable"
+        assert await refused(asked, address) == (503, "1", code, code)
+        folder.unlink()
+        away.rename(folder)
+        for path in (folder / "data").iterdir():
+            path.write_bytes(b"x" * path.stat().st_size)
+        code = "archive.damaged"
+        assert await refused(asked, address) == (503, None, code, code)
 
 
 async def test_many_who_read_at_once_get_each_their_own(both: Both) -> None:

@@ -137,8 +137,9 @@ class BlockLog:
             return found
 
     def check_at_now(self, sequence: int) -> int | None:
-        if sequence == self.trimmed:
-            return self.trimmed_check
+        with self._lock:
+            if sequence == self.trimmed:
+                return self.trimmed_check
         if not self.trimmed < sequence <= self.head:
             return None
         block = self._block_at(sequence)

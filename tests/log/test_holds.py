@@ -47,6 +47,23 @@ async def appended(log: Log, commits: int) -> int:
     return (await log.bounds()).trimmed
 
 
+def test_who_begins_with_the_oldest_entry_holds_what_is_left(tmp_path: Path) -> None:
+    env = open_env(tmp_path / "holds", create=True)
+    env.databases([b"d"], create=True)
+    one = Hold(sequence=5, until_ms=1 << 60, bytes_max=GIB)
+    for oldest, trimmed, held in [(False, 5, 5), (False, 6, None), (True, 4, 5), (True, 6, 6)]:
+        written = msgspec.structs.replace(one, oldest=oldest)
+        with env.write() as txn:
+            txn.put(b"k", msgspec.json.encode([written]), db=env[b"d"])
+        holds = WrittenHolds(
+            lambda: open_env(tmp_path / "holds", create=False), database=b"d", key=b"k"
+        )
+        found = holds(trimmed)
+        assert (found and found.sequence) == held
+        holds.close()
+    env.close()
+
+
 async def test_what_is_held_stays_until_it_is_let_go(log: Log) -> None:
     held: list[Hold] = []
     log.held_by(lambda _: held[0] if held else None)

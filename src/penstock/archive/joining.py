@@ -1,9 +1,11 @@
 """Where reading passes from an archive to its log: at an entry that is the same in both."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
+from penstock.archive.begun import require_new
 from penstock.archive.manifest import require_same_log
 from penstock.archive.place import Place
 from penstock.archive.reading import Archive
@@ -78,9 +80,14 @@ class Joining:
         self._met.add((joint.log_id, joint.sequence))
 
 
-def is_there(path: str) -> bool:
-    """Whether anything was archived at `path` yet."""
-    return Place(path).newest() is not None
+def is_there(path: str, *, log: Path) -> bool:
+    """Whether anything was archived at `path` yet, by the log in the folder `log`. Raises
+    ArchiveGoneError where it was, and is not there any more."""
+    place = Place(path)
+    if place.newest() is not None:
+        return True
+    require_new(log, place.where)
+    return False
 
 
 def joined_bounds(live: Bounds, archive: Archive) -> Bounds:

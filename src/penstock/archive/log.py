@@ -1,6 +1,7 @@
 """What an archive needs of a log."""
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from penstock.ports import Bounds, SourceState
@@ -17,6 +18,9 @@ class Moment(Protocol):
 
 class ArchivedLog(Protocol):
     """A log, read by a thread."""
+
+    path: Path
+    """Its folder."""
 
     def snapshot(self) -> AbstractContextManager[Moment]:
         """The log as it is now; valid inside the `with` block."""

@@ -116,6 +116,13 @@ class Manifest(Struct, frozen=True, kw_only=True):
         found = at < len(self.ranges) and self.ranges[at].until == sequence
         return self.ranges[at].until_check if found else None
 
+    @property
+    def until_check(self) -> int:
+        """The check at its end."""
+        if self.lost and self.lost[-1].until == self.until:
+            return self.lost[-1].until_check
+        return self.ranges[-1].until_check if self.ranges else self.begin_check
+
     def with_range(self, made: Range, *, standing: Standing | None, head_commit: int) -> "Manifest":
         """One more; `standing` if the sources are known to stand at its end."""
         return msgspec.structs.replace(
@@ -127,8 +134,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def pack(manifest: Manifest) -> bytes:
-    """The manifest as JSON."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+    """The manifest as JSON, in one line: it is written, and read back, whole for each range."""
+    return msgspec.json.encode(manifest)
 
 
 def unpack(data: bytes, where: str) -> Manifest:

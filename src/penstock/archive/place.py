@@ -124,7 +124,7 @@ class Place:
 
     def make(self) -> None:
         """Have the folders."""
-        with self._explained():
+        with self.explained():
             if self.is_local:
                 make_folder(Path(self._root) / _FOLDER)
             else:
@@ -135,7 +135,7 @@ class Place:
     def open(self, name: str, *, size: int) -> Any:
         """A file to read at any place. Raises ArchiveDamagedError when it is missing, or not of
         `size` bytes."""
-        with self._explained():
+        with self.explained():
             info = self._fs.get_file_info(self._path(name))
             if info.type == fs.FileType.NotFound:
                 raise ArchiveDamagedError(self.full(name), "it is missing")
@@ -151,7 +151,7 @@ class Place:
         `require_last` where another service has written one of that name."""
         # Never into a file that another service may have named by then.
         unfinished = _unfinished(name) if self.is_local else name
-        with self._explained(), self._whole_or_gone(unfinished):
+        with self.explained(), self._whole_or_gone(unfinished):
             with self._fs.open_output_stream(self._path(unfinished)) as stream:
                 yield Sink(stream)
             self._sync(unfinished)
@@ -192,7 +192,7 @@ class Place:
                 return None
             name = _manifest_name(numbers[-1])
             try:
-                with self._explained(), self._fs.open_input_stream(self._path(name)) as stream:
+                with self.explained(), self._fs.open_input_stream(self._path(name)) as stream:
                     data = stream.read()
             except ArchiveUnavailableError as error:
                 if isinstance(error.__cause__, FileNotFoundError):
@@ -214,7 +214,7 @@ class Place:
         self.require_last(number - 1)
         name, data = _manifest_name(number), pack(manifest)
         unfinished = name if self._is_object_store else _unfinished(name)
-        with self._explained(), self._whole_or_gone(unfinished):
+        with self.explained(), self._whole_or_gone(unfinished):
             with self._fs.open_output_stream(self._path(unfinished)) as stream:
                 stream.write(data)
             self._sync(unfinished)
@@ -255,7 +255,7 @@ class Place:
         """Whether that manifest is the one which was read or made last."""
         if number == 0 or self._known is None:
             return True
-        with self._explained(), self._fs.open_input_stream(self._path(_manifest_name(number))) as s:
+        with self.explained(), self._fs.open_input_stream(self._path(_manifest_name(number))) as s:
             return bool(s.read() == self._known)
 
     def _foreign(self) -> ArchiveForeignError:
@@ -279,7 +279,7 @@ class Place:
         return f"{self._root}/{name}" if name else self._root
 
     def _names(self, folder: str, *, size_min: int = 0) -> list[str]:
-        with self._explained():
+        with self.explained():
             if (handler := self._fsspec) is not None:
                 handler.fs.invalidate_cache()  # it would list what it has listed before
             chosen = fs.FileSelector(self._path(folder), allow_not_found=True)
@@ -291,7 +291,7 @@ class Place:
         ]
 
     def _delete(self, name: str) -> None:
-        with self._explained():
+        with self.explained():
             self._fs.delete_file(self._path(name))
 
     def _sync(self, name: str) -> None:
@@ -319,7 +319,8 @@ class Place:
             raise
 
     @contextmanager
-    def _explained(self) -> Generator[None]:
+    def explained(self) -> Generator[None]:
+        """Have what fails of the file system as ArchiveUnavailableError, which shows no secret."""
         try:
             yield
         except (OSError, pa.ArrowException) as error:

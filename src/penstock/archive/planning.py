@@ -18,7 +18,7 @@ class Waiting(NamedTuple):
     """What is in the log and not in the archive."""
 
     ends: Sequence[End]
-    """Ascending; the last is the log's head."""
+    """Ascending; of all that waits, or of its first ranges."""
     since_ms: int
     """When the log took the oldest of it."""
 

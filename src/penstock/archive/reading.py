@@ -24,7 +24,6 @@ from penstock.archive.selecting import NEEDED, choose, is_everything
 from penstock.errors import (
     ArchiveDamagedError,
     ArchiveError,
-    ArchiveUnavailableError,
     GapError,
 )
 from penstock.progress import Progress
@@ -44,6 +43,8 @@ class Archive:
         self.place = place
         self.manifest = manifest.readable()
         """What follows the last loss."""
+        self.hidden = len(manifest.ranges) - len(self.manifest.ranges)
+        """How many files lie before it."""
         self._open: tuple[Range, Any] | None = None
 
     @classmethod
@@ -217,12 +218,13 @@ class Archive:
     @contextmanager
     def _explained(self, one: Range) -> Generator[None]:
         """Tell a file that is not what was written from a place that does not answer."""
-        try:
-            yield
-        except OSError as error:
-            raise ArchiveUnavailableError(self.place.full(one.name), error) from error
-        except (pa.ArrowException, KeyError) as error:
-            raise self.damaged(one, str(error).splitlines()[0]) from error
+        with self.place.explained():
+            try:
+                yield
+            except OSError:
+                raise
+            except (pa.ArrowException, KeyError) as error:
+                raise self.damaged(one, str(error).splitlines()[0]) from error
 
     def damaged(self, one: Range, what: str) -> ArchiveDamagedError:
         """The error that says what is wrong with a file."""

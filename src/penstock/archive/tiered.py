@@ -79,6 +79,12 @@ class TieredClient(LogClient):
                 )
             except TrimmedError:
                 live = super().bounds()
+            if until is not None and until.sequence >= live.trimmed:
+                try:
+                    # As this log names it, which may know it from the log that it was made of.
+                    until = super().plan(after=until, until=until).after
+                except TrimmedError:
+                    continue
             archive, joint = self._joined(live)
             place = self._verified(archive, live, after)
             to = self._end(archive, live, joint, place, events_max, until)

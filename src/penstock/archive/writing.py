@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import structlog
 from msgspec import Struct
 
+from penstock.archive.begun import note_begun, require_new
 from penstock.archive.config import ArchiveConfig
 from penstock.archive.log import ArchivedLog
 from penstock.archive.manifest import (
@@ -30,7 +31,7 @@ from penstock.archive.manifest import (
 )
 from penstock.archive.place import Place, Sink
 from penstock.archive.planning import End, Waiting, cuts, due
-from penstock.errors import ArchiveDamagedError, ArchiveForeignError, LogCorruptError, TrimmedError
+from penstock.errors import ArchiveForeignError, LogCorruptError, TrimmedError
 from penstock.ports import Bounds, Hold
 from penstock.wire import ARROW_SCHEMA, Block, to_arrow, verify_checks
 
@@ -39,6 +40,10 @@ SCHEMA_VERSION: Final = 1
 _GROUP_BYTES: Final = 8 << 20
 """Of blocks in a row group: what a reader holds at once."""
 _U32: Final = (1 << 32) - 1
+_RANGES_AT_ONCE: Final = 4
+"""So many are counted before they are sealed; a log of many small commits has millions of ends."""
+_ENDS_OF_A_RANGE: Final = 64
+"""So exactly is known where one may end, at least."""
 
 log = structlog.get_logger()
 
@@ -121,17 +126,19 @@ class Archiver:
         what reading the log raises; the next step begins where this one did."""
         with self._log.snapshot() as moment:
             bounds, sources = moment.bounds(), tuple(moment.sources())
-        place, manifest = self._opened(bounds)
-        manifest = self._adopted(place, manifest, bounds)
         try:
-            self._count(bounds.head, manifest.until)
+            place, manifest = self._opened(bounds)
+            manifest = self._adopted(place, manifest, bounds)
             standing = Standing(sequence=bounds.head, sources=sources)
-            waiting = Waiting(self._ends, self._since_ms)
-            if not due(waiting, self.config, now_ms=self._now_ms()):
-                self._keep_standing(place, manifest, standing)
-                return False
-            for until in cuts(self._ends, range_bytes=self.config.range_bytes):
-                self._seal(place, until, standing if until == bounds.head else None)
+            begun = manifest.until
+            while True:
+                self._count(bounds.head, manifest.until)
+                waiting = Waiting(self._ends, self._since_ms)
+                if not due(waiting, self.config, now_ms=self._now_ms()):
+                    self._keep_standing(place, manifest, standing)
+                    break
+                for until in cuts(self._ends, range_bytes=self.config.range_bytes):
+                    manifest = self._seal(place, until, standing if until == bounds.head else None)
         except (TrimmedError, _Stopped):
             # Retention was quicker: the next step says what is lost.
             return False
@@ -139,7 +146,7 @@ class Archiver:
             # What another service has archived stays as it is: the next step looks anew.
             self._place = None
             raise
-        return True
+        return manifest.until > begun
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -148,11 +155,11 @@ class Archiver:
         if self._place is not None and self._manifest is not None:
             return self._place, self._manifest
         place = Place(self._path)
-        place.make()
         found = place.newest()
-        if found is None and self._manifest is not None:
-            # As of a disk that is no longer mounted: another archive must not begin in its place.
-            raise ArchiveDamagedError(place.where, "its manifest is missing")
+        if found is None:
+            # As of a disk that is not mounted: another archive must not begin in its place.
+            require_new(self._log.path, place.where)
+        place.make()
         if found is None:
             manifest = Manifest(
                 log_id=bounds.log_id,
@@ -165,16 +172,35 @@ class Archiver:
         else:
             self._number, manifest = found
             require_same_log(manifest, bounds, place.where)
+            self._require_same_entry(manifest, bounds, place.where)
+        # Not before there is one: what fails on the way may be tried again.
+        note_begun(self._log.path, place.where)
         left = place.left_behind(manifest)
         if left:
             # Another service that was about to name one of them comes second by this.
-            self._publish(place, manifest)
-            assert self._manifest is not None
-            manifest = self._manifest
+            manifest = self._publish(place, manifest)
             place.remove(left)
             log.info("archive: what was never finished is removed", files=len(left))
         self._place, self._manifest = place, manifest
         return place, manifest
+
+    def _require_same_entry(self, manifest: Manifest, bounds: Bounds, where: str) -> None:
+        """Raise ArchiveForeignError where the log has another entry at the archive's end: of one
+        whose folder was put back from an older copy the id is the same, and so are numbers, once it
+        has gone on."""
+        until = manifest.until
+        if until < bounds.trimmed or not until:
+            return  # that entry is gone, and what follows it is lost to the archive
+        found = bounds.trimmed_check
+        if until > bounds.trimmed:
+            (block,) = self._read(after=until - 1, until=until)
+            found = block.check(block.stop - 1) & _U32
+        if found != manifest.until_check:
+            raise ArchiveForeignError(
+                where,
+                f"entry {until} is not the one that this log has there, as of a log that was put "
+                f"back from an older copy",
+            )
 
     def _adopted(self, place: Place, manifest: Manifest, bounds: Bounds) -> Manifest:
         """The manifest of this very log, with what retention took before it was archived."""
@@ -210,7 +236,7 @@ class Archiver:
         if standing.sequence == manifest.until:
             self._done_at = self._now_ms()
 
-    def _publish(self, place: Place, manifest: Manifest) -> None:
+    def _publish(self, place: Place, manifest: Manifest) -> Manifest:
         manifest = msgspec.structs.replace(manifest, updated_at=self._now_ms())
         try:
             place.publish(manifest, self._number + 1)
@@ -221,14 +247,17 @@ class Archiver:
         self._number += 1
         self._manifest = manifest
         self._done_at = manifest.updated_at
+        return manifest
 
     # --- sealing --------------------------------------------------------------------------------
 
     def _count(self, head: int, after: int) -> None:
-        """Where the commits end that wait behind `after`; what was counted is not read again."""
+        """Where commits end that wait behind `after`, of some ranges at most; what was counted is
+        not read again."""
         if self._counted < after or (self._ends and self._ends[0].sequence <= after):
             self._ends, self._size, self._counted = [], 0, after
-        while self._counted < head:
+        most = _RANGES_AT_ONCE * self.config.range_bytes
+        while self._counted < head and (not self._ends or self._ends[-1].bytes < most):
             for block in self._read(after=self._counted, until=head):
                 if self._counted == after:
                     self._since_ms = block.ingested_at
@@ -236,8 +265,15 @@ class Archiver:
                 ends = np.flatnonzero(block.places["ends"][block.start : block.stop])
                 if len(ends):
                     last = block.first_sequence + block.start + int(ends[-1])
-                    self._ends.append(End(last, self._size))
+                    self._add_end(End(last, self._size))
                 self._counted = block.last_sequence
+
+    def _add_end(self, end: End) -> None:
+        """One more end; the one before it is forgotten where they are close to each other."""
+        before = self._ends[-2].bytes if len(self._ends) > 1 else 0
+        if self._ends and end.bytes - before < self.config.range_bytes // _ENDS_OF_A_RANGE:
+            self._ends.pop()
+        self._ends.append(end)
 
     def _read(self, *, after: int, until: int) -> list[Block]:
         if self._stop.is_set():
@@ -247,15 +283,11 @@ class Archiver:
             raise LogCorruptError(f"the log lists the entry {after + 1} but does not hold it")
         return blocks
 
-    def _seal(self, place: Place, until: int, standing: Standing | None) -> None:
-        """Archive what waits up to `until`."""
+    def _seal(self, place: Place, until: int, standing: Standing | None) -> Manifest:
+        """Archive what waits up to `until`; the manifest that says so."""
         assert self._manifest is not None
         manifest = self._manifest
         after = manifest.until
-        check = manifest.check_after(after)
-        if manifest.lost and manifest.lost[-1].until == after:
-            check = manifest.lost[-1].until_check
-        assert check is not None
         made = _Made(after)
         name = f"data/{after + 1:020d}-{until:020d}.parquet"
         place.require_last(self._number)
@@ -263,7 +295,7 @@ class Archiver:
             self._write(sink, made, until)
         sealed = Range(
             after=after,
-            after_check=check,
+            after_check=manifest.until_check,
             until=until,
             until_check=made.check,
             commits=made.commits,
@@ -275,7 +307,7 @@ class Archiver:
             schema_version=SCHEMA_VERSION,
         )
         assert sealed.name == name
-        self._publish(
+        return self._publish(
             place, manifest.with_range(sealed, standing=standing, head_commit=made.head_commit)
         )
 

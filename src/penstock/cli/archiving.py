@@ -52,14 +52,15 @@ class Archiving:
     def __init__(self, captured: CapturedLog, config: ArchiveConfig, limits: LogConfig) -> None:
         """`limits` says what the log keeps."""
         self._config = config
-        self._path = config.path
+        self._path: str | None = None
         self._archiver: Archiver | None = None
         self._working: asyncio.Future[bool] | None = None
         self._error: PenstockError | None = None
         if config.path is not None:
             # Parquet takes memory and half a second to load, which only an archive needs.
-            from penstock.archive import writing
+            from penstock.archive import place, writing
 
+            self._path = place.shown(config.path)
             self._archiver = writing.Archiver(captured, _within(config, limits), config.path)
             captured.held_by(self._archiver.hold)
 

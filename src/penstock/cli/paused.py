@@ -5,13 +5,13 @@ copy of the log that is restored elsewhere starts with nothing paused, and forge
 nothing (a source goes on from its position). Capture alone writes it: whoever holds the log's lock.
 """
 
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.folders import write_whole
 
 NAME: Final = "paused.json"
 
@@ -41,18 +41,3 @@ class PausedSources:
             return
         (names.add if paused else names.discard)(name)
         write_whole(self._path, msgspec.json.encode(sorted(names)))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Put `content` at `path`: on the disk when this returns, and never seen in part."""
-    draft = path.with_suffix(".new")
-    with draft.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -85,7 +85,7 @@ def _places(name: str, pipeline: "PipelineConfig") -> Iterator[Place]:
     written += [("rejects", pipeline.rejects_path), ("standing", pipeline.standing_path)]
     if pipeline.to == "table" and pipeline.first_load != "off":
         written.append(("standing", pipeline.load_path))
-    if pipeline.to == "table" and pipeline.verify_every:
+    if pipeline.verify_every:
         written.append(("standing", pipeline.verified_path))
     for key, address in written:
         yield Place(pipeline=name, key=key, parts=_parts(address))

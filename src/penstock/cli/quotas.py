@@ -4,7 +4,6 @@ It is kept before it is used, so that no crash lets a source write more. Without
 log that was restored elsewhere, a source begins with its whole quota.
 """
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +12,8 @@ import msgspec
 from penstock.capture.quota import Quota, Reservation, Share
 from penstock.capture.supervise import Clock
 from penstock.cli.config import Settings
-from penstock.cli.paused import write_whole
 from penstock.errors import ConfigError, LogFullError
+from penstock.folders import keep_whole
 
 
 def share_of(settings: Settings, name: str, *, clock: Clock) -> Share | None:
@@ -26,7 +25,7 @@ def share_of(settings: Settings, name: str, *, clock: Clock) -> Share | None:
 
     async def keep(reserved: Sequence[Reservation]) -> None:
         try:
-            await asyncio.to_thread(write_whole, path, msgspec.json.encode(reserved))
+            await keep_whole(path, msgspec.json.encode(reserved))
         except OSError as error:
             raise LogFullError(
                 f"{name}: what it has written of its quota cannot be kept at {path} "

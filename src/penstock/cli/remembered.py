@@ -5,7 +5,6 @@ one of these changes, and now and then for how far it was read. Forgetting the f
 the log is read for gaps from its oldest entry on, and what is open is told again.
 """
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ from msgspec import Struct, field
 
 from penstock.capture.alerts import Told
 from penstock.capture.gaps import Scanned
-from penstock.cli.paused import write_whole
+from penstock.folders import keep_whole
 
 logger = structlog.get_logger(__name__)
 
@@ -71,7 +70,7 @@ class AlertMemory:
         if content == self._content:
             return
         try:
-            await asyncio.to_thread(write_whole, self._path, content)
+            await keep_whole(self._path, content)
         except OSError as error:
             if not self._failed:
                 logger.warning("alerts are not kept over a restart", error=type(error).__name__)

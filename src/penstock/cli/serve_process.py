@@ -119,7 +119,7 @@ async def serve(
         if live.enabled:
             past = None
             if settings.archive.path is not None:
-                past = TieredLog(log, settings.archive.path)
+                past = TieredLog(log, settings.archive.path, folder=settings.log.path)
                 stack.push_async_callback(past.close)
             captures = CaptureService(log, lambda: live, rows=keeper, past=past)
         beside = [] if captures is None else [CaptureServicer(captures)]

@@ -25,6 +25,7 @@
     ├── ArchiveError                 the archive cannot be written or read
     │   ├── ArchiveUnavailableError  transient: its folder or bucket does not answer
     │   ├── ArchiveDamagedError      a file of it is missing, or not what was written
+    │   ├── ArchiveGoneError         it is not there any more
     │   ├── ArchiveForeignError      it is of another log
     │   └── ArchiveBehindError       it ends before the log begins
     ├── DocumentMisfitError          a document does not fit the columns that a reader declared
@@ -123,6 +124,7 @@ from penstock.errors.archive import (
     ArchiveDamagedError,
     ArchiveError,
     ArchiveForeignError,
+    ArchiveGoneError,
     ArchiveUnavailableError,
 )
 from penstock.errors.readers import (
@@ -199,6 +201,7 @@ __all__ = [
     "ArchiveDamagedError",
     "ArchiveError",
     "ArchiveForeignError",
+    "ArchiveGoneError",
     "ArchiveUnavailableError",
     "AuditError",
     "BackfillRefusedError",

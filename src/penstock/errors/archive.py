@@ -37,6 +37,21 @@ class ArchiveDamagedError(ArchiveError):
         )
 
 
+class ArchiveGoneError(ArchiveError):
+    """The archive that a log has begun is not there any more: its disk may not be mounted."""
+
+    code = "archive.gone"
+
+    def __init__(self, where: str, noted: str) -> None:
+        """`noted` is the file that says that it was begun."""
+        super().__init__(
+            f"there is no archive at {where}, where this log has begun one. Nothing was made "
+            f"there, and the log keeps for a while what is not archived. See that its disk is "
+            f"mounted, or bring it back from a copy. To begin another one there, without what the "
+            f"log has no more, remove {noted} first."
+        )
+
+
 class ArchiveForeignError(ArchiveError):
     """The archive belongs to another log, or to one that parted from this one."""
 

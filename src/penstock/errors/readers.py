@@ -133,15 +133,19 @@ class ProgramError(PenstockError):
 
 
 class HistoryUnknownError(RequestError):
-    """What a document was at a place cannot be told from what is kept."""
+    """What a document was at a place, or that place, cannot be told from what is kept."""
 
     code = "history.unknown"
 
-    def __init__(self, *, why: str) -> None:
-        super().__init__(
-            f"what the document was there is not known: {why}. Nothing was sent. Ask for a later "
-            f"place; `penstock snapshot` copies what the log does not have, for the future."
-        )
+    def __init__(
+        self,
+        *,
+        why: str,
+        what: str = "what the document was there",
+        remedy: str = "Ask for a later place; `penstock snapshot` copies what the log does not "
+        "have, for the future",
+    ) -> None:
+        super().__init__(f"{what} is not known: {why}. Nothing was sent. {remedy}.")
 
 
 class StateIncompleteError(RequestError):

@@ -111,6 +111,13 @@ def restore(
     what is not as it was archived, LogFullError when it does not fit.
     """
     manifest = archive.manifest
+    if not manifest.ranges and archive.hidden:
+        raise ArchiveError(
+            f"all {archive.hidden} files of the archive at {archive.place.where} lie before its "
+            f"last loss, which ends at entry {manifest.begin}; what follows is not archived yet. "
+            f"Nothing was made. While the service runs, restore again in range_age. What lies "
+            f"before a loss is no log any more, but stays: anything that reads Parquet reads it."
+        )
     if not manifest.ranges:
         raise ArchiveError(
             f"the archive at {archive.place.where} holds no entries yet. Nothing was made."

@@ -7,9 +7,13 @@ that are made of its rows: the same entries with the same markers, so whoever re
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import numpy as np
+
 from penstock.errors import ArchiveBehindError, ArchiveForeignError, TrimmedError
+from penstock.event import Kind
 from penstock.ports import Bounds, LogReader, SourceState
 from penstock.progress import Progress
 from penstock.subscribe.criteria import Criteria
@@ -34,9 +38,11 @@ class TieredLog:
     old the oldest is.
     """
 
-    def __init__(self, log: LogReader, path: str) -> None:
-        """`path` is that of the archive. Nothing is opened before it is needed."""
+    def __init__(self, log: LogReader, path: str, *, folder: Path) -> None:
+        """`path` is that of the archive, `folder` the log's. Nothing is opened before it is
+        needed."""
         self._log = log
+        self._folder = folder
         self._path = path
         # An archive belongs to one thread, and a bucket may take its time.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
@@ -80,6 +86,17 @@ class TieredLog:
         stop = joint.sequence if until is None else min(until, joint.sequence)
         return await self._beside(lambda: _blocks(archive, live.log_id, after, stop, bytes_max))
 
+    async def calm(self, *, after: int, timestamp: int, bytes_max: int) -> tuple[int, int]:
+        """As `PastReader.calm`."""
+        live = await self._log.bounds()
+        if after >= live.trimmed or (joined := await self._joined(live)) is None:
+            return after, 0
+        archive, joint = joined
+        if after < archive.manifest.begin:
+            return after, 0
+        stop = joint.sequence
+        return await self._beside(lambda: _calm(archive, after, stop, timestamp, bytes_max))
+
     async def check_at(self, sequence: int) -> int | None:
         """As `LogReader.check_at`."""
         found = await self._log.check_at(sequence)
@@ -118,7 +135,7 @@ class TieredLog:
         from penstock.archive.joining import Joining, is_there
 
         if self._joining is None:
-            if not is_there(self._path):
+            if not is_there(self._path, log=self._folder):
                 return None
             self._joining = Joining(self._path)
         try:
@@ -128,6 +145,28 @@ class TieredLog:
 
     async def _beside(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _calm(
+    archive: "Archive", after: int, until: int, timestamp: int, bytes_max: int
+) -> tuple[int, int]:
+    """As `PastReader.calm`, of (after, until] of an archive."""
+    size = 0
+    rows = archive.batches(
+        after=after, until=until, columns=("kind", "timestamp"), criteria=_EVERYTHING
+    )
+    for batch, last in rows:
+        one = archive.manifest.holding(after + 1)
+        size += 1 + one.bytes * batch.num_rows // one.rows
+        kinds = batch.column("kind").to_numpy()
+        late = batch.column("timestamp").to_numpy() >= timestamp
+        found = np.flatnonzero((kinds == Kind.GAP) | ((kinds == Kind.DATA) & late))
+        if len(found):
+            return after + int(found[0]), size
+        after = last
+        if size >= bytes_max:
+            break
+    return after, size
 
 
 def _blocks(archive: "Archive", log_id: int, after: int, until: int, bytes_max: int) -> list[Block]:

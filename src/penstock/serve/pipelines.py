@@ -145,6 +145,7 @@ class PipelineBook:
                 or told.state != before.told.state
                 or told.place.log_id != before.told.place.log_id
                 or told.place.sequence < before.told.place.sequence
+                or told.oldest != before.told.oldest
                 or self._steady_seconds() - self._written_at >= _WRITE_SECONDS
             ):
                 self._write(records)
@@ -224,7 +225,7 @@ class PipelineBook:
         ours = place.log_id == bounds.log_id
         follows = max(place.sequence, bounds.trimmed) if ours else bounds.trimmed
         lag = max(0, bounds.head - follows)
-        trimmed = ours and place.sequence < bounds.trimmed
+        trimmed = ours and place.sequence < bounds.trimmed and not told.oldest
         return PipelineStatus(
             pipeline=told.pipeline,
             source=told.source,
@@ -274,6 +275,7 @@ class PipelineBook:
                 sequence=one.told.place.sequence,
                 until_ms=self._until(one),
                 bytes_max=self._hold_bytes,
+                oldest=one.told.oldest,
             )
             for one in records.values()
             if one.told.place.sequence <= shared.get(one.told.place.log_id, -1)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.errors import TriggerError, TriggerLockedError
-from penstock.folders import make_folder, sync_folder
+from penstock.folders import keep_whole, make_folder
 from penstock.locks import hold
 from penstock.trigger.lineage import Place
 
@@ -91,7 +91,7 @@ class Checkpoints:
         assert self.stream is not None
         kept = _Kept(FORMAT, self.stream, self.places)
         try:
-            await asyncio.to_thread(_replace, self._path, msgspec.json.encode(kept))
+            await keep_whole(self._path, msgspec.json.encode(kept))
         except OSError as error:
             raise TriggerError(
                 f"the checkpoint {self._path} cannot be written ({error.strerror}). What was "
@@ -105,13 +105,3 @@ class Checkpoints:
             f"stream, for to begin anew would skip or repeat records. Restore the file, or move it "
             f"away to begin at --starting-position."
         )
-
-
-def _replace(path: Path, data: bytes) -> None:
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    sync_folder(path.parent)

@@ -113,7 +113,8 @@ class CapturesConfig(Config):
         ge=1 << 20,
         description=(
             "What is read of the log for one page, or for one document as it was. A page ends "
-            "there and says where to go on; a document is refused."
+            "there and says where to go on; a document is refused. And what is looked through of "
+            "an archive to find where either begins; beyond that they are refused."
         ),
     )
     graphql: GraphqlConfig = Field(

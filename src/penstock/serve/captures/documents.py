@@ -39,7 +39,7 @@ async def document(request: Request, service: CaptureService, scope: Scope) -> R
     address = Address(source, database, path["entityType"], key_of(path["key"]))
     bytes_max = service.config.scan_bytes_max
     moment = await as_of(
-        service.past,
+        await service.seeking(),
         one_of(query, "asOf"),
         # Of a source of which nothing is shown, no more is told than of one that is not there.
         source=source if scope.allows_source(source) else "",

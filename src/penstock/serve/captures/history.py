@@ -83,12 +83,13 @@ async def place_of(
     service: CaptureService, after: str | None, wanted: CaptureRequest, scope: Scope
 ) -> Progress:
     """Behind which place a page lies: a marker, or where the request begins; else the oldest that
-    is kept. Raises AheadError for what is not there yet."""
+    is kept. Raises AheadError for what is not there yet, and HistoryUnknownError for what lies too
+    deep in an archive to be sought."""
     if after is not None:
         return await start(service.past, after)
     if wanted.since == NOW:
         return oldest(await service.past.bounds())
-    begins = await resolve(service.past, wanted.since, scope)
+    begins = await resolve(await service.seeking(), wanted.since, scope)
     if begins.waiting:
         raise _ahead(wanted.since)
     return begins.after

@@ -340,7 +340,11 @@ _REFUSED: Final[dict[str, Schema]] = {
     "409": _json("Refusal", "It lies ahead of the log, or is of another one."),
     "410": _json("Refusal", "What it asks for is not kept: `oldest` is the oldest marker."),
     "429": _json("Refusal", "More often, or at more places at once, than one client may."),
-    "503": _json("Refusal", "Too many subscriptions, or the service stops. Try again."),
+    "503": _json(
+        "Refusal",
+        "Too many subscriptions, the service stops, or its archive is away: try again. Or the "
+        "archive is not what it must be: `message` says what to mend.",
+    ),
 }
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.errors import (
     AheadError,
+    ArchiveError,
     GapError,
     HistoryUnknownError,
     MalformedProgressError,
@@ -76,7 +77,8 @@ def http_status(error: PenstockError) -> int:
         return 400
     if isinstance(error, RateLimitedError):
         return 429
-    if isinstance(error, ServiceUnavailableError):
+    if isinstance(error, ServiceUnavailableError | ArchiveError):
+        # Whatever is wrong with the archive, the request is not.
         return 503
     if isinstance(error, UnauthenticatedError):
         return 401

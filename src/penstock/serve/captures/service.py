@@ -13,6 +13,7 @@ from penstock.serve.captures.config import CapturesConfig
 from penstock.serve.captures.shared import SharedCaptures
 from penstock.subscribe.captures import Hub, Limits, Session
 from penstock.subscribe.captures.past import CurrentRows
+from penstock.subscribe.captures.rationed import PastReader, Rationed
 from penstock.subscribe.captures.session import UNLIMITED
 from penstock.subscribe.scope import EVERYTHING, Scope
 from penstock.telemetry import READERS
@@ -30,14 +31,15 @@ class CaptureService:
         config: Callable[[], CapturesConfig],
         *,
         rows: CurrentRows | None = None,
-        past: LogReader | None = None,
+        past: PastReader | None = None,
     ) -> None:
         """`config` is asked for every new session, so that a reload holds for it; `rows` are the
         current ones, if somebody keeps them; `past` is the log with what it does not hold any
         more, if an archive does."""
         self.log = log
-        self.past = log if past is None else past
+        self.past: LogReader = log if past is None else past
         """For history and documents as they were."""
+        self._archived = past
         self.rows = rows
         self.shared = SharedCaptures()
         self._config = config
@@ -51,6 +53,13 @@ class CaptureService:
     def config(self) -> CapturesConfig:
         """The limits now."""
         return self._config()
+
+    async def seeking(self) -> LogReader:
+        """`past`, to find where one answer begins: of the archive, at most `scan_bytes_max`."""
+        if self._archived is None:
+            return self.log
+        trimmed = (await self.log.bounds()).trimmed
+        return Rationed(self._archived, trimmed=trimmed, bytes_max=self.config.scan_bytes_max)
 
     def new_id(self) -> str:
         """An id for a request that has none: nobody else's."""

@@ -31,8 +31,9 @@ async def as_of(
     """The place of a marker, behind a version, or behind all that a source had committed at a time
     of its own clock (ISO 8601 with its zone); None is the newest.
 
-    Raises AheadError for what has not come, TrimmedError for what retention removed, RequestError
-    for anything else.
+    Raises AheadError for what has not come, TrimmedError for what retention removed,
+    HistoryUnknownError for a time that is not found within `bytes_max` or what a `Rationed` log
+    allows, RequestError for anything else.
     """
     if given is None:
         return AsOf(place=await start(log, ""))

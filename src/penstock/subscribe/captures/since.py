@@ -13,6 +13,7 @@ from penstock.errors import RequestError, TrimmedError
 from penstock.event import Kind
 from penstock.ports import Bounds, LogReader
 from penstock.progress import Progress
+from penstock.subscribe.captures.rationed import Rationed
 from penstock.subscribe.captures.requests import Since
 from penstock.subscribe.commits import entry_at, first_where
 from penstock.subscribe.resume import oldest, resume, start
@@ -82,7 +83,8 @@ async def resolve(log: LogReader, since: Since, scope: Scope = EVERYTHING) -> St
     """The place that `since` means now. A transaction of which `scope` shows nothing is none.
 
     Raises TrimmedError, with the oldest marker, for what retention removed; ProgressError as
-    `subscribe.start`; RequestError for a transaction that the log never had.
+    `subscribe.start`; RequestError for a transaction that the log never had; and what `log` does.
+    For a transaction or a time, much of the log may be read: give a `Rationed` one with an archive.
     """
     bounds = await log.bounds()
     if since.progress is not None:
@@ -136,6 +138,8 @@ async def _at_timestamp(log: LogReader, bounds: Bounds, timestamp: int) -> Start
     after = near - 1
     gaps: dict[Stream, int] = {}
     while True:
+        if isinstance(log, Rationed) and not gaps:
+            after = await log.calm(after=after, timestamp=timestamp)
         blocks = await log.read(after=after, bytes_max=_WINDOW_BYTES)
         for block in blocks:
             opening = gate.opening(block)
