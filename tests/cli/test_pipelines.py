@@ -271,11 +271,11 @@ def test_only_tables_of_current_rows_are_compared_with_the_source(
 
 @pytest.mark.parametrize("asked", ["nonsense", "42", "Beginning", ""])
 def test_a_reset_to_no_place_says_which_there_are(asked: str) -> None:
-    from penstock.spark.plan import reset_place
+    from penstock.spark.resetting import reset_place
 
     nobody: Any = None
     with pytest.raises(MalformedProgressError) as caught:
-        reset_place(nobody, asked)
+        reset_place(nobody, asked, nobody)
     said = str(caught.value)
     assert said.startswith(f"{asked!r} is no place of the log: say beginning, oldest or a marker.")
     assert "Nothing was changed" in said

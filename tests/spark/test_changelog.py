@@ -1,10 +1,8 @@
 """A changelog is the log, entry by entry, however batches fall, repeat and tear."""
 
 import itertools
-import json
 import os
 import shutil
-import time
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -59,7 +57,7 @@ from tests.spark.changelogs import (
     rows_of,
     started,
 )
-from tests.spark.tables import LOG_ID, Entries, change, gap, put, schema_event
+from tests.spark.tables import LOG_ID, Entries, as_of_days_ago, change, gap, put, schema_event
 
 FORMATS = pytest.mark.parametrize("form", ["delta", "parquet"])
 DAY_MS = 86_400_000
@@ -297,19 +295,6 @@ def test_files_that_were_joined_are_kept_for_readers_as_long_as_it_says(tmp_path
     assert {*replaced} <= {*files_of(config)}
     as_of_days_ago(Path(config.path), 8)
     assert format_of("p", config).leftovers() == 3
-
-
-def as_of_days_ago(path: Path, days: int) -> None:
-    """Have all that is in a Delta table have happened then."""
-    then = time.time() - days * 86_400
-    for commit in (path / "_delta_log").glob("*.json"):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        for action in actions:
-            if "remove" in action:
-                action["remove"]["deletionTimestamp"] = int(then * 1000)
-        commit.write_text("\n".join(map(json.dumps, actions)) + "\n")
-    for file in path.rglob("*.parquet"):
-        os.utime(file, (then, then))
 
 
 @pytest.mark.parametrize("begun", [0, 1])

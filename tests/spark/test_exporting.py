@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,19 +16,24 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.client.credentials import CA_VARIABLE
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TrimmedError
+from penstock.serve.flight import FlightServer
 from penstock.spark.config import (
     AuditPipelineConfig,
     HistoryPipelineConfig,
     TablePipelineConfig,
     config_class,
 )
+from penstock.spark.datasource import PenstockStreamReader
 from penstock.spark.exporting import columns_of, project
 from penstock.spark.history.columns import VERSION_COLUMNS
 from penstock.spark.java import java_environment
+from penstock.spark.options import parse_options
+from penstock.spark.rows import ENTRY_SCHEMA
 from penstock.spark.table.kinds import Kind, column_field
 from penstock.spark.table.writing import HARMLESS
 from tests.cli.service import configure, penstock
+from tests.flight.blocks import BlockLog, insert
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +46,7 @@ path = "lake"
 """
 
 
-def exported(config: Any, **schemas: str) -> dict[str, str]:
+def exported(config: Any, archive: str = "", **schemas: str) -> dict[str, str]:
     return project(
         "orders",
         config,
@@ -48,6 +54,7 @@ def exported(config: Any, **schemas: str) -> dict[str, str]:
         storage="file:///tmp/s",
         schemas=schemas,
         harmless=HARMLESS,
+        archive=archive,
     )
 
 
@@ -68,6 +75,7 @@ class Project(SimpleNamespace):
 
     views: dict[str, Callable[[], "DataFrame"]]
     flows: list[dict[str, Any]]
+    stream: "Changes"
 
 
 class Changes:
@@ -75,11 +83,13 @@ class Changes:
 
     def __init__(self, rows: "DataFrame | None") -> None:
         self.rows = rows
+        self.said: dict[str, str] = {}
 
     def format(self, _: str) -> "Changes":
         return self
 
-    def options(self, **_: object) -> "Changes":
+    def options(self, **said: object) -> "Changes":
+        self.said = {name: str(one) for name, one in said.items()}
         return self
 
     def load(self) -> Any:
@@ -95,7 +105,7 @@ def declared(
 
     from penstock import spark as adapter
 
-    project = Project(views={}, flows=[])
+    project = Project(views={}, flows=[], stream=Changes(rows))
 
     def view(*, name: str) -> Callable[[Callable[[], "DataFrame"]], None]:
         return lambda function: project.views.update({name: function})
@@ -120,7 +130,7 @@ def declared(
     monkeypatch.setattr(pipelines, "create_streaming_table", nothing)
     monkeypatch.setattr(pipelines, "create_auto_cdc_flow", flow)
     monkeypatch.setattr(adapter, "register", nothing)
-    session = SimpleNamespace(readStream=Changes(rows))
+    session = SimpleNamespace(readStream=project.stream)
     monkeypatch.setattr(SparkSession, "active", lambda: session)
     (module,) = (text for path, text in files.items() if path.endswith(".py"))
     exec(compile(module, "exported", "exec"), {})
@@ -335,6 +345,72 @@ def test_of_a_history_that_was_made_the_columns_are_those_of_documents(
     arguments = ["pipeline", "export", "h", "--to", str(folder), "--config", str(config)]
     assert penstock(capsys, *arguments).code == 0
     assert "documentSchema='`a` INT'" in (folder / "transformations" / "h.py").read_text()
+
+
+def options_of(files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """With which options the one flow of a project reads the log."""
+    told = declared(files, monkeypatch)
+    (view,) = told.views.values()
+    with suppress(AttributeError):  # there are no rows behind them
+        view()
+    return told.stream.said
+
+
+@pytest.mark.slow
+def test_a_flow_begins_with_the_first_change_there_was_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the pipeline does: rows of which retention took the last change would not be there."""
+    log = BlockLog()
+    log.append([[insert(number)] for number in range(10)])
+    server = FlightServer(log)
+    server.start()
+    monkeypatch.setenv("PENSTOCK_ENDPOINT", server.address)
+
+    def begins(config: Any, **more: str) -> int:
+        # What documents are read as has no part in where, and only Spark reads a schema of theirs.
+        as_text = {"documents": "json", "documentSchema": ""}
+        options = options_of(exported(config, t="_id INT"), monkeypatch) | as_text | more
+        asked = parse_options(options, starting_default="latest")
+        reader = PenstockStreamReader(asked, ENTRY_SCHEMA)
+        try:
+            return int(reader.initialOffset()["sequence"])
+        finally:
+            reader.stop()
+
+    try:
+        assert begins(table("t")) == 0
+        log.trim(8)
+        for config in (table("t"), history()):
+            with pytest.raises(TrimmedError):
+                begins(config)
+        assert begins(table("t"), failOnDataLoss="false") == 0
+        assert begins(table("t").model_copy(update={"start": "oldest"})) == 8
+    finally:
+        server.stop()
+
+
+def test_a_flow_reads_the_archive_of_its_service(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A URL that holds a secret is not written: whoever runs the project gives it."""
+    assert options_of(exported(table("t"), t="_id INT"), monkeypatch)["archive"] == ""
+    files = exported(table("t"), archive="s3://bucket/a", t="_id INT")
+    assert options_of(files, monkeypatch)["archive"] == "s3://bucket/a"
+    config = configure(
+        tmp_path,
+        '[sources.shop]\ntype = "script"\n[archive]\npath = "s3://key:hidden@bucket/a"\n'
+        '[pipelines.p]\nsource = "shop"\ncollections = ["t"]\npath = "lake"\n',
+    )
+    folder = tmp_path / "project"
+    arguments = ["pipeline", "export", "p", "--to", str(folder), "--config", str(config)]
+    assert penstock(capsys, *arguments, "--schema", "t=_id INT").code == 0
+    written = {"p.py": (folder / "transformations" / "p.py").read_text()}
+    assert "hidden" not in written["p.py"]
+    with pytest.raises(KeyError, match="PENSTOCK_ARCHIVE"):
+        declared(written, monkeypatch)
+    monkeypatch.setenv("PENSTOCK_ARCHIVE", "s3://other/a")
+    assert options_of(written, monkeypatch)["archive"] == "s3://other/a"
 
 
 @pytest.mark.spark

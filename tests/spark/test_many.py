@@ -1,11 +1,14 @@
 """Many pipelines in one driver: none holds another up, and each is told, stopped and held alone."""
 
+import errno
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyarrow.flight import FlightInternalError
 from structlog.testing import capture_logs
 
 from penstock.client.flight import LogClient
@@ -14,8 +17,9 @@ from penstock.errors import ChangesLostError, PenstockError, PipelineError
 from penstock.serve.flight import FlightServer
 from penstock.serve.pipelines import PipelineBook
 from penstock.spark.many import run_pipelines
-from penstock.spark.plan import plan_of, reset_place
+from penstock.spark.plan import plan_of
 from penstock.spark.progress import PipelineProgress
+from penstock.spark.resetting import reset
 from penstock.spark.run import run_pipeline
 from penstock.spark.sharing import POOL
 from penstock.spark.table.standing import StandingTable
@@ -232,8 +236,8 @@ def test_a_table_that_is_gone_comes_back_by_a_reset_and_nothing_is_applied_twice
         run_pipeline("p", config, endpoint, spark=spark, once=True)
     orders = rows_of(tmp_path / "lake" / "orders")
     with LogClient(endpoint) as client:
-        place, bounds = reset_place(client, "beginning"), client.bounds()
-    assert StandingTable(config, "p").reset(place, bounds).sequence == 4
+        before, _ = reset("p", config, client, StandingTable(config, "p"), "beginning")
+    assert before.sequence == 4
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert rows_of(tmp_path / "lake" / "orders") == orders
     assert len(rows_of(tmp_path / "lake" / "lines")) == 1
@@ -259,3 +263,56 @@ def test_whatever_ends_a_pipeline_is_its_error_and_no_end_like_any_other(
     )
     assert "PanicException" in str(errors["p"])
     assert ended == errors
+
+
+@pytest.mark.parametrize("where", ["scratch", "start"])
+def test_a_run_that_ends_with_an_error_of_nobodys_has_failed_for_the_service_too(
+    spark: "SparkSession",
+    log: BlockLog,
+    book: PipelineBook,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    """A folder for temporary files that is gone or full, and a disk that Spark cannot write."""
+    log.append([[put(1, n=1)]])
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        if where == "scratch":
+            patched.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+        else:
+            patched.setattr("penstock.spark.run.in_turn", full)
+        with pytest.raises(PipelineError, match="missing" if where == "scratch" else "no space"):
+            run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
+    assert (known(book)["p"].state, known(book)["p"].code) == ("failed", "pipeline")
+    run_pipeline("p", pipeline(tmp_path / "t"), endpoint, spark=spark, once=True)
+    assert known(book)["p"].state == "ended"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_whatever_a_run_raises_is_an_error_of_ours(
+    spark: "SparkSession",
+    log: BlockLog,
+    book: PipelineBook,
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: bool,
+) -> None:
+    """The service may break when it is asked, and a comparison when a run is over."""
+    log.append([[put(1, n=1)]])
+
+    def broken(*_: object, **__: object) -> None:
+        raise FlightInternalError("the text of a stranger")
+
+    what = "scheduled.VerifySchedule.compare_if_due" if begun else "run.log_client"
+    monkeypatch.setattr(f"penstock.spark.{what}", broken)
+    config = pipeline(tmp_path / "t", verify_every=3600 if begun else 0)
+    with pytest.raises(PipelineError, match="FlightInternalError"):
+        run_pipeline("p", config, endpoint, spark=spark, once=True)
+    states = {name: (one.state, one.code) for name, one in known(book).items()}
+    assert states == ({"p": ("failed", "pipeline")} if begun else {})

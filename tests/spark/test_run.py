@@ -1,7 +1,7 @@
 """A pipeline applies what the service has, goes on after its service was away, and stops clean."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,10 @@ from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import TARGETS
 from penstock.spark.overtaken import way_back
-from penstock.spark.plan import plan_of, reset_place
+from penstock.spark.plan import plan_of
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
+from penstock.spark.resetting import reset_place
 from penstock.spark.run import (
     _Runner,  # pyright: ignore[reportPrivateUsage]
     run_pipeline,
@@ -115,7 +116,8 @@ def test_what_retention_took_while_a_pipeline_was_down_is_not_stepped_over(
     with LogClient(endpoint) as client:
         with pytest.raises(TrimmedError, match="reset p --to oldest"):
             plan_of("p", config, client)
-        StandingTable(config, "p").reset(reset_place(client, "oldest"), client.bounds())
+        bounds = client.bounds()
+        StandingTable(config, "p").reset(reset_place(client, "oldest", bounds), bounds)
     run_pipeline("p", config, endpoint, spark=spark, once=True)
     assert len(rows_of(tmp_path / "t" / "orders")) == 10
 
@@ -335,12 +337,16 @@ def test_a_service_that_is_away_for_days_is_waited_for() -> None:
     def said(*_: object) -> None:
         """Whoever is told."""
 
+    def act(one: Callable[[], None]) -> None:
+        one()
+
     stopping = SimpleNamespace(is_set=lambda: False, wait=pauses.append)
     runner: Any = SimpleNamespace(
         _name="p",
         _stage=None,
         _batches=0,
         _query=query,
+        _in_our_words=act,
         _service=SimpleNamespace(waits=said),
         _facts=SimpleNamespace(tell=said),
         _stopping=stopping,
@@ -437,7 +443,8 @@ def test_a_comparison_that_has_nowhere_to_write_is_refused_before_anything_is_re
 
     monkeypatch.setattr("penstock.spark.run.on_this_machine", on_a_cluster)
     config = pipeline(tmp_path / "t", verify_every="6h", verify_against=against)
-    with pytest.raises(ConfigError, match=f"--against {against} --scratch"):
+    said = {"log": "verify p --scratch", "source": "verify p --against source --scratch"}
+    with pytest.raises(ConfigError, match=said[against]):
         run_pipeline("p", config, endpoint, spark=spark, once=True)
 
 

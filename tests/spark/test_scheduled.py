@@ -1,10 +1,10 @@
-"""A pipeline's tables are compared with the log when it is due, and what differs is told."""
+"""What a pipeline keeps is compared with the log when it is due, and what differs is told."""
 
 import errno
 import itertools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark import run
+from penstock.spark.config import PipelineConfig, ViewPipelineConfig
 from penstock.spark.run import run_pipeline
 from penstock.spark.scheduled import Verification, Verify, VerifySchedule, first_seconds
 from penstock.spark.table.comparing import Compared
@@ -26,6 +27,8 @@ from penstock.spark.table.plan import KEY
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.verifying import Verified
 from tests.flight.blocks import BlockLog
+from tests.spark.changelogs import changelog
+from tests.spark.histories import history
 from tests.spark.tables import LOG_ID, pipeline, put, rows_of
 
 if TYPE_CHECKING:
@@ -244,3 +247,39 @@ def test_what_differs_is_told_and_left_as_it_is(
     (line, *_) = (one for one in lines if "DIFFER" in one["event"])
     assert (line["log_level"], line["differences"]) == ("error", 1)
     assert '{"_id":3}' not in {key for _, key in rows_of(config.path)}
+
+
+def view(path: Path, **more: Any) -> ViewPipelineConfig:
+    """How many there are of each number."""
+    query = "SELECT n, count(*) AS many FROM orders GROUP BY n"
+    settings = {"to": "view", "source": "shop", "path": str(path), "query": query, **more}
+    return ViewPipelineConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "lost"),
+    [(history, f"`{KEY}` = '{{\"_id\":3}}'"), (changelog, "sequence = 4"), (view, "n = 3")],
+    ids=["history", "changelog", "view"],
+)
+def test_what_is_no_table_of_current_rows_is_compared_too(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    told: Told,
+    keeps: Callable[..., PipelineConfig],
+    lost: str,
+) -> None:
+    """Behind the last batch of a run that ends, and beside the batches of one that goes on."""
+    log.append([[put(number, n=number) for number in range(20)]])
+    config = keeps(tmp_path / "t", verify_every="6h")
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    assert [(one.differences, one.code, one.at_ms > 0) for one in told.found] == [(0, "", True)]
+    DeltaTable(str(tmp_path / "t")).delete(lost)
+    often = keeps(tmp_path / "t", verify_every="1ms", trigger=0.1)
+    told.end_at = len(told.found) + 2  # what is known, and what is found
+    log.append([[put(99, n=99)]])
+    with capture_logs() as lines:
+        run_pipeline("p", often, endpoint, spark=spark, stop=told.end)
+    assert [(one.differences, one.code) for one in told.found[1:3]] == [(0, ""), (1, "")]
+    assert any("DIFFERS FROM THE LOG" in line["event"] for line in lines)

@@ -1,6 +1,7 @@
 """A pipeline goes on where its tables stand, or says why it does not; it never leaves a hole."""
 
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.spark.config import (
     TablePipelineConfig,
     ViewPipelineConfig,
 )
+from penstock.spark.overtaken import way_back
 from penstock.spark.plan import begins
 from penstock.spark.table.lake import Folders
 from penstock.spark.table.standing import (
@@ -324,3 +326,34 @@ def test_a_new_pipeline_that_loads_from_the_source_begins_at_the_head_and_says_s
     version = version_of(Path(there.standing_path))
     later.settle()
     assert version_of(Path(there.standing_path)) == version
+
+
+def test_who_keeps_tables_in_a_catalog_is_told_of_another_catalog_and_of_no_path() -> None:
+    """Its configuration would refuse a path."""
+    in_catalog = TablePipelineConfig.model_validate(
+        {"source": "shop", "collections": ["orders", "lines"], "catalog": "main.sales"}
+    )
+    one = in_catalog.model_copy(update={"collections": ("orders",)})
+    cases: list[tuple[TablePipelineConfig, dict[str, Any]]] = [
+        (in_catalog.model_copy(update={"source": "other"}), {}),
+        (in_catalog, {"name": "q"}),
+        (in_catalog, {"at": bounds(log_id=1)}),
+        (in_catalog, {"has": {"orders": 500}}),
+        (in_catalog.model_copy(update={"collections": ("orders", "lines", "more")}), {}),
+        (one, {}),
+        *((in_catalog, {"standing": structs.replace(STANDING, to=to)}) for to in ("view", "audit")),
+        (in_catalog, {"standing": structs.replace(STANDING, tables={"": 500})}),
+    ]
+    for config, more in cases:
+        with pytest.raises((PipelineChangedError, StreamChangedError)) as refused:
+            start(config, **more)
+        assert "path" not in str(refused.value), more
+        assert re.search("(a new|another) catalog", str(refused.value)), more
+    assert "a new catalog" in way_back("p", in_catalog)
+    assert "path" not in way_back("p", in_catalog)
+    for config, more in cases:
+        in_folders = config.model_copy(update={"catalog": None, "path": "lake"})
+        with pytest.raises((PipelineChangedError, StreamChangedError)) as refused:
+            start(in_folders, **more)
+        assert re.search("(a new|another) path", str(refused.value)), more
+    assert "a new path" in way_back("p", pipeline(Path("lake")))

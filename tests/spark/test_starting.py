@@ -69,7 +69,7 @@ def of_a_replica(stands: bool, start: str, whole: Whole) -> Progress:
         "p",
         ReplicatePipelineConfig.model_validate(said),
         place=kept if stands else None,
-        tables=(),
+        tables={},
         gone=(),
         bounds=LIVE,
         whole=whole,

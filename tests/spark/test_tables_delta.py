@@ -23,9 +23,10 @@ from penstock.spark.table.delta import Table, create_table
 from penstock.spark.table.plan import OPERATION, OWN_COLUMNS
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.table.upkeep import Tidied, due, tidy
+from penstock.spark.table.upkeep import Tidied, due, keep_up, tidy
+from penstock.spark.tidying import tidy_pipeline
 from tests.spark.histories import history
-from tests.spark.tables import Entries, apply, pipeline, put, rows_of
+from tests.spark.tables import Entries, apply, as_of_days_ago, pipeline, put, rows_of
 
 
 def stamp(until: int) -> Stamp:
@@ -154,6 +155,81 @@ def test_tidying_keeps_the_rows_the_place_and_what_lies_beside(tmp_path: Path) -
     assert rows_of(tmp_path / "t") == rows
     assert (beside / "0").read_text() == "kept"
     assert Table(config.path).applied("p", log_id=None) == entries.head
+
+
+def parquet_in(path: Path) -> set[str]:
+    """The files of rows, wherever they lie."""
+    return {str(one.relative_to(path)) for one in path.rglob("part-*.parquet")}
+
+
+def test_replaced_files_of_a_table_that_is_written_once_a_night_are_deleted(
+    tmp_path: Path,
+) -> None:
+    """A hundred commits are more nights than the log's checkpoints remember such files."""
+    path, config = tmp_path / "t", pipeline(tmp_path / "t")
+
+    def night(until: int, **settings: Any) -> int:
+        table = Table(str(path))
+        table.replace(own_rows("a"), stamp(until))
+        keep_up("p", config.model_copy(update=settings), [table])
+        return len(parquet_in(path))
+
+    assert [night(until, vacuum_every=0) for until in (1, 2, 3)] == [1, 2, 3]
+    as_of_days_ago(path, 8)
+    assert night(4, vacuum_every=0) == 4, "never is never"
+    assert night(5) == 3, "of the last hour they are kept for readers"
+    as_of_days_ago(path, 8)
+    assert night(6) == 4, "it was done today"
+    assert len(stored(str(path))) == 1
+
+
+def test_tidying_by_hand_finds_what_the_log_has_forgotten_and_nothing_of_others(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t"
+    config = pipeline(path, "orders")
+    for until in (1, 2, 3):
+        Table(str(path)).replace(own_rows("a"), stamp(until))
+    forgotten = parquet_in(path) - {Path(one).name for one in DeltaTable(str(path)).file_uris()}
+    assert len(forgotten) == 2
+    for _ in range(2):
+        for below in ("lines", "_penstock_beside"):
+            write_deltalake(path / below, own_rows("a"), mode="overwrite")
+    name = "part-00000-00000000-0000-0000-0000-00000000000{}-c000.snappy.parquet"
+    torn, young = name.format(1), name.format(2)
+    others = {f"lines/{torn}", f"_current=true/{torn}", "own.parquet"}
+    for one in (torn, *others):
+        (path / one).parent.mkdir(exist_ok=True)
+        (path / one).write_text("")
+    others |= {*parquet_in(path)} - {*forgotten, torn}
+    as_of_days_ago(path, 8)
+    (path / young).write_text("")
+    table = Table(str(path))
+    for until in range(4, 120):
+        table.append(own_rows(*"b" * (until == 50)), stamp(until))
+    assert tidy("p", config, Table(str(path)), compact=False).deleted == 0
+    assert forgotten <= parquet_in(path), "they are in no checkpoint"
+    assert table.sweep(older_seconds=30 * 86_400) == 0, "nor is what versions of a month used"
+    (done,) = tidy_pipeline("p", config)
+    assert (done.failed, done.deleted) == ("", 3)
+    assert {*forgotten, torn}.isdisjoint(parquet_in(path))
+    assert (path / young).exists()
+    assert [one for one in others if not (path / one).exists()] == []
+    assert len(stored(str(path))) == 2
+
+
+def test_what_is_forgotten_of_a_history_lies_in_folders_of_its_own(tmp_path: Path) -> None:
+    config, entries = history(tmp_path / "t"), Entries()
+    for number in range(3):
+        entries.commit(put(0, n=number))
+        apply(entries.table(number), config)
+    torn = "_current=true/part-00000-00000000-0000-0000-0000-000000000001-c000.snappy.parquet"
+    (tmp_path / "t" / torn).write_text("")
+    rows = stored(config.path)
+    as_of_days_ago(tmp_path / "t", 8)
+    assert sum(one.deleted for one in tidy_pipeline("p", config)) > 0
+    assert not (tmp_path / "t" / torn).exists()
+    assert len(stored(config.path)) == len(rows)
 
 
 TABLES = pytest.mark.parametrize(

@@ -222,6 +222,13 @@ def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -
     with pytest.raises(TransformError, match="as a whole"):
         find_poison(batch, lambda _: None, pipeline="p")
 
+    def fails_together(part: Any) -> None:
+        if part.count() > 1:
+            raise RuntimeError(SECRET)
+
+    with pytest.raises(TransformError, match="as a whole"):
+        find_poison(batch, fails_together, pipeline="p")
+
 
 def test_a_batch_that_ends_behind_its_rejects_is_as_if_it_had_not(
     spark: "SparkSession", log: BlockLog, lake: Lake

@@ -19,6 +19,7 @@ from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import ViewPipelineConfig
+from penstock.spark.finding import found_failing
 from penstock.spark.replaying import pending_rejects, replay_rejects
 from penstock.spark.run import run_pipeline
 from penstock.spark.tables import TableTarget
@@ -27,7 +28,6 @@ from penstock.spark.view import upkeep
 from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.causes import condition_of, of_values
 from penstock.spark.view.computing import TooManyError
-from penstock.spark.view.finding import found_failing
 from penstock.spark.view.sql import FAILED
 from penstock.spark.view.upkeep import Kept, Upkeep
 from penstock.spark.views import ViewTarget

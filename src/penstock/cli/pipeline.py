@@ -77,7 +77,7 @@ def run(
     try:
         from penstock.cli.pipeline_screen import screen
         from penstock.spark.many import run_pipelines
-        from penstock.spark.progress import PipelineProgress
+        from penstock.spark.progress import PipelineProgress, RunBegan, RunFact
         from penstock.spark.raised import LOST
         from penstock.spark.session import local_session
     except ImportError as error:
@@ -107,6 +107,12 @@ def run(
                 if lines_wanted:
                     teller(progress)
 
+            def fact(told: RunFact) -> None:
+                if isinstance(told, RunBegan):
+                    meter.began(told)
+                if drawn is not None:
+                    drawn.fact(told)
+
             def ended(name: str, error: PenstockError | None) -> None:
                 if drawn is not None:
                     drawn.ended(name, error)
@@ -121,7 +127,7 @@ def run(
                     stop=stop,
                     once=once,
                     on_progress=tell,
-                    on_fact=None if drawn is None else drawn.fact,
+                    on_fact=fact,
                     on_end=ended,
                     credentials=credentials,
                     archive=settings.archive.path or "",

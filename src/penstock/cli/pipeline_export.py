@@ -40,6 +40,7 @@ def command(
             f"Nothing was written."
         )
     try:
+        from penstock.archive.place import shown
         from penstock.spark.config import DeltaPipelineConfig, HistoryPipelineConfig
         from penstock.spark.exporting import SPEC, columns_of, project
         from penstock.spark.history.delta import VersionTable
@@ -56,6 +57,7 @@ def command(
             with own_errors(name):
                 table = kind(pipeline.table_path(one), storage_options=storage)
                 schemas[one] = columns_of(table.schema)
+    archive = settings.archive.path or ""
     files = project(
         name,
         pipeline,
@@ -63,6 +65,8 @@ def command(
         storage=(folder.resolve() / "storage").as_uri(),
         schemas=schemas,
         harmless=HARMLESS,
+        archive=archive,
+        archive_is_secret=shown(archive) != archive,
     )
     if folder.exists():
         raise ConfigError(f"{folder} is there already. Nothing was written. Name a new folder.")

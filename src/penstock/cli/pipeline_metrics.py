@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from penstock.spark.progress import PipelineProgress
+    from penstock.spark.progress import PipelineProgress, RunBegan
 
 
 BEHIND: Final = (
@@ -36,11 +36,11 @@ BEHIND: Final = (
 )
 STALLED: Final = (
     "penstock_pipeline_stalled_seconds",
-    "How long a pipeline that is behind has applied no batch.",
+    "How long a pipeline that is behind, or has not begun, has applied no batch.",
 )
 LAG: Final = (
     "penstock_pipeline_lag_seconds",
-    "Age, by the source's clock, of the last change that a pipeline that is behind has applied.",
+    "How old the changes are up to which a pipeline that is behind has all.",
 )
 
 
@@ -48,21 +48,64 @@ class _Moved:
     """How far a pipeline is."""
 
     def __init__(self) -> None:
-        self.sequence = 0
+        self.place: int | None = None
+        """Everything up to here is applied; None until its run has begun."""
         self.timestamp = 0
+        """When the last change that it applied was committed, in Unix milliseconds; 0 where no
+        batch has said."""
         self.at = time.monotonic()
+        """When it last applied a batch, or was seen to have everything."""
+        self._head: tuple[int, float] | None = None
+        """Where the log once ended, and when: once it has come there, it had everything then."""
+        self._whole_at: float | None = None
+        """The last such time that is known; with `_head`, it is told in steps of two questions."""
+
+    def came_to(self, place: int) -> None:
+        """Everything up to `place` is applied."""
+        self.place = place if self.place is None else max(self.place, place)
+
+    def behind(self, head: int) -> int | None:
+        """How many entries are missing, of a log that ends at `head` now; None if nobody knows."""
+        if self.place is None:
+            return None
+        now = time.monotonic()
+        if self.place >= head:
+            self.at = self._whole_at = now
+            self._head = head, now
+        elif self._head is None or self.place >= self._head[0]:
+            self._whole_at = None if self._head is None else self._head[1]
+            self._head = head, now
+        return max(0, head - self.place)
+
+    def lag_seconds(self) -> float | None:
+        """How old what it has is, while it is behind; None if nobody knows.
+
+        By the source's clock, of the last change applied; but changes of others may have come since
+        and none of its own, so no more than since it had all that the log had.
+        """
+        ages: list[float] = []
+        if self.timestamp:
+            ages.append(max(0.0, time.time() - self.timestamp / 1000))
+        if self._whole_at is not None:
+            ages.append(time.monotonic() - self._whole_at)
+        return min(ages, default=None)
 
 
 class Meter(Collector):
     """Counts batches of pipelines; when it is asked, it asks the service how far the log is.
 
-    All three are 0 while a pipeline has everything, and absent while the service does not answer.
+    A pipeline that has everything is 0 in all three, and none is there while the service does not
+    answer; what nobody knows of a pipeline is not there either.
     """
 
     def __init__(self, pipelines: Sequence[str], endpoint: str) -> None:
         self._pipelines = {name: _Moved() for name in pipelines}
         self._endpoint = endpoint
         self._shown = Credentials.from_environment()
+
+    def began(self, told: "RunBegan") -> None:
+        """A run goes on from its place."""
+        self._pipelines[told.pipeline].came_to(told.sequence)
 
     def count(self, progress: "PipelineProgress") -> None:
         """A batch was applied."""
@@ -75,8 +118,8 @@ class Meter(Collector):
             PIPELINE_UNMET.labels(name, expectation).inc(changes)
         PIPELINE_BATCH_SECONDS.labels(name).observe(progress.seconds)
         moved = self._pipelines[name]
-        moved.sequence = max(moved.sequence, progress.sequence)
-        moved.timestamp = progress.timestamp
+        moved.came_to(progress.until)
+        moved.timestamp = progress.timestamp or moved.timestamp
         moved.at = time.monotonic()
 
     def collect(self) -> "Iterator[Metric]":
@@ -91,14 +134,15 @@ class Meter(Collector):
         metrics = (BEHIND, STALLED, LAG)
         families = [GaugeMetricFamily(*one, labels=["pipeline"]) for one in metrics]
         for name, moved in self._pipelines.items():
-            behind = max(0, head - moved.sequence) if moved.sequence else 0
+            behind = moved.behind(head)
             values = (
                 behind,
-                time.monotonic() - moved.at if behind else 0.0,
-                max(0.0, time.time() - moved.timestamp / 1000) if behind else 0.0,
+                0.0 if behind == 0 else time.monotonic() - moved.at,
+                0.0 if behind == 0 else moved.lag_seconds(),
             )
             for family, value in zip(families, values, strict=True):
-                family.add_metric([name], value)
+                if value is not None:
+                    family.add_metric([name], value)
         yield from families
 
 

@@ -109,7 +109,7 @@ def reset(
             "begins with what is left. The old one stays as it is until you remove it.",
         )
     try:
-        from penstock.spark.plan import reset_place
+        from penstock.spark import resetting
         from penstock.spark.table.lake import seen_lake
         from penstock.spark.table.standing import StandingTable
     except ImportError as error:
@@ -121,14 +121,17 @@ def reset(
                 why="it is running",
                 remedy=f"Stop it first: penstock pipeline stop {name}.",
             )
-        place, bounds = reset_place(client, to), client.bounds()
+        place = resetting.reset_place(client, to, client.bounds())
     if not yes:
         if as_json:
             raise ConfigError("reset asks before it changes anything; with --json give --yes.")
         typer.confirm(f"Have {name} begin again after entry {place.sequence:,}?", abort=True)
-    with catalog_session("reset", name, pipeline, settings, master, conf) as spark:
-        lake = seen_lake(pipeline, name, spark)
-        before = StandingTable(pipeline, name, lake).reset(place, bounds)
+    with (
+        catalog_session("reset", name, pipeline, settings, master, conf) as spark,
+        connected(settings, endpoint) as client,
+    ):
+        standing = StandingTable(pipeline, name, seen_lake(pipeline, name, spark))
+        before, place = resetting.reset(name, pipeline, client, standing, to)
     if as_json:
         output.emit({"pipeline": name, "before": before.sequence, "after": place.sequence})
     else:

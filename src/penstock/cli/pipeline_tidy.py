@@ -19,9 +19,9 @@ def command(
 ) -> None:
     """Join the small files of a pipeline's tables, and delete replaced ones older than `history`.
 
-    A running pipeline does this by itself (`compact_every`, `vacuum_every`). No row changes, and
-    Spark is started only for tables in a catalog. With --json, one object a table. Exit code 7 if a
-    table could not be tidied.
+    A running pipeline does this by itself (`compact_every`, `vacuum_every`). Files that
+    a table's log has forgotten go here only. No row changes, and Spark is started only for tables
+    in a catalog. With --json, one object a table. Exit code 7 if a table could not be tidied.
     """
     from rich.table import Table
 

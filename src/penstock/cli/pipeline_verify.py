@@ -142,25 +142,11 @@ def _verifying(
             source = settings.sources.get(pipeline.source)
             opening = None if source is None else source.opening()
             return partial(verify_with_source, open_source=opening)
-        return _with_log()[pipeline.to]
+        from penstock.spark.verifiers import WITH_LOG
+
+        return WITH_LOG[pipeline.to]
     except ImportError as error:
         raise missing_extra("a pipeline", "spark,java", error) from error
-
-
-def _with_log() -> "Mapping[str, Callable[..., Verified]]":
-    """Who compares with the log, by destination."""
-    from penstock.spark.replica.verifying import verify_replica
-    from penstock.spark.verifying import verify_tables
-    from penstock.spark.verifying_changelog import verify_changelog
-    from penstock.spark.verifying_view import verify_view
-
-    return {
-        "table": verify_tables,
-        "history": verify_tables,
-        "changelog": verify_changelog,
-        "view": verify_view,
-        "replicate": verify_replica,
-    }
 
 
 def _show(shown: Steps, step: "VerifyProgress") -> None:

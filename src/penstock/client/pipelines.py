@@ -38,6 +38,8 @@ class PipelineTold(Struct, frozen=True, kw_only=True, rename="camel"):
     to: str
     place: Progress
     """Everything up to here is durably in the destination."""
+    oldest: bool = False
+    """It is about to begin with the log's oldest entry, and the log holds what it has of it."""
     state: RunState = "running"
     code: str = ""
     """Of the error that it ended with, or that it waits for to pass."""

@@ -249,7 +249,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._options.fail_on_data_loss:
                 raise
         # The first batch says what is missing from here.
-        return unverified(asked)
+        return unverified(self._planner.client, asked)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError
 from penstock.spark.config import HistoryPipelineConfig, PipelineConfig, TablePipelineConfig
+from penstock.spark.options import BEGINNING
 from penstock.spark.table.kinds import DECIMAL_SCALE, Kind, document_field, kind_of_column
 
 _NAME = re.compile(r"[^0-9A-Za-z_]")
@@ -58,6 +59,7 @@ spark = SparkSession.active()
 register(spark)
 
 ENDPOINT = os.environ.get("PENSTOCK_ENDPOINT", {endpoint})
+{archive}
 SECRETS = {{
     option: os.environ[name]
     for option, name in (("tokenFile", "PENSTOCK_TOKEN_FILE"), ("tlsCa", "PENSTOCK_TLS_CA"))
@@ -78,6 +80,14 @@ CASE
 END
 """
 '''
+
+_ARCHIVE: Final = """\
+# Where the service's archive is; without one, empty. What retention removed is read from there.
+ARCHIVE = os.environ.get("PENSTOCK_ARCHIVE", {archive})"""
+
+_ARCHIVE_UNTOLD: Final = """\
+# Where the service's archive is. Its URL has a secret, and so it is not written here: say it.
+ARCHIVE = os.environ["PENSTOCK_ARCHIVE"]"""
 
 _VERSIONS: Final = """
 # The engine keeps the versions, in columns of its own: __START_AT is the place in the log of the
@@ -104,7 +114,8 @@ def {view_function}():
             collections={collections},
             documents="struct",
             documentSchema={schema},
-            startingOffsets="earliest",
+            archive=ARCHIVE,
+            startingOffsets={start},
             maxOffsetsPerTrigger={most},
             failOnDataLoss="true",
             **SECRETS,
@@ -150,11 +161,15 @@ def project(
     storage: str,
     schemas: Mapping[str, str],
     harmless: frozenset[str],
+    archive: str = "",
+    archive_is_secret: bool = False,
 ) -> dict[str, str]:
     """The project's files, by their path in its folder.
 
     `storage` is the URI where the engine keeps what it must remember. `schemas` are the documents'
     columns (DDL) by collection; `harmless` are the schema events that change no row.
+    `archive` is where the service's archive is; where that is secret, as a URL with a key is,
+    whoever runs the project says it.
 
     Raises ConfigError for a pipeline that is no such flow.
     """
@@ -190,6 +205,7 @@ def project(
     module = _MODULE.format(
         imports="import inspect\nimport os" if versions else "import os",
         endpoint=repr(endpoint),
+        archive=_ARCHIVE_UNTOLD if archive_is_secret else _ARCHIVE.format(archive=repr(archive)),
         harmless=", ".join(f"'{one}'" for one in sorted(harmless)),
     )
     tables = [_identifier(one) for one in config.collections]
@@ -208,6 +224,7 @@ def project(
             source=repr(config.source),
             collections=repr(f"{config.source}/{collection}"),
             schema=repr(schema),
+            start=repr("earliest" if config.start == "oldest" else BEGINNING),
             most=config.max_events_per_batch,
             table=repr(table),
             deletes=json.dumps(_deletes(name, config, collection, schema), ensure_ascii=False),

@@ -37,7 +37,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
 OPTION_NAMES: Final[Mapping[str, str]] = {
     "endpoint": 'host:port of the service\'s Flight address; default "127.0.0.1:50052"',
-    "startingOffsets": 'of a new query: "earliest", "latest" (a stream\'s default), a progress '
+    "startingOffsets": 'of a new query: "earliest" (what is left), "beginning" (all there ever '
+    'was: TRIMMED if retention removed some of it), "latest" (a stream\'s default), a progress '
     'marker, or {"logId": "<16 hex digits>", "sequence": n}; read after it',
     "endingOffsets": 'of a batch read: the same forms; default "latest"; read up to it, inclusive',
     "maxOffsetsPerTrigger": "at most so many entries a batch; a larger commit comes whole",
@@ -149,6 +150,9 @@ def _bad(name: str, value: str, wanted: str) -> ConfigError:
     return ConfigError(f"option {name} is {value!r}; it must be {wanted}. Nothing was read.")
 
 
+BEGINNING: Final = "beginning"
+"""The place before the first entry that the log ever had."""
+
 NOTE: Final = "penstock error: "
 """Spark hands errors on as text; ours go along as JSON behind this, so that no fact is lost."""
 
@@ -199,16 +203,19 @@ def first_of(end: Mapping[str, Any], start: Mapping[str, Any]) -> Progress:
 
 
 def resolve(client: LogClient, asked: str) -> Progress:
-    """The place that "earliest", "latest", a marker or offset JSON names in the log as it is now.
+    """The place that a word for it, a marker or offset JSON names in the log as it is now.
 
-    Raises MalformedProgressError, and for a place that the log cannot go on from what
-    `LogClient.plan` raises.
+    The words are "earliest", "beginning" and "latest". Raises MalformedProgressError, and for a
+    place that the log cannot go on from what `LogClient.plan` raises.
     """
     if asked.lower() == "latest":
         return client.head()
     if asked.lower() == "earliest":
         bounds = client.bounds()
         return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
+    if asked.lower() == BEGINNING:
+        first = _beginning(client)
+        return client.marker(log_id=first.log_id, sequence=first.sequence)
     if not asked.lstrip().startswith("{"):
         return _verified(client, parse_progress(asked))
     try:
@@ -221,11 +228,18 @@ def resolve(client: LogClient, asked: str) -> Progress:
     return client.marker(log_id=log_id, sequence=sequence)
 
 
-def unverified(asked: str) -> Progress:
-    """The place that a marker or offset JSON names, whatever the log has there by now."""
+def unverified(client: LogClient, asked: str) -> Progress:
+    """The place that a marker, offset JSON or "beginning" names, whatever the log has there by
+    now."""
+    if asked.lower() == BEGINNING:
+        return _beginning(client)
     if not asked.lstrip().startswith("{"):
         return parse_progress(asked)
     return place_of({"check": 0, **json.loads(asked)})
+
+
+def _beginning(client: LogClient) -> Progress:
+    return Progress(client.bounds().log_id, 0, 0)
 
 
 def _verified(client: LogClient, place: Progress) -> Progress:

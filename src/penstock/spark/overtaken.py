@@ -28,15 +28,16 @@ def way_back(pipeline: str, config: PipelineConfig) -> str:
             f"To build it anew, {copied}, then give the pipeline a new name and a new place to "
             f"write to, with start = 'oldest'."
         )
+    place = config.place_setting
     if config.first_load == "source":
         return (
             f"To go on in its tables, run `penstock pipeline reset {pipeline} --to oldest`, then "
             f"`penstock pipeline backfill {pipeline}`: rows that were deleted meanwhile stay, "
             f"until `penstock pipeline verify {pipeline} --against source --repair`. Or give the "
-            f"pipeline a new path, which is loaded anew."
+            f"pipeline a new {place}, which is loaded anew."
         )
     return (
-        f"To build it anew, {copied}, then give the pipeline a new path, with start = 'oldest'. Or "
-        f"go on in its tables with `penstock pipeline reset {pipeline} --to oldest`: rows that "
+        f"To build it anew, {copied}, then give the pipeline a new {place}, with start = 'oldest'. "
+        f"Or go on in its tables with `penstock pipeline reset {pipeline} --to oldest`: rows that "
         f"were deleted meanwhile, and are not in the log any more, stay."
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from penstock.client.flight import LogClient, Plan, ReadRequest
-from penstock.errors import MalformedProgressError, PenstockError, RequestError, TrimmedError
+from penstock.errors import PenstockError, TrimmedError
 from penstock.event import Kind
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
@@ -231,37 +231,3 @@ def _planned(
             raise overtaken(name, config, error) from error
         planned = client.plan(after=parse_progress(error.oldest))
         return planned, planned.after.sequence - after.sequence
-
-
-def reset_place(client: LogClient, asked: str) -> Progress:
-    """The place that `beginning`, `oldest` or a marker names, as this log has it.
-
-    Raises MalformedProgressError, TrimmedError, StreamChangedError or AheadError for a marker that
-    cannot be resumed from, and RequestError for one inside a commit.
-    """
-    marker = None if asked in {"beginning", "oldest"} else _marker(asked)
-    bounds = client.bounds()
-    if marker is None:
-        if asked == "beginning":
-            return Progress(bounds.log_id, 0, 0)
-        return Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
-    place = client.plan(after=marker, until=marker).after
-    if place.sequence > bounds.trimmed:
-        before = client.marker(log_id=place.log_id, sequence=place.sequence - 1)
-        if client.plan(after=before, events_max=1).to.sequence != place.sequence:
-            raise RequestError(
-                f"the marker {asked} is inside a transaction, and those are applied whole. "
-                f"Nothing was changed. Take one at a transaction's end, as `penstock pipeline "
-                f"list --json` shows."
-            )
-    return place
-
-
-def _marker(asked: str) -> Progress:
-    try:
-        return parse_progress(asked)
-    except MalformedProgressError:
-        raise MalformedProgressError.saying(
-            f"{asked[:64]!r} is no place of the log: say beginning, oldest or a marker. Nothing "
-            f"was changed. `penstock pipeline list --json` shows markers, as `progress`."
-        ) from None

@@ -23,12 +23,16 @@ from msgspec import structs
 
 from penstock.archive.opening import log_client
 from penstock.client.credentials import NOBODY, Credentials
+from penstock.client.flight import LogClient
 from penstock.client.retry import Backoff, Retry
 from penstock.errors import ConfigError, PartialViewError, PenstockError, TrimmedError
+from penstock.holds import SEEN_SECONDS
+from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark import register
 from penstock.spark.config import (
     HistoryPipelineConfig,
+    LakePipelineConfig,
     PipelineConfig,
     SteppedPipelineConfig,
     TablePipelineConfig,
@@ -52,7 +56,7 @@ from penstock.spark.target import Applied, Target, TargetStoppedError
 from penstock.spark.telling import ServiceTeller
 from penstock.spark.transform.stage import Stage
 from penstock.spark.unknown import without_entries
-from penstock.spark.verifying import Verified, verify_tables
+from penstock.spark.verifying import Verified
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,6 +149,12 @@ def run_pipeline(
         except PenstockError as error:
             service.close("failed", error.code)
             raise
+        except TO_END:
+            raise
+        except BaseException as error:
+            own = own_error(error, pipeline=name)
+            service.close("failed", own.code)
+            raise own from error
         finally:
             if schedule is not None:
                 schedule.close()
@@ -231,23 +241,26 @@ class _Runner:
         self._writing = threading.Lock()
         self._raised: PenstockError | None = None
         self._batches = 0
+        self._at_oldest = False
+        """Whether it begins with the log's oldest entry, which retention may remove."""
         self._from_first = False
         """Whether the log is read from its first entry on, and not from where a run stood."""
 
     def schedule(self) -> VerifySchedule | None:
-        """Who compares the tables with log or source, if the pipeline has that done."""
+        """Who compares what is kept with log or source, if the pipeline has that done."""
         config = self._config
-        if not isinstance(config, TablePipelineConfig) or not config.verify_every:
+        if not isinstance(config, LakePipelineConfig) or not config.verify_every:
             return None
+        source = isinstance(config, TablePipelineConfig) and config.verify_against == "source"
         if not on_this_machine(str(self._spark.sparkContext.master)):
             raise ConfigError(
                 f"pipeline {self._name}: verify_every writes down what it compares with, and "
                 f"Spark's workers are on other machines. Nothing was started. Leave it out, and "
                 f"compare on a schedule of your own: penstock pipeline verify {self._name} "
-                f"--against {config.verify_against} --scratch PATH."
+                f"{'--against source ' if source else ''}--scratch PATH."
             )
-        verify: Callable[..., Verified] = verify_tables
-        if config.verify_against == "source":
+        verify: Callable[..., Verified]
+        if source:
             from penstock.spark.against.source import verify_with_source
 
             verify = partial(verify_with_source, open_source=self._open_source)
@@ -259,6 +272,10 @@ class _Runner:
             )
             self._service.verified(Verification(code=ConfigError.code))
             return None
+        else:
+            from penstock.spark.verifiers import WITH_LOG
+
+            verify = WITH_LOG[config.to]
         compare = partial(
             verify,
             self._name,
@@ -277,15 +294,18 @@ class _Runner:
         """Start the query, and again after errors that pass."""
         if self._stage is not None:
             self._stage.check(self._spark)
-        backoff = Backoff(_RETRY)
+        backoff, late = Backoff(_RETRY), 0
         while not self._stopping.is_set():
             before = self._batches
             try:
-                self._query(once=once)
+                self._in_our_words(lambda: self._query(once=once))
                 if not once or self._load is None or self._load.complete:
                     return
             except TrimmedError as error:
-                raise overtaken(self._name, self._config, error) from error
+                # Retention may have been in the midst of removing what it would have begun with.
+                late += 1
+                if self._batches > before or not self._at_oldest or late == _ATTEMPTS_ONCE:
+                    raise overtaken(self._name, self._config, error) from error
             except PenstockError as error:
                 if self._batches > before:
                     backoff.reset()
@@ -316,7 +336,18 @@ class _Runner:
             if self._credentials.are_shown and not client.seen().shows_all_of(source):
                 raise PartialViewError(source=source)
             try:
-                after = self._in_our_words(lambda: self._target.start(bounds, client.bounds))
+                seen = [bounds]
+
+                def whole() -> Bounds:
+                    seen.append(client.bounds())
+                    return seen[-1]
+
+                after = self._target.start(bounds, whole)
+                # What is in an archive, too, stays there.
+                at_risk = after.sequence >= max(1, bounds.trimmed)
+                self._at_oldest = at_risk and any(after.sequence == one.trimmed for one in seen)
+                if self._at_oldest:
+                    after = self._held(client, after)
             except TargetStoppedError:
                 return
         self._from_first = self._from_first or after.sequence <= bounds.trimmed
@@ -343,12 +374,22 @@ class _Runner:
         if self._raised is not None:
             raise self._raised
         try:
-            self._in_our_words(lambda: self._target.save(self._batches))
+            self._target.save(self._batches)
         except TargetStoppedError:
             return  # the service is told of no more than is stored
         self._service.settled()
         if once and self._from_first:
             self._name_unknown()
+
+    def _held(self, client: LogClient, after: Progress) -> Progress:
+        """Where to begin behind `after`, where the log begins: once that is held. It may have moved
+        on until then, and would again until Spark reads."""
+        self._service.begins_with_oldest(after)
+        self._stopping.wait(SEEN_SECONDS)
+        bounds = client.live_bounds()
+        if bounds.trimmed <= after.sequence:
+            return after
+        return self._target.start(bounds, client.bounds)
 
     def _name_unknown(self) -> None:
         """Warn of collections that the log knows nothing of, where all of it was read."""

@@ -1,4 +1,5 @@
-"""A pipeline's tables are compared with its log, or its source, from time to time: `verify_every`.
+"""What a pipeline keeps is compared with its log from time to time, or with its source:
+`verify_every`.
 
 Beside the batches, on a thread of its own: a batch waits only while it is looked where the tables
 stand. What differs is told loudly (the log, the service's metrics, `penstock pipeline list`) and
@@ -16,7 +17,7 @@ import structlog
 from msgspec import Struct, structs
 
 from penstock.progress import parse_progress
-from penstock.spark.config import TablePipelineConfig
+from penstock.spark.config import LakePipelineConfig
 from penstock.spark.raised import TO_END, own_error
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.lake import lake_of
@@ -76,7 +77,7 @@ class VerifySchedule:
     def __init__(
         self,
         pipeline: str,
-        config: TablePipelineConfig,
+        config: LakePipelineConfig,
         spark: "SparkSession",
         *,
         verify: Verify,
@@ -167,8 +168,8 @@ class VerifySchedule:
         differences = sum(one.differences for one in found.tables)
         if differences:
             log.error(
-                f"TABLES DIFFER FROM THE {found.against.upper()}; nothing was changed, `penstock "
-                f"pipeline verify` lists what differs",
+                f"WHAT IS KEPT DIFFERS FROM THE {found.against.upper()}; nothing was changed, "
+                f"`penstock pipeline verify` lists what differs",
                 pipeline=self._pipeline,
                 differences=differences,
                 collections=[one.collection for one in found.tables if one.differences],

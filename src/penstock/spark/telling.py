@@ -61,24 +61,31 @@ class ServiceTeller:
             target=self._work, name=f"penstock-tells-{pipeline}", daemon=True
         )
 
+    def begins_with_oldest(self, place: Progress) -> None:
+        """The run is about to begin behind `place`, where the log begins now, or where it begins by
+        then; until it has stored something. Has told it when it returns, if the service answers."""
+        with self._lock:
+            self._told = told = structs.replace(self._standing_at(place), oldest=True)
+        self._tell(told)
+        # Of a run that begins once more, an older word may have been on its way.
+        self._news.set()
+
     def began(self, place: Progress) -> None:
         """The destination stands at `place`, and is read on from there."""
         with self._lock:
             self._passed = place
-            if self._told is None:
-                self._told = PipelineTold(
-                    pipeline=self._pipeline,
-                    run=self._run,
-                    source=self._source,
-                    to=self._to,
-                    place=place,
-                )
-                if self._verified is not None:
-                    self._told = _with(self._told, self._verified)
+            self._told = structs.replace(self._standing_at(place), code="")
+            if self._thread.ident is None:
                 self._thread.start()
-            else:
-                self._told = structs.replace(self._told, place=place, code="")
         self._news.set()
+
+    def _standing_at(self, place: Progress) -> PipelineTold:
+        if self._told is not None:
+            return structs.replace(self._told, place=place)
+        told = PipelineTold(
+            pipeline=self._pipeline, run=self._run, source=self._source, to=self._to, place=place
+        )
+        return told if self._verified is None else _with(told, self._verified)
 
     def applied(self, result: Applied, *, seconds: float) -> None:
         """A batch is in the destination; how far that holds durably `settled` says."""
@@ -108,7 +115,7 @@ class ServiceTeller:
         with self._lock:
             assert self._told is not None
             assert self._passed is not None
-            self._told = structs.replace(self._told, place=self._passed)
+            self._told = structs.replace(self._told, place=self._passed, oldest=False)
         self._news.set()
 
     def verified(self, found: Verification) -> None:
@@ -132,9 +139,10 @@ class ServiceTeller:
             return  # it never began, or this was said
         self._closing.set()
         self._news.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         with self._lock:
-            last = structs.replace(self._told, state=state, code=code)
+            last = structs.replace(self._told, state=state, code=code, oldest=False)
         self._tell(last)
 
     def _work(self) -> None:

@@ -5,7 +5,8 @@ at the same time the later one is refused. A pipeline writes again then, and a t
 tidied is said to be so; no row is lost or there twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.spark.config import ChangelogPipelineConfig, LakePipelineConfig, ViewPipelineConfig
@@ -23,18 +24,29 @@ def tidy_pipeline(
 ) -> Iterator[Tidied]:
     """Join small files and delete old ones, of each table that is there, one after the other.
 
-    `spark` does it where tables are in a catalog; no other needs it. Raises as `seen_lake`.
+    `spark` does it where tables are in a catalog; no other needs it. What the log of a table has
+    forgotten, or never knew, goes too, but for tables in a catalog. Raises as `seen_lake`.
     """
-    leftovers = None
+    torn: Callable[[], int] | None = None
     if isinstance(config, ChangelogPipelineConfig):
         from penstock.spark.changelog.formats import format_of
 
-        leftovers = format_of(pipeline, config).leftovers
+        torn = format_of(pipeline, config).leftovers
     for table in _tables(pipeline, config, spark):
         if table.version >= 0:
             # What a changelog's batches have left is looked for once, with its first table.
-            yield tidy(pipeline, config, table, leftovers=leftovers)
-            leftovers = None
+            yield tidy(pipeline, config, table, leftovers=_leftovers(table, config, torn))
+            torn = None
+
+
+def _leftovers(
+    table: KeptTable, config: LakePipelineConfig, torn: Callable[[], int] | None
+) -> Callable[[], int] | None:
+    """What deletes files that the log of `table` does not name, with those of torn batches."""
+    if not isinstance(table, Table):
+        return None
+    sweep = partial(table.sweep, older_seconds=config.history)
+    return sweep if torn is None else lambda: torn() + sweep()
 
 
 def _tables(

@@ -15,8 +15,9 @@ It may run beside the pipeline: the changelog is compared as it was at one place
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from msgspec import structs
@@ -76,6 +77,7 @@ def verify_changelog(
     repair: bool = False,
     credentials: Credentials = NOBODY,
     archive: str = "",
+    between: AbstractContextManager[Any] | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> Verified:
     """Compare the changelog of a pipeline with its log; with `repair`, add the entries that are
@@ -97,7 +99,8 @@ def verify_changelog(
     if repair:
         with log_client(endpoint, archive=archive, credentials=credentials) as client:
             refuse_running(name, config, client)
-    until, tables = pinned(name, config, lake)
+    with between or nullcontext():
+        until, tables = pinned(name, config, lake)
     kept = format_of(name, config)
     side = side_of(config, next(iter(tables.values()), None) or kept.table)
     with scratch_folder() as folder, step_teller(name, on_progress) as tell:

@@ -7,7 +7,8 @@ neither needs that the view has the newest rows.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -33,6 +34,7 @@ def verify_view(
     repair: bool = False,
     credentials: Credentials = NOBODY,
     archive: str = "",
+    between: AbstractContextManager[Any] | None = None,
     on_progress: Callable[[VerifyProgress], None] | None = None,
 ) -> Verified:
     """Compare the current rows of a view with its log, and the view with its query of them; with
@@ -54,6 +56,7 @@ def verify_view(
         repair=repair,
         credentials=credentials,
         archive=archive,
+        between=between,
         on_progress=on_progress,
     )
     with step_teller(name, on_progress) as tell:

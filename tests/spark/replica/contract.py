@@ -707,12 +707,16 @@ class ReplicaContract:
     ) -> None:
         entries.commit(put(1))
         entries.commit(change(1, "insert", {"_id": 1}, database="other"))
-        with pytest.raises(DestinationError, match=r"has the (rows|documents) of db\.orders"):
+        with pytest.raises(
+            DestinationError, match=r"has the (rows|documents) of db\.orders"
+        ) as own:
             start().apply()
         start().apply(0, 1)
         other: Driver = start(name="q")
-        with pytest.raises(DestinationError, match="of pipeline p"):
+        with pytest.raises(DestinationError, match="of pipeline p") as its:
             other.apply(0, 1)
+        for told in (own, its):
+            assert "a new name and a `table` that tells them apart" in str(told.value)
         start(name="r", table="{database}_{collection}").apply()
         assert set(replica.rows("other_orders")) == set(replica.rows("db_orders")) == {1}
 
@@ -734,6 +738,49 @@ class ReplicaContract:
         refused(HistoryTrimmedError, "first 1 entries", fresh, trimmed=1)
         replica.drop("orders")
         refused(PipelineChangedError, "orders is gone", Driver(entries, replica.config("orders")))
+
+    def test_rows_of_one_collection_are_never_in_tables_of_two_names(
+        self, replica: Replica, entries: Entries, start: Any, drivers: list[Driver]
+    ) -> None:
+        """The new one would have what comes, and the old one what was."""
+        entries.commit(put(1), put(2))
+        start().apply()
+        before = replica.names()
+        apart = {"table": "{database}_{collection}"}
+        text = r"rows of db\.orders are in orders, and what comes would be in db_orders"
+        for collections in ((), ("orders",)):
+            driver = Driver(entries, replica.config(*collections, **apart))
+            drivers.append(driver)
+            with pytest.raises(PipelineChangedError, match=f"{text}.*or set `table` back"):
+                driver.start()
+        assert replica.names() == before
+        entries.commit(change(1, "update", update={"updatedFields": {"n": 1}}))
+        start().apply(2)
+        start(name="q", **apart).apply()
+        assert replica.rows("orders") == replica.rows("db_orders") == {
+            1: {"_id": 1, "n": 1}, 2: {"_id": 2},
+        }  # fmt: skip
+
+    def test_tables_that_a_rename_filled_or_that_are_followed_no_more_hinder_no_other_name(
+        self, replica: Replica, entries: Entries, start: Any, drivers: list[Driver]
+    ) -> None:
+        entries.commit(put(1))
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        entries.commit(
+            schema_event("rename", collection="lines", to={"db": "two", "coll": "lines"})
+        )
+        start("orders", "lines").apply()
+        start("orders", "lines")
+        changed = replica.config("lines", table="{database}_{collection}")
+        drivers.append(Driver(entries, changed))
+        with pytest.raises(PipelineChangedError, match=r"two\.lines are in lines"):
+            drivers[-1].start()
+        entries.commit(put(2))
+        start("orders", "notes", name="r", table="old_{collection}").apply()
+        entries.commit(change(3, "insert", {"_id": 3}, collection="notes"))
+        start("notes", name="r", table="new_{collection}").apply(4)
+        assert set(replica.rows("new_notes")) == {3}
+        assert set(replica.rows("old_orders")) == {2}
 
     # --- plans ------------------------------------------------------------------------------------
 
@@ -785,6 +832,7 @@ class ReplicaContract:
 
         refused(StreamChangedError, replica.config("orders"), log_id=5)
         refused(PipelineChangedError, replica.config("orders", "lines"))
+        refused(PipelineChangedError, replica.config("orders", table="{database}_{collection}"))
         refused(HistoryTrimmedError, replica.config(), "fresh", trimmed=1)
         replica.drop("orders")
         refused(PipelineChangedError, replica.config("orders"))

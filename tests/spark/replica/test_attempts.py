@@ -50,6 +50,19 @@ def test_conflicts_that_last_longer_than_any_transaction_are_told(
     assert "max_events_per_batch" in str(tried.refusal_of(CONFLICT))
 
 
+def test_a_transaction_that_lasts_too_long_is_told_whoever_may_ask_how_long_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is under way is told so; who comes behind that is only told that there is none."""
+    clock, tried = Clock(monkeypatch), Attempts("p")
+    tried.begin()
+    clock.now += 31
+    assert tried.refusal_of(GONE) is None
+    assert "31 s" in str(tried.refusal_of(OperationFailure("", 290)))
+    clock.now += 29
+    assert "transactionLifetimeLimitSeconds" in str(tried.refusal_of(GONE))
+
+
 @pytest.mark.parametrize("away", [LOST, AWAY])
 def test_a_server_that_is_away_says_nothing_of_the_batch(
     monkeypatch: pytest.MonkeyPatch, away: PyMongoError

@@ -1,5 +1,6 @@
 """What MongoDB alone promises: the same BSON, and transactions of any size or a clear word."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from bson import (
     Regex,
     Timestamp,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw, structs
 from pymongo.errors import OperationFailure
@@ -25,7 +26,14 @@ from pymongo.errors import OperationFailure
 from penstock.errors import ConfigError, DestinationError
 from penstock.sources.mongodb.documents import BsonEncoder, decode
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.documents import CODEC, DOCUMENT, REASON, decode_bson
+from penstock.spark.replica.documents import (
+    CODEC,
+    DOCUMENT,
+    REASON,
+    InexactBsonError,
+    decode_bson,
+    exact,
+)
 from penstock.spark.replica.mongodb import MongoDestination
 from penstock.spark.table.kinds import Kind
 from penstock.testing.servers import MongoReplicaSet
@@ -92,6 +100,45 @@ def test_what_bson_does_not_hold_exactly_has_a_reason(text: str, reason: str) ->
     (said,) = cells[REASON][Kind.STRING].to_pylist()
     assert said is not None
     assert reason in str(said)
+
+
+_LARGE = "18446744073709551615"
+_numerals = st.lists(
+    st.sampled_from([*',:[]{}"\\- a', _LARGE, "9400111899223197428490"]), max_size=9
+).map("".join)
+
+
+@given(text=_numerals)
+@example(text="a,9400111899223197428490,b")
+@example(text="[9400111899223197428490]")
+def test_digits_in_a_text_are_no_integer(text: str) -> None:
+    """However many they are, and whatever stands around them; in a key too."""
+    document = {"_id": text, "t": text, "deep": [text, {"a": text}]}
+    cells = decode_bson([compact(document)], [compact({"_id": text})])
+    assert cells[REASON][Kind.STRING].to_pylist() == [None]
+    (made,) = cells[DOCUMENT][Kind.BINARY].to_pylist()
+    assert bson.decode(made) == document  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"n":{_LARGE}}}',
+        f"[{_LARGE}]",
+        f'{{"a":[5000000000000000000,{_LARGE}]}}',
+        f'{{"t":"a,{_LARGE},b","deep":{{"n":{_LARGE}}}}}',
+        '{"n":9223372036854775808}',
+        '{"n":-9223372036854775809}',
+    ],
+)
+def test_an_integer_beyond_64_bits_is_refused_wherever_it_is(text: str) -> None:
+    with pytest.raises(InexactBsonError, match="64 bits"):
+        exact(text)
+    assert exact('{"a":[9223372036854775807,-9223372036854775808]}')
+
+
+def compact(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 def test_a_row_of_another_source_has_its_key_as_its_id() -> None:

@@ -1,5 +1,6 @@
 """An upsert must find the row of its key and no other: what a table needs for that, at any time."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.mysql import MysqlDialect
-from penstock.testing.servers import MariaDbServer, MongoReplicaSet, PostgresServer
+from penstock.testing.servers import MariaDbServer, MongoReplicaSet, MySqlServer, PostgresServer
 from tests.spark.replica.support import (
     Driver,
     MongoReplica,
@@ -74,6 +75,23 @@ def test_an_index_of_mysql_that_is_added_later_has_no_row_written_over_another(
         lambda: replica.ask("CREATE UNIQUE INDEX one_mail ON orders (mail(20))"),
         "orders is there and cannot be used: it has a second unique index: PRIMARY, one_mail",
     )
+
+
+def test_an_index_of_an_expression_of_mysql_is_none_of_its_columns(
+    mysql: MySqlServer, mysql_database: str
+) -> None:
+    replica = MysqlReplica(mysql.host, mysql.port, mysql_database)
+    refused(
+        replica,
+        lambda: replica.ask("CREATE UNIQUE INDEX one_mail ON orders ((left(mail, 20)))"),
+        "orders is there and cannot be used: it has a second unique index: PRIMARY, one_mail",
+    )
+    replica.ask("CREATE TABLE other (_id int NOT NULL, n int, UNIQUE KEY (_id, (abs(n))))")
+    dialect = MysqlDialect("p", replica.config())
+    with closing(dialect.connect()) as connection:
+        found = dialect.describe(connection.cursor(), "other")
+    assert found is not None
+    assert found.unique == ()
 
 
 def test_a_collation_of_mysql_that_is_changed_later_is_refused(

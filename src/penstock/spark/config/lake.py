@@ -51,11 +51,23 @@ class LakePipelineConfig(SteppedPipelineConfig):
         100,
         ge=0,
         description="Commits of a table after which replaced files older than `history` are "
-        "deleted, between two batches; 0: never. `penstock pipeline tidy` does it by hand.",
+        "deleted, between two batches, as they are once a day; 0: never. `penstock pipeline tidy` "
+        "does it by hand.",
+    )
+    verify_every: Seconds = Field(
+        0.0,
+        description="Compare what is kept with the log so often while the pipeline runs, as 6h; 0: "
+        "never. It reads the whole log again, and its archive. What differs is told, and not "
+        "repaired: `penstock pipeline verify --repair` does.",
     )
     storage_options: dict[str, SecretStr] = Field(
         default_factory=dict, description="Credentials and settings of the object store."
     )
+
+    @property
+    def place_setting(self) -> str:
+        """The setting that says where the tables are: whoever begins anew gives it another."""
+        return "path"
 
     @property
     def standing_path(self) -> str:
@@ -66,6 +78,11 @@ class LakePipelineConfig(SteppedPipelineConfig):
     def rejects_path(self) -> str:
         """The Delta table of rejected changes."""
         return self.rejects or f"{self.path.rstrip('/')}_rejects"
+
+    @property
+    def verified_path(self) -> str:
+        """The Delta table of one row that says when `verify_every` was last done."""
+        return f"{self.standing_path.rstrip('/')}_verified"
 
     @property
     def in_one_table(self) -> bool:

@@ -69,7 +69,7 @@ class ReplicatePipelineConfig(SteppedPipelineConfig, PatienceConfig):
         gt=0,
         le=3600,
         description="Wait so long for an answer of the destination; for "
-        "one to what is done to a whole table, in SQL, as long as it takes.",
+        "one to what is done to a whole table, as long as it takes.",
     )
 
     @field_validator("uri")

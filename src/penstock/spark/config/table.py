@@ -5,7 +5,6 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.config import Seconds
 from penstock.errors import ConfigError
 from penstock.spark.config.lake import DeltaPipelineConfig
 from penstock.spark.config.names import table_name_of
@@ -45,12 +44,6 @@ class TablePipelineConfig(DeltaPipelineConfig):
     )
     first_load_rows: int = Field(
         20_000, gt=0, description="Rows of a range that one task reads, about; fewer large ones."
-    )
-    verify_every: Seconds = Field(
-        0.0,
-        description="Compare the tables with the log so often while the pipeline runs, as 6h; 0: "
-        "never. It reads the whole log again, and its archive. What differs is told, and not "
-        "repaired: `penstock pipeline verify --repair` does.",
     )
     verify_against: Literal["log", "source"] = Field(
         "log",
@@ -115,6 +108,11 @@ class TablePipelineConfig(DeltaPipelineConfig):
         return self
 
     @property
+    def place_setting(self) -> str:
+        """As of any pipeline."""
+        return "path" if self.catalog is None else "catalog"
+
+    @property
     def standing_path(self) -> str:
         """As of any pipeline. Raises ConfigError where the tables are in a catalog."""
         self._require_folder()
@@ -142,11 +140,6 @@ class TablePipelineConfig(DeltaPipelineConfig):
     def load_path(self) -> str:
         """The Delta table that says how far the first load has come."""
         return f"{self.standing_path.rstrip('/')}_load"
-
-    @property
-    def verified_path(self) -> str:
-        """The Delta table of one row that says when `verify_every` was last done."""
-        return f"{self.standing_path.rstrip('/')}_verified"
 
     @model_validator(mode="after")
     def _loads_documents_as_they_are(self) -> Self:

@@ -113,7 +113,7 @@ class Anew(ABC):
 
     def claim(self, decide: Decide) -> Place:
         """As `Destination.claim`, of a pipeline that begins."""
-        return decide(None, (), ())
+        return decide(None, {}, ())
 
     def standing(self) -> Standing:
         """As `Destination.standing`, of a pipeline that never ran."""

@@ -9,8 +9,10 @@ from penstock.audit.outages import passes
 from penstock.errors import DestinationError
 from penstock.spark.replica.connection import LIFETIME_SECONDS
 
-_OVERDUE: Final = frozenset({251, 290})
-"""NoSuchTransaction, TransactionExceededLifetimeLimitSeconds."""
+_OVERDUE: Final = 290
+"""TransactionExceededLifetimeLimitSeconds: of what was under way."""
+_NO_SUCH: Final = 251
+"""NoSuchTransaction: of what comes behind that, or behind another end of it."""
 _TOO_LARGE_FOR_CACHE: Final = 388
 _ENDED: Final = frozenset({112, 225, 246, 251})
 """WriteConflict, TransactionTooOld, SnapshotUnavailable, NoSuchTransaction: it was ended."""
@@ -43,13 +45,15 @@ class Attempts:
         and for what may pass."""
         now, code = time.monotonic(), getattr(error, "code", None)
         took = now - self._began
-        if code in _OVERDUE and self._began and took >= self.lifetime_seconds:
+        late = code == _NO_SUCH and self._began and took >= self.lifetime_seconds
+        if late or code == _OVERDUE:
             return DestinationError(
                 pipeline=self._pipeline,
                 what=f"a batch took {took:.0f} s, and MongoDB ends a transaction after "
-                f"{self.lifetime_seconds:g} s",
+                f"{min(self.lifetime_seconds, took):.3g} s",
                 remedy="Lower max_events_per_batch; if it is one commit of the source, which is "
-                "never cut, raise MongoDB's transactionLifetimeLimitSeconds.",
+                "never cut, or empties or moves a whole collection, raise MongoDB's "
+                "transactionLifetimeLimitSeconds.",
             )
         codes = _codes(error)
         if _TOO_LARGE_FOR_CACHE in codes:

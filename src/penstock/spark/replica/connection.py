@@ -1,7 +1,9 @@
 """A connection to the MongoDB that is replicated into, and what its errors say."""
 
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
+import pymongo
 from pymongo import MongoClient
 from pymongo.errors import (
     BulkWriteError,
@@ -25,6 +27,8 @@ Document = dict[str, Any]
 
 LIFETIME_SECONDS: Final = 60.0
 """Of a transaction, where the server does not say."""
+_UNHURRIED_SECONDS: Final = 7 * 86400.0
+"""No transaction lasts so long."""
 _NAMESPACE_EXISTS: Final = 48
 _UNTRUSTED: Final = "certificate verify failed"
 """OpenSSL's; a driver that finds no server says of each why, and gives no code."""
@@ -118,6 +122,13 @@ def lifetime_seconds(client: MongoClient[Document]) -> float:
         return float(client.admin.command({"getParameter": 1, name: 1})[name])
     except OperationFailure:
         return LIFETIME_SECONDS  # its user may not ask
+
+
+def unhurried() -> AbstractContextManager[None]:
+    """Within it, what is done to a whole collection in a transaction is answered however long it
+    takes, or until the server ends the transaction: cut off, it would only be undone, and begun
+    again. That a server is gone its client finds out by itself, beside the question."""
+    return pymongo.timeout(_UNHURRIED_SECONDS)
 
 
 def refusal_of(pipeline: str, error: PyMongoError) -> DestinationError | None:

@@ -1,7 +1,7 @@
 """What the replication asks of a destination, and how long it waits for one that is away."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import structlog
@@ -10,7 +10,7 @@ from msgspec import Struct
 from penstock.client.patience import Patience
 from penstock.errors import PenstockError, PipelineChangedError, SupersededPipelineError
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.place import Place
+from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.steps import Done, EntriesAt, Step
 from penstock.spark.table.chunk import Decode
 
@@ -19,16 +19,19 @@ logger = structlog.get_logger(__name__)
 PLACES = "_penstock_pipelines"
 TABLES = "_penstock_tables"
 REJECTS = "_penstock_rejects"
+COLUMNS = "_penstock_columns"
+"""Only in SQL."""
 
-Decide = Callable[[Place | None, Collection[str], Collection[str]], Place]
-"""From the stored place, the pipeline's tables, and those that are gone, to the place of a run."""
+Decide = Callable[[Place | None, Mapping[str, Stream], Collection[str]], Place]
+"""From the stored place, the pipeline's tables and what is replicated into them, and the tables
+that are gone, to the place of a run."""
 
 
 class Standing(Struct, frozen=True, kw_only=True):
     """What a destination says of a pipeline: what its `Decide` is told."""
 
     place: Place | None = None
-    tables: Collection[str] = ()
+    tables: Mapping[str, Stream] = {}
     gone: Collection[str] = ()
 
 

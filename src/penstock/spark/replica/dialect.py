@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from penstock.errors import DestinationError
 from penstock.spark.table.arrow import Column, compute
 from penstock.spark.table.kinds import Kind
 from penstock.spark.table.plan import Naming
@@ -85,6 +86,15 @@ class Dialect(Protocol):
         """Whether an error goes away by itself."""
         ...
 
+    def too_large(self, error: Exception) -> DestinationError | None:
+        """What an error says for which a batch cannot be one transaction here; None for others,
+        and for one that may pass. Asked about each error, in their order."""
+        ...
+
+    def committed(self) -> None:
+        """A batch is committed: errors before say nothing of the next."""
+        ...
+
     def is_too_wide(self, error: Exception) -> bool:
         """Whether a row says more than fits the server's pages."""
         ...
@@ -95,6 +105,10 @@ class Dialect(Protocol):
 
     def own_tables(self) -> Iterable[str]:
         """Statements that make our own tables where they are not."""
+        ...
+
+    def renew_own_tables(self, cursor: Any) -> None:
+        """Have those that an earlier Penstock has made be as this one makes them."""
         ...
 
     def table(self, name: str) -> str:

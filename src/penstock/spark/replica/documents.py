@@ -10,7 +10,7 @@ A document of a MongoDB source is the same BSON again. Of other sources a row is
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import bson
 import msgspec
@@ -41,7 +41,9 @@ _EMPTY: Final = Timestamp(0, 0)
 _UNKNOWN: Final = re.compile(r'"\$(symbol|dbPointer|undefined)":')
 _INSTANT: Final = re.compile(r'"\$date":"[^"]*\.\d{4,}Z?"')
 _DECIMAL: Final = re.compile(r'"\$numberDecimal":"([^"]*)"')
-_BEYOND: Final = re.compile(r"[:\[,](-?\d{19,})[,}\]]")
+_LONG: Final = re.compile(r"[:\[,]-?\d{19}")
+"""A text without it says no integer beyond 64 bits."""
+_INT64: Final = range(-(1 << 63), 1 << 63)
 
 
 class InexactBsonError(ValueError):
@@ -74,7 +76,7 @@ def decode_bson(documents: Sequence[str | None], keys: Sequence[str | None]) -> 
 
 def id_of(key: str) -> Any:
     """The `_id` of a row with this key. Raises InexactBsonError."""
-    fields = value_of(msgspec.json.decode(exact(key)))
+    fields = value_of(exact(key))
     own = next(iter(fields.values())) if len(fields) == 1 else fields
     if isinstance(own, list | Regex):
         raise InexactBsonError("its key is an array or a regular expression")
@@ -83,7 +85,7 @@ def id_of(key: str) -> Any:
 
 def encoded(text: str, key: str) -> bytes:
     """A document, with its `_id`. Raises InexactBsonError, BSONError, OverflowError."""
-    return with_id(value_of(msgspec.json.decode(exact(text))), key)
+    return with_id(value_of(exact(text)), key)
 
 
 def with_id(document: dict[str, Any], key: str) -> bytes:
@@ -102,8 +104,8 @@ def with_id(document: dict[str, Any], key: str) -> bytes:
     return data
 
 
-def exact(text: str) -> str:
-    """`text`, which is Extended JSON, if BSON holds all of its values. Raises InexactBsonError."""
+def exact(text: str) -> Any:
+    """What `text`, Extended JSON, says, if BSON holds all of it. Raises InexactBsonError."""
     if "$" in text:
         if found := _UNKNOWN.search(text):
             raise InexactBsonError(f"a value has MongoDB's old type {found[1]}")
@@ -112,7 +114,16 @@ def exact(text: str) -> str:
         for number in _DECIMAL.findall(text):
             if isinstance(value_of({"$numberDecimal": number}), str):
                 raise InexactBsonError("a decimal has more than 34 digits")
-    for number in _BEYOND.findall(text):
-        if int(number) >= 1 << 63:
-            raise InexactBsonError("an integer is beyond 64 bits with a sign")
-    return text
+    said = msgspec.json.decode(text)
+    if _LONG.search(text) and _is_beyond(said):
+        raise InexactBsonError("an integer is beyond 64 bits with a sign")
+    return said
+
+
+def _is_beyond(said: Any) -> bool:
+    """Whether an integer in it is none of 64 bits with a sign; digits in a text are none."""
+    if isinstance(said, dict):
+        return any(map(_is_beyond, cast("dict[str, Any]", said).values()))
+    if isinstance(said, list):
+        return any(map(_is_beyond, cast("Sequence[Any]", said)))
+    return isinstance(said, int) and said not in _INT64

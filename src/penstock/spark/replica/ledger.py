@@ -13,12 +13,13 @@ from typing import Any, Final
 import msgspec
 
 from penstock.progress import parse_progress
-from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
+from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import Dialect
 from penstock.spark.replica.keys import Forms
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.place import Place, Stream
 from penstock.spark.replica.rejecting import Written
+from penstock.spark.replica.slices import key_slices
 from penstock.spark.table.rejects import ENTRY_COLUMNS, GAP
 
 _REJECT_COLUMNS: Final = ("pipeline", *ENTRY_COLUMNS, "field", "reason", "healed")
@@ -39,6 +40,7 @@ class Ledger:
         """Have the tables."""
         for statement in self._dialect.own_tables():
             cursor.execute(statement, ())
+        self._dialect.renew_own_tables(cursor)
 
     def known(self, cursor: Any) -> Known:
         """What tables are for, what their keys hold, and which rows lack a change."""
@@ -141,6 +143,24 @@ class Ledger:
             f"VALUES (%s, %s, %s, %s)",
             (name, self._pipeline, stream.database, stream.collection),
         )
+        # Of a table that had the name before, and was dropped to begin anew.
+        cursor.execute(f"DELETE FROM {self._dialect.table(COLUMNS)} WHERE table_name = %s", (name,))
+
+    def columns(self, cursor: Any, name: str) -> frozenset[str]:
+        """The table's columns that are the pipeline's, as `keep_columns` was told."""
+        cursor.execute(
+            f"SELECT column_name FROM {self._dialect.table(COLUMNS)} WHERE table_name = %s", (name,)
+        )
+        return frozenset(column for (column,) in cursor.fetchall())
+
+    def keep_columns(self, cursor: Any, name: str, columns: Sequence[str]) -> None:
+        """These columns of the table, which were not, are the pipeline's from now on."""
+        for column in columns:
+            cursor.execute(
+                f"INSERT INTO {self._dialect.table(COLUMNS)} (table_name, column_name) "
+                f"VALUES (%s, %s)",
+                (name, column),
+            )
 
     def rename(self, cursor: Any, name: str, stream: Stream) -> None:
         """A table's rows are those of a collection of that name in another database."""
@@ -199,9 +219,10 @@ class Ledger:
         )
         if keys is None:
             cursor.execute(statement, (until, self._pipeline, name))
-        for key in keys or ():
-            own = f" AND {self._dialect.quoted('key')} = %s"
-            cursor.execute(statement + own, (until, self._pipeline, name, key))
+        for part in key_slices(keys or ()):
+            places = ", ".join(["%s"] * len(part))
+            own = f" AND {self._dialect.quoted('key')} IN ({places})"
+            cursor.execute(statement + own, (until, self._pipeline, name, *part))
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ otherwise; a batch that takes longer stops the pipeline, by name.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from bson.int64 import Int64
@@ -32,6 +32,7 @@ from penstock.spark.replica.connection import (
     make,
     prepare,
     refusal_of,
+    unhurried,
 )
 from penstock.spark.replica.destination import (
     PLACES,
@@ -49,8 +50,9 @@ from penstock.spark.replica.mongodb_ledger import (
     place_of,
     streams_of,
 )
-from penstock.spark.replica.place import Place, Stream
+from penstock.spark.replica.place import Place, Stream, remedy_of_taken
 from penstock.spark.replica.rejecting import Written, brief
+from penstock.spark.replica.slices import key_slices, slices_of
 from penstock.spark.replica.steps import (
     DatabaseEmptied,
     Done,
@@ -68,6 +70,9 @@ from penstock.spark.table.reduce import DELETE, PUT
 Document = dict[str, Any]
 
 _WRITES: Final = 10_000
+_MOVED: Final = 1000
+_MOVED_BYTES: Final = 16 << 20
+"""To another collection, at a time."""
 _REJECT_BYTES: Final = 15 << 20
 """Beside it, in the 16 MiB of a document, are the key and the reason."""
 
@@ -129,7 +134,7 @@ class MongoDestination:
 
     def _standing(self, database: Any, known: Known) -> Standing:
         there = set(database.list_collection_names())
-        mine = list(known.owned(self._pipeline))
+        mine = known.owned(self._pipeline)
         return Standing(
             place=place_of(database, self._pipeline, None),
             tables=mine,
@@ -217,13 +222,16 @@ class MongoDestination:
                     writes[start : start + _WRITES], ordered=False, session=session
                 )
             written.rows += len(writes)
+        healed: list[str] = []
         for row in rows:
             written.rejects += [(name, reject) for reject in row.rejects]
             if row.operation in {PUT, DELETE}:
                 if stale.pop(row.key, None) is not None:
-                    self._heal(name, row.key, step.chunk.last_sequence, session)
+                    healed.append(row.key)
             elif row.rejects:
                 stale[row.key] = row.rejects[-1].sequence
+        for keys in key_slices(healed):
+            self._heal({"table": name, "key": {"$in": keys}}, step.chunk.last_sequence, session)
 
     def _empty(
         self, stream: Stream, sequence: int, session: ClientSession, written: Written
@@ -231,10 +239,11 @@ class MongoDestination:
         name = self._name(stream)
         if written.known.streams.get(name) != (self._pipeline, stream):
             return
-        gone = self._database()[name].delete_many({}, session=session)
+        with unhurried():
+            gone = self._database()[name].delete_many({}, session=session)
+            self._heal({"table": name}, sequence, session)
         written.rows += gone.deleted_count
         written.known.stale.pop(name, None)
-        self._heal(name, None, sequence, session)
 
     def _move(self, step: Moved, session: ClientSession, written: Written) -> None:
         old, new = self._name(step.stream), self._name(step.to)
@@ -251,22 +260,19 @@ class MongoDestination:
         self._empty(step.to, step.sequence, session, written)
         raw: Any = database[old].with_options(codec_options=RAW)
         there: Any = database[new].with_options(codec_options=RAW)
-        held: list[RawBSONDocument] = []
-        for document in raw.find({}, session=session):
-            held.append(document)
-            if len(held) >= 1000:
-                there.insert_many(held, session=session)
-                written.rows += len(held)
-                held = []
-        if held:
-            there.insert_many(held, session=session)
-            written.rows += len(held)
-        database[old].delete_many({}, session=session)
-        database[REJECTS].update_many(
-            {"pipeline": self._pipeline, "table": old, "healed": None},
-            {"$set": {"table": new}},
-            session=session,
-        )
+        documents: Iterator[RawBSONDocument] = raw.find({}, session=session)
+        for part in slices_of(
+            documents, lambda one: len(one.raw), count_max=_MOVED, bytes_max=_MOVED_BYTES
+        ):
+            there.insert_many(part, session=session)
+            written.rows += len(part)
+        with unhurried():
+            database[old].delete_many({}, session=session)
+            database[REJECTS].update_many(
+                {"pipeline": self._pipeline, "table": old, "healed": None},
+                {"$set": {"table": new}},
+                session=session,
+            )
         written.move(old, new)
 
     def _reject(
@@ -290,11 +296,9 @@ class MongoDestination:
             self._database()[REJECTS].insert_many(documents, session=session)
         return len(rows)
 
-    def _heal(self, name: str, key: str | None, sequence: int, session: ClientSession) -> None:
-        """The document with this key, or all, is what it is at the source again."""
-        which: Document = {"pipeline": self._pipeline, "table": name, "healed": None}
-        if key is not None:
-            which["key"] = key
+    def _heal(self, which: Document, sequence: int, session: ClientSession) -> None:
+        """The documents that these rejects are of are what they are at the source again."""
+        which = {"pipeline": self._pipeline, "healed": None, **which}
         healed = {"$set": {"healed": Int64(sequence)}}
         self._database()[REJECTS].update_many(which, healed, session=session)
 
@@ -347,8 +351,7 @@ class MongoDestination:
             raise self._refusal(
                 f"the collection {name} has the documents of {theirs.database}."
                 f"{theirs.collection}, of pipeline {other}",
-                "Give the pipeline another `database`, or a `table` that tells them apart, as "
-                "'{database}_{collection}'.",
+                remedy_of_taken(own=other == self._pipeline),
             )
         if name in {PLACES, TABLES, REJECTS} or name.startswith("system.") or "$" in name:
             raise self._refusal(

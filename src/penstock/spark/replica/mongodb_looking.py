@@ -19,6 +19,7 @@ from penstock.spark.replica.connection import checked, connect
 from penstock.spark.replica.documents import CODEC
 from penstock.spark.replica.looking import Look, MomentLostError
 from penstock.spark.replica.mongodb_ledger import gaps_of, known_of, place_of
+from penstock.spark.replica.slices import slices_of
 from penstock.spark.replica.writes import RAW
 
 _LOST: Final = frozenset({239, 246})
@@ -63,17 +64,13 @@ class _MongoLook:
         if name not in self.known.owned(self._pipeline):
             return
         collection: Any = self._database[name].with_options(codec_options=RAW)
-        held: list[Found] = []
-        size = 0
         with closing(collection.find({}, session=self._session)) as cursor:
-            for document in cursor:
-                held.append(_found(document))
-                size += len(held[-1].held)
-                if len(held) >= _ROWS or size >= _BYTES:
-                    yield held
-                    held, size = [], 0
-        if held:
-            yield held
+            yield from slices_of(
+                map(_found, cursor),
+                lambda one: len(one.held),
+                count_max=_ROWS,
+                bytes_max=_BYTES,
+            )
 
     def lasted(self) -> bool:
         """As `Look.lasted`."""

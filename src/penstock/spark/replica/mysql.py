@@ -13,18 +13,19 @@ import ssl
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pymysql
 from numpy.typing import NDArray
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
+from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
-from penstock.spark.replica.mysql_connection import connect
+from penstock.spark.replica.mysql_commits import Commits
+from penstock.spark.replica.mysql_connection import connect, parsed
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from penstock.spark.table.plan import Naming, Unwritable
@@ -60,6 +61,10 @@ _PASSING: Final = frozenset(
 """Source: the error references of MySQL and MariaDB. Too many connections, shutting down, a lost
 connection, a lock, a deadlock, killed; read-only for now; a full disk."""
 _TOO_WIDE: Final = 1118
+_REJECT_ID: Final = "id bigint NOT NULL AUTO_INCREMENT PRIMARY KEY"
+"""No group of servers, and no server that is told to, takes rows without a primary key."""
+_THERE_BY_NOW: Final = frozenset({1060, 1068})
+"""A column of that name, a primary key: somebody else has just added it."""
 _LARGE: Final = TEXTS | {Kind.BINARY, Kind.UNFIT}
 _ELSEWHERE: Final = 41
 _ELSEWHERE_MARIADB: Final = 21
@@ -104,13 +109,15 @@ class MysqlDialect:
     )
 
     def __init__(self, pipeline: str, config: ReplicatePipelineConfig) -> None:
-        """Raises ConfigError where neither the URI nor the configuration names a database."""
+        """Raises ConfigError for a URI that cannot be read, and where neither it nor the
+        configuration names a database."""
         self._pipeline = pipeline
         self._config = config
-        self._uri = urlsplit(config.uri.get_secret_value())
+        self._uri = parsed(pipeline, config)
         self._database = config.database or unquote(self._uri.path.lstrip("/"))
         self._collation = "utf8mb4_bin"
         self._elsewhere = _ELSEWHERE
+        self._commits = Commits(pipeline)
         if not self._database:
             raise ConfigError(
                 f"pipeline {pipeline}: neither its uri nor `database` names a database. Nothing "
@@ -147,6 +154,14 @@ class MysqlDialect:
             return False
         return bool(error.args) and error.args[0] in _PASSING
 
+    def too_large(self, error: Exception) -> DestinationError | None:
+        """As `Dialect.too_large`."""
+        return self._commits.refusal_of(error)
+
+    def committed(self) -> None:
+        """As `Dialect.committed`."""
+        self._commits.succeed()
+
     def is_too_wide(self, error: Exception) -> bool:
         """As `Dialect.is_too_wide`."""
         return bool(error.args) and error.args[0] == _TOO_WIDE
@@ -172,12 +187,34 @@ class MysqlDialect:
             f"key_forms text) {kept}"
         )
         yield (
-            f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} (pipeline varchar(190) NOT NULL, "
-            "sequence bigint NOT NULL, table_name varchar(64), source text, `database` text, "
-            "collection text, `key` longtext, operation_type varchar(190), field text, "
-            "reason text NOT NULL, full_document longtext, update_description longtext, "
+            f"CREATE TABLE IF NOT EXISTS {name(COLUMNS)} (table_name varchar(64), "
+            f"column_name varchar(64), PRIMARY KEY (table_name, column_name)) {kept}"
+        )
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} ({_REJECT_ID}, "
+            "pipeline varchar(190) NOT NULL, sequence bigint NOT NULL, table_name varchar(64), "
+            "source text, `database` text, collection text, `key` longtext, "
+            "operation_type varchar(190), field text, reason text NOT NULL, "
+            "full_document longtext, update_description longtext, "
             f"healed bigint, KEY stale (pipeline, table_name, healed)) {kept}"
         )
+
+    def renew_own_tables(self, cursor: Any) -> None:
+        """As `Dialect.renew_own_tables`: once, rejects had no primary key."""
+        cursor.execute(
+            "SELECT 1 FROM information_schema.STATISTICS "
+            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY'",
+            (self._database, REJECTS),
+        )
+        if cursor.fetchone() is not None:
+            return
+        try:
+            with cursor.connection.unhurried():
+                statement = f"ALTER TABLE {self.table(REJECTS)} ADD COLUMN {_REJECT_ID} FIRST"
+                cursor.execute(statement, ())
+        except pymysql.MySQLError as error:
+            if not error.args or error.args[0] not in _THERE_BY_NOW:
+                raise
 
     def table(self, name: str) -> str:
         """As `Dialect.table`."""
@@ -224,7 +261,9 @@ class MysqlDialect:
                     _column(name, declared, comment, limit, collation, required=bool(required))
                 )
         cursor.execute(
-            "SELECT INDEX_NAME, GROUP_CONCAT(HEX(COLUMN_NAME)), MAX(SUB_PART) IS NULL "
+            # What is no column is an expression, and tells no rows apart by a column.
+            "SELECT INDEX_NAME, COALESCE(GROUP_CONCAT(HEX(COLUMN_NAME)), ''), "
+            "MAX(SUB_PART) IS NULL AND COUNT(COLUMN_NAME) = COUNT(*) "
             "FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND "
             "NON_UNIQUE = 0 GROUP BY INDEX_NAME",
             place,
@@ -235,7 +274,7 @@ class MysqlDialect:
             listed = ", ".join(sorted(index for index, _, _ in indexes))
             problems.append(f"it has a second unique index: {listed}")
         for _, coded, whole in indexes:
-            names = [bytes.fromhex(one).decode() for one in str(coded).split(",")]
+            names = [bytes.fromhex(one).decode() for one in str(coded).split(",") if one]
             if whole:
                 unique.append(frozenset(names))
             loose = [one for one in names if collations.get(one) not in {None, self._collation}]
@@ -381,7 +420,7 @@ def _column(
     limited = plain.startswith(("varchar(", "varbinary("))
     kind = _KINDS.get(plain.partition("(")[0] if limited else plain)
     if kind in TEXTS and not (collation or "").startswith("utf8mb4_"):
-        kind = None
+        kind, declared = None, f"{declared} COLLATE {collation}"
     if kind is Kind.STRING and comment == JSON_COMMENT:
         kind = Kind.JSON
     return SqlColumn(

@@ -8,12 +8,13 @@ import ssl
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import pymysql
 
 from penstock.errors import ConfigError, DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.uris import is_host, unusable
 
 if TYPE_CHECKING:
     _Base = pymysql.Connection[pymysql.cursors.Cursor]
@@ -24,6 +25,12 @@ _SESSION: Final = (
     "SET time_zone = '+00:00', sql_safe_updates = 0, unique_checks = 1, "
     # Fewer rows, and shorter texts, would be given without a word.
     "sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576"
+)
+_MODE: Final = (
+    # Strict, so that no value is cut or rounded to fit its column.
+    "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,"
+    # And a key that is 0 is 0, where the column would count by itself.
+    "NO_AUTO_VALUE_ON_ZERO"
 )
 _PACKET_BYTES: Final = 16
 """Of a packet what is not the statement, and a little more."""
@@ -78,6 +85,25 @@ class Connection(_Base):
         return super().query(data, unbuffered)
 
 
+def parsed(pipeline: str, config: ReplicatePipelineConfig) -> SplitResult:
+    """The URI, whose host and port can be read. Raises ConfigError."""
+    uri = _parsed(config.uri.get_secret_value())
+    if uri is None:
+        raise unusable(pipeline)
+    return uri
+
+
+def _parsed(text: str) -> SplitResult | None:
+    try:
+        uri = urlsplit(text)
+        host, _ = uri.hostname, uri.port
+    except ValueError:
+        return None
+    # A "/" or "#" in a password ends what is then taken for a host and its port.
+    astray = "@" not in uri.netloc and "@" in uri.path + uri.fragment
+    return uri if is_host(host or "") and not astray else None
+
+
 def connect(pipeline: str, config: ReplicatePipelineConfig, uri: SplitResult, database: str) -> Any:
     """A `Connection` without autocommit. Raises pymysql.MySQLError, ConfigError."""
     connection = Connection(
@@ -92,8 +118,7 @@ def connect(pipeline: str, config: ReplicatePipelineConfig, uri: SplitResult, da
         read_timeout=config.answer_seconds,
         write_timeout=config.answer_seconds,
         program_name="penstock",
-        # Strict, so that no value is cut or rounded to fit its column.
-        sql_mode="STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION",
+        sql_mode=_MODE,
         init_command=_SESSION,
         ssl=_tls(pipeline, config),
         ssl_disabled=config.tls in {None, "off"},

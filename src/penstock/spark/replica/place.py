@@ -7,7 +7,7 @@ asked about by reading the place. `epoch` tells drivers apart: the newer one win
 finds that out before it writes.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from msgspec import Struct, structs
 
@@ -41,15 +41,16 @@ def decide_start(
     config: ReplicatePipelineConfig,
     *,
     place: Place | None,
-    tables: Collection[str],
+    tables: Mapping[str, Stream],
     gone: Collection[str],
     bounds: Bounds,
     whole: Callable[[], Bounds] | None = None,
 ) -> Place:
     """The place of a run that begins now.
 
-    `place` is what is stored, `tables` are those that the pipeline has, and `gone` those of them
-    that are not there any more; `whole` is as in `Target.start`.
+    `place` is what is stored, `tables` are those that the pipeline has, with what is replicated
+    into them, and `gone` those of them that are not there any more; `whole` is as in
+    `Target.start`.
 
     Raises HistoryTrimmedError, StreamChangedError, PipelineChangedError.
     """
@@ -79,6 +80,15 @@ def decide_start(
         changes.append(f"{_names(added) or 'every other collection'} was added to its collections")
     if gone:
         changes.append(f"its table {_names(gone)} is gone")
+    if moved := _moved(config, tables):
+        name, stream, now = moved[0]
+        more = f" (and {len(moved) - 1} others alike)" if len(moved) > 1 else ""
+        if not changes and not tables.keys() & {one for *_, one in moved}:
+            remedy = "with which it begins where the log does, or set `table` back as it was"
+        changes.append(
+            f"its `table` was changed: the rows of {stream.database}.{stream.collection} are in "
+            f"{name}, and what comes would be in {now}{more}"
+        )
     if changes:
         raise PipelineChangedError(
             pipeline=pipeline, change=" and ".join(changes), remedy=remedy, new="name"
@@ -90,6 +100,25 @@ def decide_start(
             f"safe. Give the pipeline a new name {remedy}"
         )
     return structs.replace(place, collections=config.collections, epoch=place.epoch + 1)
+
+
+def remedy_of_taken(*, own: bool) -> str:
+    """What helps a stream whose table has the rows of another one, of this pipeline if `own`."""
+    said = "and a `table` that tells them apart, as '{database}_{collection}'"
+    other = "" if own else ", or another `database`"
+    return f"Give the pipeline a new name {said}{other}: it begins where the log does."
+
+
+def _moved(
+    config: ReplicatePipelineConfig, tables: Mapping[str, Stream]
+) -> list[tuple[str, Stream, str]]:
+    """Tables of streams that are still followed, and would be written under another name."""
+    return [
+        (name, stream, now)
+        for name, stream in sorted(tables.items())
+        if not config.collections or stream.collection in config.collections
+        if (now := config.table_of(stream.database, stream.collection)) != name
+    ]
 
 
 def _names(names: Collection[str]) -> str:

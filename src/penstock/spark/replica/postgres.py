@@ -17,12 +17,14 @@ import psycopg
 import pyarrow as pa
 from numpy.typing import NDArray
 from psycopg.adapt import Loader
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.datetime import TimestamptzLoader
 
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
-from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
+from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
 from penstock.spark.replica.dialect import JSON_COMMENT, TEXTS, SqlColumn, SqlTable, Values
+from penstock.spark.replica.uris import is_host, unusable
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.kinds import ARROW_TYPES, Kind
 from penstock.spark.table.plan import Naming, Unwritable
@@ -84,6 +86,9 @@ class PostgresDialect:
     )
 
     def __init__(self, pipeline: str, config: ReplicatePipelineConfig) -> None:
+        """Raises ConfigError for a URI that cannot be read."""
+        if not _is_usable(config.uri.get_secret_value()):
+            raise unusable(pipeline)
         self._pipeline = pipeline
         self._config = config
         self._schema = config.database or "public"
@@ -132,9 +137,16 @@ class PostgresDialect:
         assert isinstance(error, psycopg.Error)
         state = error.sqlstate
         if state is None:
-            # No answer. What the server refuses before there is a connection has no state either.
-            return _refusal(error) is None
+            # No answer. What the server refuses before there is a connection has no state either,
+            # and what no server is asked for.
+            return not isinstance(error, psycopg.ProgrammingError) and _refusal(error) is None
         return state.startswith(_PASSING)
+
+    def too_large(self, error: Exception) -> None:
+        """As `Dialect.too_large`: a transaction is as large as it is."""
+
+    def committed(self) -> None:
+        """As `Dialect.committed`."""
 
     def is_too_wide(self, error: Exception) -> bool:
         """As `Dialect.is_too_wide`."""
@@ -145,7 +157,8 @@ class PostgresDialect:
         """As `Dialect.code_of`."""
         assert isinstance(error, psycopg.Error)
         if error.sqlstate is None:
-            return f"{type(error).__name__}, {_refusal(error)}"
+            refusal = _refusal(error)
+            return type(error).__name__ + (f", {refusal}" if refusal else "")
         detail = error.diag.column_name or error.diag.constraint_name or error.diag.table_name
         return f"{type(error).__name__} {error.sqlstate}" + (f", {detail}" if detail else "")
 
@@ -166,6 +179,10 @@ class PostgresDialect:
             "key_forms text)"
         )
         yield (
+            f"CREATE TABLE IF NOT EXISTS {name(COLUMNS)} (table_name text, column_name text, "
+            "PRIMARY KEY (table_name, column_name))"
+        )
+        yield (
             f"CREATE TABLE IF NOT EXISTS {name(REJECTS)} (pipeline text NOT NULL, "
             "sequence bigint NOT NULL, table_name text, source text, database text, "
             "collection text, key text, operation_type text, field text, reason text NOT NULL, "
@@ -175,6 +192,9 @@ class PostgresDialect:
             f"CREATE INDEX IF NOT EXISTS _penstock_rejects_stale ON {name(REJECTS)} "
             "(pipeline, table_name) WHERE healed IS NULL"
         )
+
+    def renew_own_tables(self, cursor: Any) -> None:
+        """As `Dialect.renew_own_tables`: they are."""
 
     def table(self, name: str) -> str:
         """As `Dialect.table`."""
@@ -332,25 +352,47 @@ class PostgresDialect:
         return column
 
 
-_REFUSALS: Final = (
-    "does not exist",
-    "authentication failed",
-    "no pg_hba.conf entry",
-    "certificate verify failed",
-    "does not match host name",
-    "server does not support SSL",
-    "connection requires a valid client certificate",
-    "could not load",
-    "could not read root certificate file",
-    "invalid connection option",
+_REFUSALS: Final = re.compile(
+    r"does not exist"
+    r"|authentication failed"
+    r"|no pg_hba\.conf entry"
+    r"|certificate verify failed"
+    r"|does not match host name"
+    r"|server does not support SSL"
+    r"|connection requires a valid client certificate"
+    r"|could not load"
+    r"|could not read root certificate file"
+    r"|invalid connection option"
+    r"|invalid (integer value|port number)"
+    r'|invalid "?\w+"? value(?=: ")'
+    r"|could not match \d+ (port numbers|host names)"
+    r"|could not parse network address"
+    r"|definition of service"
 )
-"""Of PostgreSQL's libpq and server in English: what no retry mends."""
+"""Of PostgreSQL's libpq and server in English: what no retry mends. Without what it is said of."""
 
 
 def _refusal(error: Exception) -> str | None:
     """What an error without a state says that no retry mends."""
-    text = str(error)
-    return next((said for said in _REFUSALS if said in text), None)
+    found = _REFUSALS.search(str(error))
+    return found and found[0]
+
+
+def _is_usable(uri: str) -> bool:
+    """Whether libpq can take it apart, and servers can be what it finds in it."""
+    try:
+        told = conninfo_to_dict(uri)
+    except psycopg.ProgrammingError:
+        return False
+    hosts, ports = (str(told.get(name) or "").split(",") for name in ("host", "port"))
+    # A "/" in a password ends what is then taken for a host and its port.
+    astray = "user" not in told and "@" in str(told.get("dbname"))
+    return (
+        not astray
+        # What begins with these is a socket's, and no name.
+        and all(one.startswith(("/", "@")) or is_host(one) for one in hosts)
+        and all(not one or (one.isdecimal() and int(one) in range(1, 1 << 16)) for one in ports)
+    )
 
 
 def _settle(connection: Any) -> None:

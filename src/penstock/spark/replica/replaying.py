@@ -6,9 +6,11 @@ what follows is applied to that. A row of which the log has no whole document an
 a change is refused, by a step or by the destination, is left as it is: a part of its changes would
 take it back, and hide what it lacks.
 
-One transaction writes the rows and heals the rejects, if the place is still the one up to which the
-log was read; so a pipeline may run meanwhile. It goes on taking such a row for one that lacks a
-change until it is started again, or a whole document comes.
+A transaction writes some of the rows and heals their rejects, if the place is still the one up to
+which the log was read; so a pipeline may run meanwhile, and waits for no more than that. Where it
+has moved on, the log is read again for what is left; so it is where a replay was broken off. The
+pipeline goes on taking such a row for one that lacks a change until it is started again, or a whole
+document comes.
 """
 
 # The stubs of pyarrow leave element types open.
@@ -16,7 +18,7 @@ change until it is started again, or a whole document comes.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -38,17 +40,22 @@ from penstock.spark.replica.steps import Rows
 from penstock.spark.replicate import destination_of
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, Chunk, reduce_entries
-from penstock.spark.table.reduce import RELATIVE
+from penstock.spark.table.reduce import DELETE, RELATIVE, codes_of
 from penstock.spark.table.rejects import REPLAYED, SUPERSEDED
 from penstock.spark.transform.fate import LEFT, Replayed
 from penstock.spark.transform.found import event_of
 from penstock.spark.transform.replay import through
+from penstock.spark.transform.settled import outcome
 from penstock.spark.transform.stage import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRIES: Final = 5
+"""In a row that bring nothing."""
+_ROWS: Final = 1000
+_BYTES: Final = 16 << 20
+"""In one transaction, and what belongs to the last row of them."""
 
 Row = dict[str, Any]
 
@@ -67,7 +74,7 @@ def pending_at(name: str, config: ReplicatePipelineConfig) -> list[Row]:
     try:
         return destination.pending()
     except destination.errors as error:
-        raise _away(name, error) from error
+        raise destination.judge(error) or _away(name, error) from error
     finally:
         destination.reset()
 
@@ -88,69 +95,90 @@ class ReplicaReplay:
         self._spark = spark
         self._destination = destination_of(name, config)
         self._stage = Stage(name, config, INPUT_COLUMNS)
+        self._pending: list[Row] | None = None
+        """As it was looked last. What is rejected meanwhile is for another replay."""
+        self._settled: list[Replayed] = []
 
     def run(self) -> list[Replayed]:
         """As `replay_rejects`."""
         try:
-            for _ in range(_TRIES):
-                try:
-                    return self._replayed()
-                except (PipelineChangedError, SupersededPipelineError):
-                    continue  # the pipeline has moved on, or begun: its place is read again
-        except self._destination.errors as error:
-            raise _away(self._name, error) from error
+            return self._tried()
         finally:
             self._destination.reset()
+
+    def _tried(self) -> list[Replayed]:
+        failure: Exception | None = None
+        tries = 0
+        while tries < _TRIES:
+            before = len(self._settled)
+            try:
+                return self._replayed()
+            except (PipelineChangedError, SupersededPipelineError):
+                failure = None  # the pipeline has moved on, or begun: its place is read again
+            except self._destination.errors as error:
+                if refusal := self._destination.judge(error):
+                    raise refusal from error
+                failure = error  # as of a conflict with the pipeline
+            tries = tries + 1 if len(self._settled) == before else 1
+        if failure is not None:
+            raise _away(self._name, failure) from failure
         raise PipelineError(
-            f"pipeline {self._name} moves on faster than its rejects are replayed. Nothing was "
-            f"changed. Try again, or stop the pipeline first."
+            f"pipeline {self._name} moves on faster than its rejects are replayed. What was "
+            f"replayed is right, and nothing else was changed. Try again, or stop the pipeline "
+            f"first."
         )
 
     def _replayed(self) -> list[Replayed]:
         place = self._destination.claim(self._kept)
-        pending = self._destination.pending()
+        pending = self._looked()
         by_stream: dict[Stream, list[Row]] = {}
         for one in pending:
             by_stream.setdefault(Stream(one["database"], one["collection"]), []).append(one)
         reasons: dict[int, str] = {}
-        steps: list[Rows] = []
         for stream, rejects in by_stream.items():
-            here = [one for one in rejects if one["table"] == self._table(stream)]
+            table = self._table(stream)
+            here = [one for one in rejects if one["table"] == table]
             why = "an event about its whole collection moved it"
-            reasons |= {one["sequence"]: why for one in rejects if one not in here}
+            reasons |= {one["sequence"]: why for one in rejects if one["table"] != table}
             if not here:
                 continue
             chunk, why_not = self._chunk(stream, here, place)
             reasons |= why_not
-            if chunk.rows.num_rows:
-                steps.append(Rows(stream=stream, chunk=chunk))
-        reasons |= self._apply(steps, pending, place)
-        left = {one["sequence"] for one in self._destination.pending()}
-        return _outcomes(pending, left, reasons)
+            there = [one for one in pending if one["table"] == table]
+            for part in row_slices(chunk):
+                reasons |= self._apply(Rows(stream=stream, chunk=part), there, place)
+        left = [
+            outcome(one, LEFT, reasons.get(one["sequence"], str(one["reason"])))
+            for one in self._looked()
+        ]
+        return sorted([*self._settled, *left], key=lambda one: one.sequence)
 
-    def _apply(self, steps: Sequence[Rows], pending: Sequence[Row], place: Place) -> dict[int, str]:
+    def _looked(self) -> list[Row]:
+        """What is left of the rejects that were there when it began; what is not is settled."""
+        found = self._destination.pending()
+        if self._pending is not None:
+            wanted = {one["sequence"] for one in self._pending}
+            found = [one for one in found if one["sequence"] in wanted]
+            self._settled += _settled(self._pending, {one["sequence"] for one in found})
+        self._pending = found
+        return found
+
+    def _apply(self, step: Rows, pending: Sequence[Row], place: Place) -> dict[int, str]:
         """Write the rows that the destination takes whole; why the others are left, by sequence."""
         reasons: dict[int, str] = {}
-        while steps:
+        while step.chunk.rows.num_rows:
             try:
-                self._destination.apply(steps, before=place, until=place, entries_at=refused_anew)
+                self._destination.apply([step], before=place, until=place, entries_at=refused_anew)
                 break
             except RefusedAnewError as error:
                 refused = frozenset(error.sequences)
-            rest: list[Rows] = []
-            for step in steps:
-                taken, why = _without(step.chunk, refused)
-                table = self._table(step.stream)
-                reasons |= {
-                    one["sequence"]: why[one["key"]]
-                    for one in pending
-                    if one["table"] == table
-                    and one["key"] in why
-                    and one["sequence"] not in refused
-                }
-                if taken.rows.num_rows:
-                    rest.append(structs.replace(step, chunk=taken))
-            steps = rest
+            taken, why = _without(step.chunk, refused)
+            reasons |= {
+                one["sequence"]: why[one["key"]]
+                for one in pending
+                if one["key"] in why and one["sequence"] not in refused
+            }
+            step = structs.replace(step, chunk=taken)
         return reasons
 
     def _kept(
@@ -238,6 +266,26 @@ class ReplicaReplay:
         return entries.filter(compute.greater(entries["sequence"], since))
 
 
+def row_slices(chunk: Chunk) -> Generator[Chunk]:
+    """The rows of a chunk, about a thousand at a time, each with all of its changes.
+
+    Those that go come first: what has their place may be the same key to the destination, as 1 is
+    to MongoDB, whatever its type.
+    """
+    count = chunk.rows.num_rows
+    if not count:
+        return
+    size = max(1, min(_ROWS, count * _BYTES // max(1, chunk.nbytes)))
+    _, firsts, codes, counts = np.unique(
+        codes_of(chunk.rows), return_index=True, return_inverse=True, return_counts=True
+    )
+    order = np.lexsort((firsts, chunk.roles[firsts] != DELETE))
+    parts = np.empty(len(order), np.int64)
+    parts[order] = (np.cumsum(counts[order]) - counts[order]) // size
+    for part in np.unique(parts):
+        yield chunk.take(np.flatnonzero(parts[codes] == part))
+
+
 def _without(chunk: Chunk, refused: Collection[int]) -> tuple[Chunk, dict[str, str]]:
     """The rows of a chunk of which no change was refused; by key, why not the others."""
     own: list[Any] = chunk.rows["key"].to_pylist()
@@ -249,27 +297,14 @@ def _without(chunk: Chunk, refused: Collection[int]) -> tuple[Chunk, dict[str, s
     return chunk.take(np.flatnonzero([key not in why for key in own])), why
 
 
-def _outcomes(
-    pending: Sequence[Row], left: Collection[int], reasons: Mapping[int, str]
-) -> list[Replayed]:
+def _settled(pending: Sequence[Row], left: Collection[int]) -> list[Replayed]:
     # A row is told by its table: one that was moved may have changes of two collections.
     last = {(one["table"], one["key"]): one["sequence"] for one in pending}
-    outcomes: list[Replayed] = []
-    for one in pending:
-        sequence = one["sequence"]
-        newest = last[one["table"], one["key"]] == sequence
-        state = LEFT if sequence in left else REPLAYED if newest else SUPERSEDED
-        outcomes.append(
-            Replayed(
-                sequence=sequence,
-                database=one["database"],
-                collection=one["collection"],
-                key=one["key"],
-                state=state,
-                reason=reasons.get(sequence, str(one["reason"])) if state == LEFT else "",
-            )
-        )
-    return outcomes
+    return [
+        outcome(one, REPLAYED if last[one["table"], one["key"]] == one["sequence"] else SUPERSEDED)
+        for one in pending
+        if one["sequence"] not in left
+    ]
 
 
 def _nothing() -> pa.Table:

@@ -141,8 +141,10 @@ def prepared(
     fits[list(misfits)] = False
     puts = np.flatnonzero((rows.operations == PUT) & fits)
     deletes = np.flatnonzero((rows.operations == DELETE) & fits)
-    if len(puts) and (setup := _setup(key, table, placement)):
-        return Prepared(setup=setup)
+    if len(puts):
+        _refuse_foreign(table, placement, name, pipeline)
+        if setup := _setup(key, table, placement):
+            return Prepared(setup=setup)
     rejects = list(rows.rejects)
     left = dict(rows.stale)
     for row, why in sorted(misfits.items()):
@@ -358,6 +360,21 @@ def _unfit(
     reject(
         size > dialect.key_bytes_max(), ", ".join(key), "the key is longer than an index can hold"
     )
+
+
+def _refuse_foreign(table: SqlTable | None, placement: Placement, name: str, pipeline: str) -> None:
+    """Raise DestinationError if a field's column is there, and of a type that is none of ours."""
+    there = () if table is None else table.columns
+    wanted = set(placement.schema.names)
+    for column in there:
+        if column.kind is None and column.name in wanted:
+            raise DestinationError(
+                pipeline=pipeline,
+                what=f"rows of the table {name} have a field {column.name}, and its column is of a "
+                f"type that no replica writes: {column.declared}",
+                remedy="Alter it to the type of the field's values, or call it otherwise, then "
+                "start the pipeline again.",
+            )
 
 
 def _setup(key: Sequence[str], table: SqlTable | None, placement: Placement) -> list[TableChange]:

@@ -59,8 +59,8 @@ class SqlDestination:
     def __init__(self, pipeline: str, config: ReplicatePipelineConfig, dialect: Dialect) -> None:
         self._pipeline = pipeline
         self._dialect = dialect
-        self._tables = SqlTables(pipeline, config, dialect)
         self._ledger = Ledger(pipeline, dialect)
+        self._tables = SqlTables(pipeline, config, dialect, self._ledger)
         self._connection: Any = None
         self._known = Known()
 
@@ -70,6 +70,8 @@ class SqlDestination:
 
     def judge(self, error: Exception) -> PenstockError | None:
         """As `Destination.judge`."""
+        if refused := self._dialect.too_large(error):
+            return refused
         if self._dialect.passes(error):
             return None
         return DestinationError(
@@ -114,7 +116,7 @@ class SqlDestination:
         try:
             cursor = connection.cursor()
             cursor.execute("SET TRANSACTION READ ONLY", ())
-            mine, gone = list[str](), list[str]()
+            mine, gone = dict[str, Stream](), list[str]()
             # Before the place: a new pipeline has one before it has tables.
             if self._ledger.has(cursor, TABLES):
                 streams, _ = self._ledger.tables(cursor)
@@ -124,9 +126,9 @@ class SqlDestination:
             connection.close()
         return Standing(place=place, tables=mine, gone=gone)
 
-    def _mine(self, cursor: Any, known: Known) -> tuple[list[str], list[str]]:
+    def _mine(self, cursor: Any, known: Known) -> tuple[dict[str, Stream], list[str]]:
         """The pipeline's tables, and those of them that are not there any more."""
-        mine = list(known.owned(self._pipeline))
+        mine = known.owned(self._pipeline)
         return mine, [name for name in mine if self._dialect.describe(cursor, name) is None]
 
     def apply(
@@ -162,6 +164,7 @@ class SqlDestination:
         cursor = self._cursor()
         if is_applied(self._ledger.locked_place(cursor), before=before, until=until):
             self._connection.rollback()
+            self._dialect.committed()
             # It went through after this connection was opened.
             self._known = self._ledger.known(cursor)
             self._connection.commit()
@@ -195,12 +198,13 @@ class SqlDestination:
         self._ledger.reject(cursor, rejects)
         self._ledger.store(cursor, until, new=False)
         self._connection.commit()
+        self._dialect.committed()
         self._known = written.known
         return Done(rows=written.rows, rejected=len(rejects))
 
     def _write(self, cursor: Any, step: Rows, written: Written) -> None:
         name = self._tables.name(step.stream)
-        described = self._tables.described(cursor, step.stream, written.known)
+        described = self._tables.writable(cursor, step.stream, written.known)
         rows = prepared(
             step.chunk,
             name=name,
@@ -289,8 +293,8 @@ class SqlDestination:
             self._ledger.rename(cursor, old, step.to)
             written.known.streams[old] = (self._pipeline, step.to)
             return
-        source = self._tables.described(cursor, step.stream, written.known)
-        target = self._tables.described(cursor, step.to, written.known)
+        source = self._tables.writable(cursor, step.stream, written.known)
+        target = self._tables.writable(cursor, step.to, written.known)
         assert source is not None
         if setup := move_setup(self._pipeline, old, new, source, target):
             owned = () if target is not None else ((new, step.to),)

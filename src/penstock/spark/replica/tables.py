@@ -13,10 +13,11 @@ from typing import Any
 from penstock.errors import DestinationError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.altering import Added, Created, TableChange, Widened
-from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
-from penstock.spark.replica.dialect import Dialect, SqlTable
+from penstock.spark.replica.destination import COLUMNS, PLACES, REJECTS, TABLES
+from penstock.spark.replica.dialect import Dialect, SqlColumn, SqlTable
 from penstock.spark.replica.known import Known
-from penstock.spark.replica.place import Stream
+from penstock.spark.replica.ledger import Ledger
+from penstock.spark.replica.place import Stream, remedy_of_taken
 from penstock.spark.replica.rows import Setup, SetupNeededError
 from penstock.spark.table.kinds import Kind, wider
 
@@ -24,10 +25,17 @@ from penstock.spark.table.kinds import Kind, wider
 class SqlTables:
     """The tables of one pipeline's streams, as they are on the server."""
 
-    def __init__(self, pipeline: str, config: ReplicatePipelineConfig, dialect: Dialect) -> None:
+    def __init__(
+        self,
+        pipeline: str,
+        config: ReplicatePipelineConfig,
+        dialect: Dialect,
+        ledger: Ledger,
+    ) -> None:
         self._pipeline = pipeline
         self._config = config
         self._dialect = dialect
+        self._ledger = ledger
 
     def name(self, stream: Stream) -> str:
         """The name of a stream's table."""
@@ -58,13 +66,37 @@ class SqlTables:
                 pipeline=self._pipeline,
                 what=f"the table {name} of {stream.database}.{stream.collection} has the rows of "
                 f"{theirs.database}.{theirs.collection}, of pipeline {other}",
-                remedy="Give the pipeline another `database`, or a `table` that tells them apart, "
-                "as '{database}_{collection}'.",
+                remedy=remedy_of_taken(own=other == self._pipeline),
             )
         if found is None:
             return None
         self._refuse(name, self._problems(cursor, name, found))
         raise SetupNeededError(Setup(changes=(), owned=((name, stream),)))
+
+    def writable(self, cursor: Any, stream: Stream, known: Known) -> SqlTable | None:
+        """As `described`, of a table that rows are written into or read from, whole.
+
+        Columns of types that are ours are the pipeline's from then on: one that is altered to
+        another type could only be left out, or be altered back with all its values. A column that
+        never was of such a type is somebody else's.
+        """
+        found = self.described(cursor, stream, known)
+        if found is None:
+            return None
+        name = self.name(stream)
+        held = self._ledger.columns(cursor, name)
+        altered = [one for one in found.columns if one.kind is None and one.name in held]
+        if altered:
+            raise DestinationError(
+                pipeline=self._pipeline,
+                what=f"columns of its table {name} were altered to types that it does not write: "
+                f"{_listed(altered)}",
+                remedy="Alter them back, then start the pipeline again. `penstock pipeline verify` "
+                "tells what their values lost by it.",
+            )
+        ours = [one.name for one in found.columns if one.kind is not None]
+        self._ledger.keep_columns(cursor, name, [one for one in ours if one not in held])
+        return found
 
     def _refuse(self, name: str, problems: Sequence[str]) -> None:
         if problems:
@@ -102,7 +134,7 @@ class SqlTables:
                 what=f"no table can be called {name!r}: {why}",
                 remedy="Give the pipeline other `collections`.",
             )
-        if name in {PLACES, TABLES, REJECTS}:
+        if name in {PLACES, TABLES, REJECTS, COLUMNS}:
             raise DestinationError(
                 pipeline=self._pipeline,
                 what=f"{name} is the name of a table of Penstock's own",
@@ -114,6 +146,13 @@ def move_setup(
     pipeline: str, old: str, new: str, source: SqlTable, target: SqlTable | None
 ) -> list[TableChange]:
     """What the target of a move needs to hold every row. Raises DestinationError."""
+    if foreign := [one for one in source.columns if one.kind is None]:
+        raise DestinationError(
+            pipeline=pipeline,
+            what=f"the collection of table {old} was renamed to that of {new}, and {old} has "
+            f"columns of types that no replica writes: {_listed(foreign)}",
+            remedy="Drop them, then start it again.",
+        )
     key = min((len(names), sorted(names)) for names in source.unique)[1]
     if target is None:
         columns = tuple((one.name, one.kind or Kind.UNFIT) for one in source.columns)
@@ -139,3 +178,7 @@ def move_setup(
             remedy=f"Alter {new} so that they do, then start it again.",
         )
     return changes
+
+
+def _listed(columns: Sequence[SqlColumn]) -> str:
+    return ", ".join(f"{one.name} ({one.declared})" for one in columns)

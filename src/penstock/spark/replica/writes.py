@@ -154,9 +154,9 @@ def _change(row: Document, document: bytes | None) -> Change:
     update: Document | None = None
     try:
         if made is None and row["full_document"] is not None:
-            made = value_of(msgspec.json.decode(exact(row["full_document"])))
+            made = value_of(exact(row["full_document"]))
         if row["update_description"] is not None:
-            said = msgspec.json.decode(exact(row["update_description"]))
+            said = exact(row["update_description"])
             fields = said.get("updatedFields") or {}
             update = {
                 **said,

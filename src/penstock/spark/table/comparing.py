@@ -184,8 +184,8 @@ def too_many(compared: Compared) -> Compared | None:
     return structs.replace(
         compared,
         left=f"Of {compared.collection} more than {REPAIRED_MAX:,} rows differ, which is more than "
-        f"are repaired at once: nothing of it was changed. Begin anew at a new path. Or, where the "
-        f"log has all of it from its beginning, remove that table, and have it made again: "
+        f"are repaired at once: nothing of it was changed. Begin anew in another place. Or, where "
+        f"the log has all of it from its beginning, remove that table, and have it made again: "
         f"start = 'oldest'.",
     )
 

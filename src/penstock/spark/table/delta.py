@@ -6,6 +6,7 @@
 # pyright: reportUnknownArgumentType=false
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -16,6 +17,7 @@ from deltalake.transaction import AddAction
 
 from penstock.errors import PipelineChangedError, StreamChangedError
 from penstock.spark.ahead import Ahead
+from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.committing import commit
@@ -39,6 +41,21 @@ _SAME_ELEMENT: Final = (
     f"((s.{OPERATION} = {PUT} AND t.{ELEMENT} = s.{ELEMENT}) OR "
     f"(s.{OPERATION} <> {PUT} AND t.{ELEMENT} >= s.{ELEMENT}))"
 )
+_PART: Final = re.compile(
+    r"part-\d{5}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-c\d{3}(?:\.\w+)?\.parquet"
+)
+_FORGETS: Final = "delta.deletedFileRetentionDuration"
+"""The table's property that says for how long its checkpoints name a file that was replaced."""
+_A_WEEK: Final = "interval 1 week"
+"""Where it is not set."""
+_UNIT_SECONDS: Final = {
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86_400.0,
+    "week": 604_800.0,
+}
+_INTERVAL: Final = re.compile(rf"interval (\d+) ({'|'.join(_UNIT_SECONDS)})s?")
 _LITERALS_MAX: Final = 500
 """Beyond so many keys, reading all and choosing is faster than a condition that names them."""
 
@@ -373,16 +390,41 @@ class Table:
 
     @at_its_path
     def unknown_files(self, *, older_seconds: float) -> list[str]:
-        """Files in the folder, last written so long ago, that no version of as long uses."""
+        """Files in the folder, last written so long ago, that no version of as long uses.
+
+        None where the log forgets sooner than that what a version has used.
+        """
         if self._delta is None:
             return []
         self.reload()
+        known = self._delta.metadata().configuration.get(_FORGETS, _A_WEEK)
+        if _interval_seconds(known) < older_seconds:
+            return []
         return self._delta.vacuum(
             retention_hours=_hours(older_seconds),
             enforce_retention_duration=False,
             dry_run=True,
             full=True,
         )
+
+    @at_its_path
+    def sweep(self, *, older_seconds: float) -> int:
+        """Delete files of this table that its log has forgotten, or never knew; a day old at least.
+
+        How many. Only under names that delta-rs and Spark give, in the table's own folders: what
+        lies deeper is another's.
+        """
+        unknown = self.unknown_files(older_seconds=max(LEFTOVER_SECONDS, older_seconds))
+        names = [name for name in unknown if self._is_of_a_commit(name)]
+        if names:
+            Folder(self.path, storage_options=self._storage).remove(names)
+        return len(names)
+
+    def _is_of_a_commit(self, name: str) -> bool:
+        assert self._delta is not None
+        *folders, file = name.split("/")
+        columns = [one.partition("=")[0] for one in folders]
+        return columns == self._delta.metadata().partition_columns and bool(_PART.fullmatch(file))
 
     def _create(self, schema: pa.Schema, stamp: Stamp, *, partition_by: Sequence[str] = ()) -> None:
         """Have the table, without a row, for the first commit under `stamp`.
@@ -479,6 +521,12 @@ def of_stream(source: str, database: str) -> str:
 def _hours(seconds: float) -> int:
     """Never fewer: vacuum knows whole hours only."""
     return max(1, math.ceil(seconds / 3600))
+
+
+def _interval_seconds(said: str) -> float:
+    """A duration as Delta's properties have it; 0 for one that is not understood."""
+    found = _INTERVAL.fullmatch(said.strip().lower())
+    return int(found[1]) * _UNIT_SECONDS[found[2]] if found else 0.0
 
 
 def text(value: str) -> str:

@@ -137,7 +137,7 @@ class Lake(Protocol):
         ...
 
     def verified(self) -> KeptTable:
-        """The table of one row that says when `verify_every` was last done; of tables of rows."""
+        """The table of one row that says when `verify_every` was last done."""
         ...
 
     def all(self, collections: Iterable[str]) -> Iterator[KeptTable]:
@@ -246,7 +246,6 @@ class Folders:
 
     def verified(self) -> Table:
         """As `Lake.verified`."""
-        assert isinstance(self._config, TablePipelineConfig)
         return self._at(self._config.verified_path)
 
     def all(self, collections: Iterable[str]) -> Iterator[Table]:
@@ -255,7 +254,8 @@ class Folders:
         paths.append(self._config.rejects_path)
         if isinstance(self._config, TablePipelineConfig):
             paths.append(self._config.load_path)
-        for path in dict.fromkeys([*paths, self._config.standing_path]):
+        paths += [self._config.verified_path, self._config.standing_path]
+        for path in dict.fromkeys(paths):
             yield self._at(path)
 
     def _at(self, path: str) -> Table:

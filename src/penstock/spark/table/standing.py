@@ -117,6 +117,7 @@ def decide_start(
                 change=f"the row that says where it stands is gone, and its table of "
                 f"{_names(known)} is there; what was deleted since would stay",
                 remedy="or put the row back, and read rows again with penstock pipeline backfill",
+                new=config.place_setting,
             )
         # All rows that there are now come from the source.
         return Start(after=Progress(bounds.log_id, bounds.head, bounds.head_check), tables={})
@@ -130,7 +131,7 @@ def decide_start(
         raise StreamChangedError(
             f"the tables of pipeline {pipeline} were made from log "
             f"{standing.progress.log_id:016x}, and this is log {bounds.log_id:016x}; move them "
-            f"away or give the pipeline another path"
+            f"away or give the pipeline another {config.place_setting}"
         )
     followed = followed_tables(config, standing)
     behind = sorted(name for name, sequence in followed.items() if applied(name) < sequence)
@@ -152,6 +153,7 @@ def decide_start(
                     else "which is its first; tables ignore what they have"
                 )
             ),
+            new=config.place_setting,
         )
     return Start(
         after=Progress(held.log_id, held.trimmed, held.trimmed_check),
@@ -246,7 +248,7 @@ def refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing)
     """
     remedy = "or change it back"
     if standing.pipeline != pipeline:
-        change = f"the tables at its path are those of pipeline {standing.pipeline}"
+        change = f"the tables there are those of pipeline {standing.pipeline}"
     elif standing.source != config.source:
         change = f"its tables were made from source {standing.source}, not {config.source}"
     elif other := _other_kind(config, standing):
@@ -261,7 +263,9 @@ def refuse_others(config: LakePipelineConfig, pipeline: str, standing: Standing)
         change += "be missing from the midst of what is there"
     else:
         return
-    raise PipelineChangedError(pipeline=pipeline, change=change, remedy=remedy)
+    raise PipelineChangedError(
+        pipeline=pipeline, change=change, remedy=remedy, new=config.place_setting
+    )
 
 
 def _other_kind(config: LakePipelineConfig, standing: Standing) -> str | None:
@@ -270,10 +274,10 @@ def _other_kind(config: LakePipelineConfig, standing: Standing) -> str | None:
     if standing.to is None:
         # A row of then has the one table of all collections under no name.
         if "" in standing.tables and not config.in_one_table:
-            return f"what is at its path is a changelog, and now it says to = '{config.makes}'"
+            return f"what is there is a changelog, and now it says to = '{config.makes}'"
     elif standing.to != config.makes:
         return (
-            f"what is at its path was made with to = '{standing.to}', and now it says "
+            f"what is there was made with to = '{standing.to}', and now it says "
             f"to = '{config.makes}'"
         )
     elif standing.format != form:

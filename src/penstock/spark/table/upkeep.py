@@ -4,11 +4,14 @@ It promises: nothing is done while a batch is written; the rows of a table stay 
 file that a version of the last `history` uses stays; and what fails is logged and tried again when
 it is due again, for a table that is not tidied is still right, and a pipeline that stops is not.
 
-What is due is told by the table's own version, so runs that end after each batch get to it too.
+What is due is told by the table's own version, so runs that end after each batch get to it too. But
+a checkpoint of the log forgets a replaced file after some days, and then nothing that reads the log
+deletes it: a table with few commits is vacuumed by time as well.
 """
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import structlog
 from deltalake.exceptions import CommitFailedError
@@ -19,6 +22,11 @@ from penstock.spark.raised import is_overtaken, kind_of
 from penstock.spark.table.lake import KeptTable
 
 log = structlog.get_logger()
+
+_VACUUM_SECONDS: Final = 86_400.0
+"""Delta's own setting, delta.deletedFileRetentionDuration, is a week."""
+_VACUUMED: Final[dict[tuple[str, str], float]] = {}
+"""By pipeline and table: when this process did so, if it was within that time."""
 
 
 class Tidied(Struct, frozen=True, kw_only=True):
@@ -59,9 +67,17 @@ def tidy_if_due(
     *,
     leftovers: Callable[[], int] | None = None,
 ) -> None:
-    """Tidy `table` if these versions of it made it due."""
+    """Tidy `table` if these versions of it made it due, or, of vacuum, the day since the last.
+
+    With the first commit of a process to a table that was there, it is: nobody knows of the one
+    before. `leftovers`, which are looked for in the whole folder, are due by versions only.
+    """
     compact = due(commits, config.compact_every)
-    vacuum = due(commits, config.vacuum_every)
+    looks = due(commits, config.vacuum_every)
+    there = bool(commits) and commits.start > 0
+    vacuum = looks or (there and bool(config.vacuum_every) and _is_long_ago(pipeline, table))
+    if vacuum:
+        _VACUUMED[pipeline, table.path] = time.monotonic()
     if compact or vacuum:
         tidy(
             pipeline,
@@ -69,8 +85,17 @@ def tidy_if_due(
             table,
             compact=compact,
             vacuum=vacuum,
-            leftovers=leftovers if vacuum else None,
+            leftovers=leftovers if looks else None,
         )
+
+
+def _is_long_ago(pipeline: str, table: KeptTable) -> bool:
+    """Whether it was last vacuumed a day ago, or never was, as far as this process knows."""
+    now = time.monotonic()
+    for other, at in list(_VACUUMED.items()):
+        if now - at >= _VACUUM_SECONDS:
+            _VACUUMED.pop(other, None)
+    return (pipeline, table.path) not in _VACUUMED
 
 
 def due(versions: range, every: int) -> bool:

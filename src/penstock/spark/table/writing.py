@@ -208,7 +208,7 @@ class Writer(ABC, Generic[_Own]):
                 f"{control.operation!r} of {control.database}.{control.collection}, and what that "
                 f"does to its rows is not known here. Everything before is applied, and nothing "
                 f"was skipped. Use a Penstock that knows it, or copy the collection again into a "
-                f"pipeline with a new path, whose log begins after it."
+                f"pipeline with a new {self._config.place_setting}, whose log begins after it."
             )
         if self._unfollowed is not None:
             self._unfollowed.note(control.sequence, effect)
@@ -303,6 +303,7 @@ class Writer(ABC, Generic[_Own]):
                     pipeline=self._pipeline,
                     change=f"the table of {collection} is gone or older than it was",
                     remedy="or put the table back",
+                    new=self._config.place_setting,
                 )
             self._touched[collection] = table
         return self._touched[collection]

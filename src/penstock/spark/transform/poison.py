@@ -4,11 +4,13 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from penstock.errors import TransformError
 from penstock.event import Kind
+from penstock.spark.finding import failing
 from penstock.spark.raised import kind_of, known_error
 
 if TYPE_CHECKING:
@@ -31,22 +33,22 @@ def find_poison(
     changed = (F.col("kind") == int(Kind.DATA)) & (F.col("operation_type") != "delete")
     data = batch.where(changed).select("sequence").orderBy("sequence")
     sequences = [int(row["sequence"]) for row in data.collect()]
-    poison: dict[int, str] = {}
-    middle = len(sequences) // 2
-    ranges = [(middle, len(sequences)), (0, middle)]
-    while ranges:
-        start, stop = ranges.pop()
-        if start == stop:
-            continue
+
+    @cache
+    def asked(start: int, stop: int) -> str | None:
         part = F.col("sequence").between(sequences[start], sequences[stop - 1])
-        why = failure(tried, batch.where(part), pipeline)
+        return failure(tried, batch.where(part), pipeline)
+
+    def fails(start: int, stop: int, _found: Mapping[int, str]) -> str | None:
+        return asked(start, stop)
+
+    poison: dict[int, str] = {}
+    for at, _ in failing(len(sequences), fails, together=False):
+        why = asked(at, at + 1)
         if why is None:
-            continue
-        if stop - start > 1:
-            middle = (start + stop) // 2
-            ranges += [(middle, stop), (start, middle)]
-            continue
-        poison[sequences[start]] = f"the transforms fail on it: {why}"
+            # It fails only beside others.
+            break
+        poison[sequences[at]] = f"the transforms fail on it: {why}"
         if len(poison) > POISON_MAX:
             raise TransformError(
                 f"pipeline {pipeline}: its transforms fail on more than {POISON_MAX} changes of a "

@@ -14,14 +14,14 @@ from collections.abc import Collection
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 from msgspec import Struct, to_builtins
 
 from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.storage import at_its_path
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.committing import commit
+from penstock.spark.table.committing import OVERWRITE_RETRIES, commit
 from penstock.spark.table.delta import WRITER, Table, create_table, secrets
 from penstock.spark.table.upkeep import tidy_if_due
 from penstock.spark.view.state import Mark, StateTable
@@ -103,7 +103,13 @@ class ApartTable:
         table = arrow.Table.from_pylist([to_builtins(row) for row in sorted(rows)], schema=_SCHEMA)
         commit(
             delta,
-            lambda delta: write_deltalake(delta, table, mode="overwrite", writer_properties=WRITER),
+            lambda delta: write_deltalake(
+                delta,
+                table,
+                mode="overwrite",
+                writer_properties=WRITER,
+                commit_properties=CommitProperties(max_commit_retries=OVERWRITE_RETRIES),
+            ),
         )
         version = delta.version()
         mark = StateTable(self.path, storage_options=self._storage).mark

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from penstock.spark.view.finding import failing
+from penstock.spark.finding import failing
 
 _ASKED: Final = 3
 """With so many a row fails that fails with whatever row."""
