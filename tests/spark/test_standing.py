@@ -126,6 +126,19 @@ def test_a_table_that_is_gone_or_older_than_it_was_is_not_filled_from_the_middle
 
 
 @pytest.mark.parametrize("begin", ["beginning", "oldest"])
+@pytest.mark.parametrize(
+    ("collections", "has"),
+    [(("orders", "lines", "refunds"), None), (("orders", "lines"), {"orders": 500})],
+    ids=["added", "gone"],
+)
+def test_what_retention_took_from_a_table_is_not_stepped_over_for_another(
+    collections: tuple[str, ...], has: dict[str, int] | None, begin: str
+) -> None:
+    """What is between 500 and 800 is in no table: reading from 500 stops with TRIMMED."""
+    assert start(config(*collections, start=begin), has=has, at=bounds(800)) == 500
+
+
+@pytest.mark.parametrize("begin", ["beginning", "oldest"])
 def test_other_rows_never_go_into_the_same_tables(begin: str) -> None:
     one = structs.replace(STANDING, collections=("orders",), tables={"orders": 500})
     with pytest.raises(PipelineChangedError, match="those of pipeline p"):

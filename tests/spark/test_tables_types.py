@@ -1,5 +1,6 @@
 """Every value arrives exactly or not at all, and then its row is in the rejects with the reason."""
 
+import json
 import math
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -9,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.spark.table.decode import decode_documents, documents_of
@@ -273,6 +274,23 @@ def test_documents_go_to_cells_and_back_unchanged(documents: list[dict[str, Any]
             name: _instant(v) for name, v in present.items()
         }
         assert {n: type(v) for n, v in again.items()} == {n: type(v) for n, v in present.items()}
+
+
+@given(st.decimals(allow_nan=False, allow_infinity=False, places=6) | st.decimals())
+@example(Decimal(123456789012345678901234567890))
+@example(Decimal("6154011665187324071934.00"))
+@example(Decimal(-4645562505424637249158012))
+@example(Decimal("99999999999999999999.9999999999999999990"))
+@example(Decimal("1E+20"))
+@settings(deadline=None)
+def test_a_decimal_is_itself_or_unfit_whatever_its_length(number: Decimal) -> None:
+    """Alone in its batch: none beside it has all of them looked at one by one."""
+    ((kind, cell),) = decode_documents([{"n": {"$numberDecimal": str(number)}}])["n"].items()
+    if kind is Kind.UNFIT:
+        assert json.loads(cell[0].as_py()) == {"$numberDecimal": str(number)}
+    else:
+        assert kind is Kind.DECIMAL
+        assert cell[0].as_py() == number
 
 
 def _instant(value: Any) -> Any:

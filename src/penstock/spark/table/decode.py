@@ -44,6 +44,8 @@ _WRAPPERS: Final = {
     "$date": Kind.TIMESTAMP,
     "$binary": Kind.BINARY,
 }
+_SURELY_FITS: Final = rf"^[+-]?[0-9]{{1,{38 - DECIMAL_SCALE}}}(\.[0-9]{{1,{DECIMAL_SCALE}}})?$"
+"""Text of a decimal that has an exact place in the column type. Others are looked at one by one."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -202,11 +204,11 @@ def _micros(value: Any) -> int | None:
 
 def _decimals(values: list[str | None]) -> Iterable[tuple[Kind, Column]]:
     target = ARROW_TYPES[Kind.DECIMAL]
-    try:
-        yield Kind.DECIMAL, arrow.array(values, pa.string()).cast(target)
+    texts = arrow.array(values, pa.string())
+    # Arrow's cast of a longer text can wrap around 128 bits, into another number.
+    if compute.all(compute.match_substring_regex(texts, _SURELY_FITS)).as_py() is not False:
+        yield Kind.DECIMAL, texts.cast(target)
         return
-    except pa.ArrowInvalid:
-        pass  # one of them has no exact place in the column type: sort them one by one
     fitting: list[Decimal | None] = []
     unfit: list[str | None] = []
     for value in values:
