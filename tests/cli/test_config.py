@@ -154,6 +154,7 @@ def test_a_variable_without_a_name_is_refused(tmp_path: Path) -> None:
             f"{PIPELINE}document_schema = 'deleted BOOLEAN'",
             "apply_as_deletes and document_schema go together",
         ),
+        (f"{PIPELINE}rejects = 'a%20b'", "a%20b has %20, which Delta reads as one character"),
         ("[sources.shop]\ntype = 'mongo'", "did you mean mongodb?"),
         ("[sources.shop]\nseed = 1", "sources.shop.type must be one of"),
         ("[sources.shop]\ntype = 'script'\nseed = 'many'", "sources.shop.seed: Input should be"),

@@ -1,5 +1,6 @@
 """What a pipeline shows of itself is true while it is behind, and while it is not."""
 
+import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from msgspec import structs
 
 from penstock.cli import pipeline_metrics
 from penstock.cli.pipeline_metrics import Meter, shown
+from penstock.errors import ConfigError
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import AuditPipelineConfig
 from penstock.spark.progress import PipelineProgress, RunBegan
@@ -171,6 +173,15 @@ def test_a_service_that_is_away_takes_no_metric_of_its_own_away() -> None:
         found = scraped(port)
     assert "penstock_pipeline_behind_entries" not in found
     assert found["penstock_pipeline_rows_total"] >= 3
+
+
+def test_a_port_that_is_in_use_is_said(endpoint: str) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(ConfigError, match=r"cannot show metrics on .* it is in use"),
+        shown([f"127.0.0.1:{taken.getsockname()[1]}"], Meter(["trail"], endpoint)),
+    ):
+        pass
 
 
 def test_metrics_are_shown_on_this_machine_only() -> None:

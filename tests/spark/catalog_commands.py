@@ -124,6 +124,11 @@ def test_what_somebody_altered_is_found_listed_and_made_right(
     (sound,) = verify_tables("p", config, endpoint, spark=place.spark, ranges=8).tables
     assert (sound.found, sound.differences) == (6, 0)
     assert place.lake(config).table("orders").applied("p", log_id=log.log_id) == log.head
+    place.spark.sql(f"DROP TABLE {place.schema}.orders")
+    (made,) = verify_tables("p", config, endpoint, spark=place.spark, repair=True).tables
+    assert (made.found, made.repaired) == (0, 6)
+    # Of this log, or the pipeline could not go on in it.
+    assert place.lake(config).table("orders").applied("p", log_id=log.log_id) == log.head
 
 
 def test_a_schema_that_is_not_there_is_said_and_nothing_is_made(place: CatalogPlace) -> None:

@@ -390,6 +390,24 @@ def test_a_flow_begins_with_the_first_change_there_was_or_not_at_all(
         server.stop()
 
 
+def test_columns_of_a_table_in_a_catalog_are_to_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configure(
+        tmp_path,
+        '[sources.shop]\ntype = "script"\n'
+        '[pipelines.p]\nsource = "shop"\ncollections = ["orders"]\ncatalog = "main.sales"\n',
+    )
+    folder = tmp_path / "project"
+    arguments = ["pipeline", "export", "p", "--to", str(folder), "--config", str(config)]
+    refused = penstock(capsys, *arguments)
+    assert refused.code == 2
+    assert "tell the columns of orders with --schema" in refused.err
+    assert not folder.exists()
+    told = penstock(capsys, *arguments, "--schema", "orders=_id INT, n INT")
+    assert told.code == 0, told.err
+
+
 def test_a_flow_reads_the_archive_of_its_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,10 +108,7 @@ def written(**more: Any) -> TablePipelineConfig:
         ({"catalog": "main.sales", "rejects": "x"}, "leave rejects out"),
         ({"catalog": "main.sales", "storage_options": {"a": "b"}}, "leave storage_options out"),
         ({"catalog": "main.sales", "first_load": "source"}, "penstock snapshot"),
-        (
-            {"catalog": "main.sales", "verify_every": "6h", "verify_against": "source"},
-            "have them compared with the log",
-        ),
+        ({"catalog": "main.sales", "verify_against": "source"}, "have them compared with the log"),
         ({"catalog": "s", "collections": ["Orders", "orders"]}, "Orders and orders would be one"),
     ],
 )

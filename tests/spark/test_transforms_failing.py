@@ -246,6 +246,18 @@ def test_a_batch_that_ends_behind_its_rejects_is_as_if_it_had_not(
     assert lake.rows == {key(1): {"_id": 1, "n": 1}}
 
 
+def test_the_rejects_that_steps_make_are_joined_as_other_tables_are(
+    log: BlockLog, lake: Lake
+) -> None:
+    """The target finds them there, writes none, and so looked after none."""
+    for number in range(1, 4):
+        log.append([[put(number, n="two")]])
+        lake.apply(**STEPS, compact_every=2)
+    done = DeltaTable(f"{lake.path}_rejects").history()
+    assert "OPTIMIZE" in {one["operation"] for one in done}
+    assert [row["sequence"] for row in rejects_of(lake.path)] == [1, 2, 3]
+
+
 @pytest.mark.soak
 @pytest.mark.spark
 def test_killed_between_the_rejects_and_the_table_it_ends_as_if_it_was_not(

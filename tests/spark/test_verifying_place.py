@@ -233,7 +233,9 @@ def test_more_rows_than_a_driver_holds_are_not_repaired_and_it_says_so() -> None
         collection="orders", rows=0, found=0, ranges=1, ranges_differing=1,
         differences=REPAIRED_MAX + 1,
     )  # fmt: skip
-    told = repair_rows("p", many, unread, unread, unread, unread, fields={}, until=0, ranges=1)
+    told = repair_rows(
+        "p", many, unread, unread, unread, unread, fields={}, until=Progress(1, 0, 0), ranges=1
+    )
     assert (told.repaired, told.differences) == (0, many.differences)
     assert "1,000,000 rows differ" in told.left
     assert too_many(structs.replace(many, differences=REPAIRED_MAX)) is None

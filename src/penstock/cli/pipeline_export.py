@@ -41,7 +41,11 @@ def command(
         )
     try:
         from penstock.archive.place import shown
-        from penstock.spark.config import DeltaPipelineConfig, HistoryPipelineConfig
+        from penstock.spark.config import (
+            DeltaPipelineConfig,
+            HistoryPipelineConfig,
+            TablePipelineConfig,
+        )
         from penstock.spark.exporting import SPEC, columns_of, project
         from penstock.spark.history.delta import VersionTable
         from penstock.spark.table.delta import Table, secrets
@@ -50,6 +54,14 @@ def command(
         raise missing_extra("an export", "spark", error) from error
 
     schemas = dict(_named(one) for one in schema or ())
+    if isinstance(pipeline, TablePipelineConfig) and pipeline.catalog is not None:
+        unknown = sorted(set(pipeline.collections).difference(schemas))
+        if unknown:
+            raise ConfigError(
+                f"the tables of pipeline {name} are in a catalog, which this does not read: tell "
+                f"the columns of {', '.join(unknown)} with --schema 'COLLECTION=NAME TYPE, …'. "
+                f"Nothing was written."
+            )
     if isinstance(pipeline, DeltaPipelineConfig):
         storage = secrets(pipeline.storage_options)
         kind = VersionTable if isinstance(pipeline, HistoryPipelineConfig) else Table

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from penstock.client.credentials import Credentials
 from penstock.client.flight import LogClient
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.telemetry import (
     PIPELINE_BATCH_SECONDS,
     PIPELINE_ENTRIES,
@@ -158,7 +158,14 @@ def shown(addresses: Iterable[str], meter: Meter) -> "Generator[None]":
         stack.callback(PIPELINE_REGISTRY.unregister, meter)
         for address in chosen:
             host, _, port = address.rpartition(":")
-            server, thread = start_http_server(int(port), host.strip("[]"), PIPELINE_REGISTRY)
+            try:
+                server, thread = start_http_server(int(port), host.strip("[]"), PIPELINE_REGISTRY)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot show metrics on {address}: it is in use, or not of this machine "
+                    f"({error.strerror}). Nothing was started. Set metrics of the pipeline to "
+                    f"another, or to 'off'."
+                ) from error
             stack.callback(thread.join)
             stack.callback(server.server_close)
             stack.callback(server.shutdown)

@@ -28,7 +28,8 @@ def plan(
     catalog.
 
     The destination is asked where it stands, as a run does, so it must answer. Reads what a run
-    would read. What a run would stop with is this command's error, with its exit code.
+    would read. What a run would stop with is this command's error, with its exit code;
+    but transforms and expectations are looked at when a run begins.
     """
     from penstock.cli.config import load, missing_extra
 

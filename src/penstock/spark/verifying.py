@@ -167,7 +167,7 @@ def verify_tables(
                 told[one],
                 table,
                 rejects,
-                until=until.sequence,
+                until=until,
                 ranges=ranges,
                 listed_max=listed_max,
                 repair=repair,

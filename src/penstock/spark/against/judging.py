@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from penstock.progress import Progress
 from penstock.spark.against.changed import Changed
 from penstock.spark.against.fitting import DOUBTFUL, compared_schema
 from penstock.spark.against.reading import SourceRows
@@ -42,7 +43,7 @@ def judged(
     kept: KeptTable,
     changed: Changed,
     *,
-    until: int,
+    until: Progress,
     ranges: int,
     listed_max: int,
     repair_in: Set[str] | None,
@@ -72,7 +73,7 @@ def judged(
     refused = stale.join(wanted, _KEYS, "left_semi")
     absent = wanted.where(DOUBTFUL).select(*_KEYS).join(there, _KEYS, "left_anti")
     rejects = Folders(config, pipeline).rejects().side()
-    known = rejected_rows(spark, rejects, pipeline, collection, until)
+    known = rejected_rows(spark, rejects, pipeline, collection, until.sequence)
     if known is not None:
         refused = refused.union(absent.join(known.select(*_KEYS), _KEYS, "left_semi"))
     refused = refused.distinct().persist()

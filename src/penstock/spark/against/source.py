@@ -159,7 +159,7 @@ def verify_with_source(
                 read,
                 pinned.table(collection),
                 changed,
-                until=until.sequence,
+                until=until,
                 ranges=ranges,
                 listed_max=listed_max,
                 repair_in=_databases(parts, collection) if repair else None,

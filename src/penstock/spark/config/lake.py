@@ -1,12 +1,15 @@
 """What pipelines to files have in common: where they are, and how they are looked after."""
 
-from typing import ClassVar, Literal
+import re
+from typing import ClassVar, Final, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 
 from penstock.config import Bytes, Seconds
 from penstock.spark.config.names import folder_of
 from penstock.spark.config.reading import SteppedPipelineConfig
+
+_ESCAPED: Final = re.compile("%[0-9A-Fa-f]{2}")
 
 
 class LakePipelineConfig(SteppedPipelineConfig):
@@ -63,6 +66,17 @@ class LakePipelineConfig(SteppedPipelineConfig):
     storage_options: dict[str, SecretStr] = Field(
         default_factory=dict, description="Credentials and settings of the object store."
     )
+
+    @field_validator("path", "standing", "rejects")
+    @classmethod
+    def _is_no_part_of_a_url(cls, path: str | None) -> str | None:
+        """Delta's writer reads what is like an escaped character in a folder's name as that."""
+        if path and "://" not in path and (found := _ESCAPED.search(path)):
+            raise ValueError(
+                f"{path} has {found.group()}, which Delta reads as one character, and then finds "
+                f"no such folder; call the folder otherwise"
+            )
+        return path
 
     @property
     def place_setting(self) -> str:

@@ -92,7 +92,7 @@ class TablePipelineConfig(DeltaPipelineConfig):
                 "first_load = 'source' writes to folders, not by a catalog: leave it out, and have "
                 "the service copy the rows through the log (penstock snapshot)"
             )
-        if self.verify_every and self.verify_against == "source":
+        if self.verify_against == "source":
             raise ValueError(
                 "verify_against = 'source' compares tables in folders; with catalog leave it out, "
                 "and have them compared with the log"

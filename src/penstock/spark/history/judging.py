@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from penstock.progress import Progress
 from penstock.spark.history.columns import FROM_SEQUENCE, IDENTITY, OPERATION, TO_SEQUENCE
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.table.arrow import arrow
@@ -53,7 +54,7 @@ def judged_versions(
     kept: KeptTable,
     rejects: Side,
     *,
-    until: int,
+    until: Progress,
     ranges: int,
     listed_max: int,
     repair: bool,
@@ -62,16 +63,16 @@ def judged_versions(
 
     `until` is the place of the log up to which rejects count. With `repair`, what differs is made
     right in one commit, as far as the history's columns hold it, but for more than REPAIRED_MAX.
-    Raises PipelineError where the
-    history has moved on; then nothing of it was changed.
+    Raises PipelineError where the history has moved on; then nothing of it was changed.
     """
     assert isinstance(kept, VersionTable)
     side = kept.side()
     wanted, there = alike(anew.rows.rows(spark), side.rows(spark), stale_fits=True)
     refused_anew = _refused(
-        wanted, rejected_rows(spark, anew.rejects, pipeline, collection, until)
+        wanted, rejected_rows(spark, anew.rejects, pipeline, collection, until.sequence)
     ).persist()
-    refused = _refused(there, rejected_rows(spark, rejects, pipeline, collection, until)).persist()
+    known = rejected_rows(spark, rejects, pipeline, collection, until.sequence)
+    refused = _refused(there, known).persist()
     apart = _apart(wanted, there, refused_anew, refused).persist()
     try:
         count = apart.count() if _differ(refused_anew, refused) else 0
@@ -95,8 +96,8 @@ def judged_versions(
         refuse_moved(pipeline, collection, kept, side)
         at = kept.applied(pipeline, log_id=None)
         # One that is gone is made again, with everything up to there.
-        end = at if kept.version >= 0 else until
-        stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=end, batch=0)
+        end, log_id = (at, None) if kept.version >= 0 else (until.sequence, until.log_id)
+        stamp = Stamp(pipeline=pipeline, log_id=log_id, after=at, until=end, batch=0)
         kept.mend_wider(right.cast(schema), extra, stamp)
         return structs.replace(found, repaired=right.num_rows + extra.num_rows)
     finally:

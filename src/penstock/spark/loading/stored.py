@@ -19,9 +19,7 @@ from penstock.spark.loading.parts import Part, Plan
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.table.upkeep import tidy
-
-_TIDY_COMMITS: Final = 100
+from penstock.spark.table.upkeep import tidy_now_and_then
 
 LOAD_SCHEMA: Final = arrow.schema(
     [
@@ -71,5 +69,4 @@ class StoredPlan:
             pipeline=self._pipeline, log_id=log_id, after=sequence, until=sequence, batch=0
         )
         self._table.replace(arrow.Table.from_pylist(rows, schema=LOAD_SCHEMA), stamp)
-        if self._table.version % _TIDY_COMMITS == 0:
-            tidy(self._pipeline, self._config, self._table)
+        tidy_now_and_then(self._pipeline, self._config, self._table)

@@ -16,9 +16,10 @@ import pyarrow as pa
 from penstock.errors import ConfigError, PipelineChangedError, StreamChangedError
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import of_stream
+from penstock.spark.table.owner import RECENT_COMMITS, ends_restored
 from penstock.spark.table.plan import KEY, OWN_COLUMNS
 from penstock.spark.table.side import CatalogSide
-from penstock.spark.table.sparks import NotDeltaError, Seen, frame_of, spark_sql
+from penstock.spark.table.sparks import NotDeltaError, Seen, frame_of, history, spark_sql
 from penstock.spark.table.stamp import app_id
 
 if TYPE_CHECKING:
@@ -103,6 +104,13 @@ class SeenTable:
     def commits(self) -> range:
         """As `KeptTable.commits`."""
         return range(self._opened + 1, self.version + 1)
+
+    def is_taken_back(self) -> bool:
+        """As `KeptTable.is_taken_back`."""
+        return self._seen is not None and ends_restored(
+            (str(one["operation"]), "penstock.pipeline" in str(one["userMetadata"]))
+            for one in history(self._session, self._sql, commits=RECENT_COMMITS)
+        )
 
     @property
     def schema(self) -> pa.Schema:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Struct, structs
 
 from penstock.errors import PipelineError
+from penstock.progress import Progress
 from penstock.spark.table.arrow import Field, arrow, compute
 from penstock.spark.table.lake import KeptTable
 from penstock.spark.table.plan import (
@@ -199,7 +200,7 @@ def repair_rows(
     table: KeptTable,
     *,
     fields: Mapping[str, Field],
-    until: int,
+    until: Progress,
     ranges: int,
     databases: Collection[str] | None = None,
 ) -> Compared:
@@ -208,8 +209,9 @@ def repair_rows(
 
     What is there more than once is left, what no column holds, and an extra row that says of itself
     that it is stale; with `databases`, an extra row of any other. Rows without a sequence of their
-    own are as of where the table is. One that is gone is made, with everything up to `until`. Of
-    more than REPAIRED_MAX none is repaired. Raises PipelineError where the table has moved on.
+    own are as of where the table is. One that is gone is made of its log,
+    with everything up to `until`. Of more than REPAIRED_MAX none is repaired. Raises PipelineError
+    where the table has moved on.
     """
     from pyspark.sql import functions as sql
 
@@ -240,9 +242,9 @@ def repair_rows(
     known = [fields.get(one.name, one) for one in changes.schema]
     columns = [changes[one.name].cast(one.type) for one in known]
     at_sequence = changes.schema.get_field_index(SEQUENCE)
-    end = at if table.version >= 0 else until
+    end, log_id = (at, None) if table.version >= 0 else (until.sequence, until.log_id)
     columns[at_sequence] = compute.fill_null(columns[at_sequence], end)
-    stamp = Stamp(pipeline=pipeline, log_id=None, after=at, until=end, batch=0)
+    stamp = Stamp(pipeline=pipeline, log_id=log_id, after=at, until=end, batch=0)
     table.merge(arrow.table(columns, schema=arrow.schema(known)), stamp)
     return structs.replace(compared, repaired=changes.num_rows)
 

@@ -21,7 +21,7 @@ from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.committing import commit
-from penstock.spark.table.owner import owners_of
+from penstock.spark.table.owner import RECENT_COMMITS, ends_restored, owners_of
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -138,6 +138,14 @@ class Table:
     def commits(self) -> range:
         """The versions that came since it was opened here."""
         return range(self._opened + 1, self.version + 1)
+
+    @at_its_path
+    def is_taken_back(self) -> bool:
+        """As `KeptTable.is_taken_back`."""
+        return self._delta is not None and ends_restored(
+            (str(one.get("operation")), "penstock.pipeline" in one)
+            for one in self._delta.history(RECENT_COMMITS)
+        )
 
     @property
     def layout(self) -> tuple[pa.Schema, list[str]] | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec import Struct, structs
 
+from penstock.progress import Progress
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.comparing import IDENTITY, UNFIT, Compared, compare_rows, repair_rows
 from penstock.spark.table.kinds import stated_kind
@@ -66,7 +67,7 @@ def judged_by_log(
     kept: KeptTable,
     rejects: Side,
     *,
-    until: int,
+    until: Progress,
     ranges: int,
     listed_max: int,
     repair: bool,
@@ -81,8 +82,8 @@ def judged_by_log(
     apart = _apart(
         wanted,
         there,
-        rejected_rows(spark, anew.rejects, pipeline, collection, until),
-        rejected_rows(spark, rejects, pipeline, collection, until),
+        rejected_rows(spark, anew.rejects, pipeline, collection, until.sequence),
+        rejected_rows(spark, rejects, pipeline, collection, until.sequence),
     )
     count = 0
     try:

@@ -63,6 +63,11 @@ class KeptTable(Protocol):
         """The versions that came since it was opened here."""
         ...
 
+    def is_taken_back(self) -> bool:
+        """Whether somebody has restored an earlier version since a pipeline wrote it last. It says
+        then that it has changes which it has not."""
+        ...
+
     @property
     def schema(self) -> pa.Schema:
         """The documents' columns, without the table's own; empty before the first commit."""

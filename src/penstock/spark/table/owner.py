@@ -5,7 +5,7 @@
 # pyright: reportUnknownArgumentType=false
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow.fs as pafs
@@ -14,12 +14,23 @@ from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
 
 _APP: Final = "penstock/"
+RECENT_COMMITS: Final = 100
+"""Among so many a RESTORE is looked for, behind which others may have written or tidied."""
 
 
 def owners_of(table: DeltaTable, *, storage: Mapping[str, str]) -> set[str]:
     """The pipelines that have committed to `table`; none for one that its users made."""
     said = {str(commit.get("penstock.pipeline", "")) for commit in table.history()}
     return {name for name in said if name} or set(_in_checkpoint(table, storage))
+
+
+def ends_restored(commits: Iterable[tuple[str, bool]]) -> bool:
+    """Whether among a table's commits, the newest first, a RESTORE comes before any of a pipeline.
+    Each is told by its operation, and whether it is a pipeline's. Pure."""
+    for operation, is_ours in commits:
+        if operation == "RESTORE" or is_ours:
+            return not is_ours
+    return False
 
 
 def _in_checkpoint(table: DeltaTable, storage: Mapping[str, str]) -> Iterator[str]:

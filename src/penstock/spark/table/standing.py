@@ -38,14 +38,13 @@ from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Table, secrets
 from penstock.spark.table.lake import Folders, Lake
 from penstock.spark.table.stamp import Stamp
-from penstock.spark.table.upkeep import tidy
+from penstock.spark.table.upkeep import tidy_now_and_then
 from penstock.spark.transform.digests import StepDigest, changed_in, digests_of
 
 log = structlog.get_logger()
 
 _QUIET_SECONDS: Final = 10.0
 """How often the row moves on while nothing is applied: it needs to only before retention."""
-_TIDY_COMMITS: Final = 100
 
 STANDING_SCHEMA: Final = arrow.schema(
     [
@@ -339,6 +338,16 @@ class StandingTable:
             applied=partial(self.applied, log_id=bounds.log_id),
             whole=whole,
         )
+        for name in sorted(start.tables):
+            if self._lake.table(name).is_taken_back():
+                raise PipelineChangedError(
+                    pipeline=self._pipeline,
+                    change=f"the table of {name} was restored to an earlier version, and says that "
+                    f"it has the changes since, which are missing there",
+                    remedy=f"or bring them back: penstock pipeline verify {self._pipeline} "
+                    f"--repair",
+                    new=self._config.place_setting,
+                )
         if standing is not None and start.after != standing.progress:
             log.warning(
                 "pipeline reads the log again from its oldest entry",
@@ -461,8 +470,7 @@ class StandingTable:
         self._table.replace(arrow.Table.from_pylist([row], schema=STANDING_SCHEMA), stamp)
         self._saved, self._unsaved = standing, None
         self._saved_at = time.monotonic()
-        if self._table.version % _TIDY_COMMITS == 0:
-            tidy(self._pipeline, self._config, self._table)
+        tidy_now_and_then(self._pipeline, self._config, self._table)
 
     def read(self) -> Standing | None:
         """What the row says; None before the first run."""

@@ -23,6 +23,7 @@ from penstock.spark.table.lake import KeptTable
 
 log = structlog.get_logger()
 
+_REPLACED_COMMITS: Final = 100
 _VACUUM_SECONDS: Final = 86_400.0
 """Delta's own setting, delta.deletedFileRetentionDuration, is a week."""
 _VACUUMED: Final[dict[tuple[str, str], float]] = {}
@@ -87,6 +88,14 @@ def tidy_if_due(
             vacuum=vacuum,
             leftovers=leftovers if looks else None,
         )
+
+
+def tidy_now_and_then(pipeline: str, config: LakePipelineConfig, table: KeptTable) -> None:
+    """Tidy a table that is replaced whole with each commit, where its last one made it due. What
+    `config` never does with tables is not done with it."""
+    if table.version % _REPLACED_COMMITS == 0:
+        compact, vacuum = bool(config.compact_every), bool(config.vacuum_every)
+        tidy(pipeline, config, table, compact=compact, vacuum=vacuum)
 
 
 def _is_long_ago(pipeline: str, table: KeptTable) -> bool:

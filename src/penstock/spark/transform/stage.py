@@ -29,10 +29,11 @@ from penstock.spark.config import (
 )
 from penstock.spark.raised import kind_of, known_error
 from penstock.spark.table.collect import entries_of
-from penstock.spark.table.lake import Lake, lake_of
+from penstock.spark.table.lake import KeptTable, lake_of
 from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject, rejects_table
 from penstock.spark.table.stamp import Stamp
+from penstock.spark.table.upkeep import keep_up
 from penstock.spark.transform.computed import answer, unanswered
 from penstock.spark.transform.plan import Plan, plan_of
 from penstock.spark.transform.poison import failure, find_poison
@@ -148,8 +149,10 @@ class Stage:
             entries_at = entries_of(batch)
             rejected, refused = 0, None
             if rejects and isinstance(self._config, LakePipelineConfig):
-                lake = lake_of(self._config, self._pipeline, batch.sparkSession)
-                rejected = self._write(lake, rejects, entries_at, batch_id, log_id)
+                table = lake_of(self._config, self._pipeline, batch.sparkSession).rejects()
+                rejected = self._write(table, rejects, entries_at, batch_id, log_id)
+                # The target finds these there, and writes nothing that would make it due.
+                keep_up(self._pipeline, self._config, [table])
             elif rejects:
                 entries = entries_at([one.sequence for one in rejects])
                 refused = rejects_table(self._pipeline, rejects, entries, captured=True)
@@ -285,7 +288,7 @@ class Stage:
 
     def _write(
         self,
-        lake: Lake,
+        table: KeptTable,
         rejects: Sequence[Reject],
         entries_at: "Callable[[Sequence[int]], pa.Table]",
         batch_id: int,
@@ -299,7 +302,7 @@ class Stage:
             until=max(sequences),
             batch=batch_id,
         )
-        return write_rejects(lake.rejects(), rejects, stamp, entries_at=entries_at, captured=True)
+        return write_rejects(table, rejects, stamp, entries_at=entries_at, captured=True)
 
     def _tell(self, computed: Computed) -> None:
         for name, count in sorted(computed.unmet.items()):
