@@ -4,17 +4,16 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake.fs import DeltaStorageHandler
+
+from penstock.spark.table.lasting import local_folder, sync
 
 LEFTOVER_SECONDS: Final = 86_400.0
 """So old is what no batch can be writing any more."""
@@ -25,7 +24,7 @@ class Folder:
 
     def __init__(self, path: str, *, storage_options: Mapping[str, str]) -> None:
         """A folder on this machine is made if it is not there."""
-        self._local = _local(path)
+        self._local = local_folder(path)
         if self._local is None:
             handler: Any = DeltaStorageHandler(path, dict(storage_options))
             self._files: Any = pafs.PyFileSystem(handler)
@@ -46,16 +45,16 @@ class Folder:
     def keep(self, name: str) -> None:
         """Have a closed file survive a power cut; an object store has done so."""
         if self._local is not None:
-            _sync(self._local / name)
+            sync(self._local / name)
             self._sync_folders(name)
 
     def _sync_folders(self, name: str) -> None:
         assert self._local is not None
         folder = (self._local / name).parent
         while folder != self._local:
-            _sync(folder)
+            sync(folder)
             folder = folder.parent
-        _sync(folder)
+        sync(folder)
 
     def size(self, name: str) -> int | None:
         """Its bytes; None if it is not there."""
@@ -85,18 +84,3 @@ class Folder:
         for found in self._files.get_file_info(chosen):
             if found.type is pafs.FileType.File:
                 yield found.path.lstrip("/"), found.mtime.timestamp()
-
-
-def _local(path: str) -> Path | None:
-    if "://" not in path:
-        return Path(path).absolute()
-    url = urlsplit(path)
-    return Path(unquote(url.path)) if url.scheme == "file" else None
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

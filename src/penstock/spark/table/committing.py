@@ -7,6 +7,8 @@ from typing import Final
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from penstock.spark.table.lasting import keep_commits
+
 TRIES: Final = 5
 UPKEEP: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 """Commits that change no row."""
@@ -17,6 +19,7 @@ joined files meanwhile is in the way of one: those files would stay beside the n
 
 def commit(delta: DeltaTable, act: Callable[[DeltaTable], object]) -> None:
     """Have `act` commit to the table; where UPKEEP was in its way, again, as the table is then.
+    The disk holds it when this returns.
 
     Raises CommitFailedError where another commit was, or upkeep was each time.
     """
@@ -31,4 +34,5 @@ def commit(delta: DeltaTable, act: Callable[[DeltaTable], object]) -> None:
             if not left or not since or any(one["operation"] not in UPKEEP for one in since):
                 raise
         else:
+            keep_commits(delta.table_uri, after=before, until=delta.version())
             return

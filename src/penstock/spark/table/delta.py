@@ -21,6 +21,7 @@ from penstock.spark.changelog.folder import LEFTOVER_SECONDS, Folder
 from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.committing import commit
+from penstock.spark.table.lasting import keep_commits
 from penstock.spark.table.owner import RECENT_COMMITS, ends_restored, owners_of
 from penstock.spark.table.plan import (
     DATABASE,
@@ -303,13 +304,16 @@ class Table:
         if self._delta is None:
             self._create(rows.schema, stamp)
         assert self._delta is not None
-        write_deltalake(
+        commit(
             self._delta,
-            rows,
-            mode="append",
-            schema_mode="merge",
-            writer_properties=WRITER,
-            commit_properties=stamp.properties(),
+            lambda delta: write_deltalake(
+                delta,
+                rows,
+                mode="append",
+                schema_mode="merge",
+                writer_properties=WRITER,
+                commit_properties=stamp.properties(),
+            ),
         )
 
     @at_its_path
@@ -362,13 +366,18 @@ class Table:
         if self._delta is None:
             self._create(schema, stamp, partition_by=partition_by)
         assert self._delta is not None
-        self._delta.create_write_transaction(
-            list(files),
-            mode="append",
-            schema=self._delta.schema(),
-            partition_by=partition_by,
-            commit_properties=stamp.properties(),
-        )
+
+        def write(delta: DeltaTable) -> None:
+            delta.create_write_transaction(
+                list(files),
+                mode="append",
+                schema=delta.schema(),
+                partition_by=partition_by,
+                commit_properties=stamp.properties(),
+            )
+            delta.update_incremental()
+
+        commit(self._delta, write)
 
     @at_its_path
     def compact(self) -> tuple[int, int]:
@@ -376,7 +385,9 @@ class Table:
         if self._delta is None:
             return 0, 0
         self.reload()
+        before = self.version
         done = self._delta.optimize.compact(writer_properties=WRITER)
+        keep_commits(self._delta.table_uri, after=before, until=self.version)
         return done["numFilesRemoved"], done["numFilesAdded"]
 
     @at_its_path
@@ -474,6 +485,7 @@ def create_table(
     except CommitFailedError:
         if not DeltaTable.is_deltatable(path, storage_options=options):
             raise
+    keep_commits(path, after=-1, until=0)
 
 
 def _rewritten(

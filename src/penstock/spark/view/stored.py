@@ -23,6 +23,7 @@ from penstock.spark.storage import at_its_path, means_no_table
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.committing import OVERWRITE_RETRIES, commit
 from penstock.spark.table.delta import Table, secrets
+from penstock.spark.table.lasting import keep_commits
 from penstock.spark.table.plan import OPERATION
 from penstock.spark.table.reduce import DELETE
 from penstock.spark.table.upkeep import tidy_if_due
@@ -152,6 +153,7 @@ class ViewTable:
             raise CommitFailedError(
                 f"another process has made the view {self.path} meanwhile"
             ) from error
+        keep_commits(self.path, after=-1, until=0)
 
     @at_its_path
     def merge(self, changes: pa.Table, made: Made) -> None:
@@ -159,11 +161,14 @@ class ViewTable:
         assert self._delta is not None
         if not changes.num_rows:
             # Nothing changed in the view, but what it equals did.
-            write_deltalake(
+            commit(
                 self._delta,
-                changes.drop_columns(OPERATION),
-                mode="append",
-                commit_properties=self._properties(made),
+                lambda delta: write_deltalake(
+                    delta,
+                    changes.drop_columns(OPERATION),
+                    mode="append",
+                    commit_properties=self._properties(made),
+                ),
             )
             self._tidied()
             return
