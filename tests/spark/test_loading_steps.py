@@ -494,3 +494,62 @@ def test_a_load_does_not_begin_anew_over_tables_whose_place_is_gone(world: World
     world.start()
     world.until(world.is_complete)
     assert set(world.table()) == {key(1), key(2), key(3)}
+
+
+THREE = ("orders", "lines", "notes")
+
+
+def follow(world: World, *collections: str, **settings: Any) -> None:
+    """The next driver is of a pipeline with these collections."""
+    world.load.close()
+    update: dict[str, Any] = {"collections": collections, **settings}
+    world.config = world.config.model_copy(update=update)
+    world.start()
+
+
+def all_parts(world: World) -> set[str]:
+    return {one.collection for one in StoredPlan("p", world.config).read().parts}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_is_taken_out_of_a_pipeline_is_loaded_no_further(world: World, named: bool) -> None:
+    """One that cannot be loaded may be why."""
+    shutil.rmtree(world.path)
+    follow(world, *(THREE if named else ()))
+    listed = [KeyRange(database="db", collection="orders", start=b"1")]
+    if named:
+        world.until(lambda: world.table() and world.parts(OPEN))
+    else:
+        stored = StoredPlan("p", world.config)
+        (whole,) = stored.read().parts
+        plan = stored.read().split(whole, Listing(ranges=tuple(listed), read_at="1"))
+        stored.write(plan, log_id=LOG_ID, sequence=0)
+    rows = world.table()
+    world.source.asked.clear()
+    follow(world, "lines", "notes")
+    assert all_parts(world) == {"lines", "notes"}
+    world.told(position=1000)
+    world.until(world.is_complete)
+    assert {name for name, _ in world.source.asked} == {"lines", "notes"}
+    assert world.table() == rows
+
+
+def test_a_collection_that_comes_back_is_loaded_as_if_it_were_new(world: World) -> None:
+    """Its table may be as of a place that the stream passed while it left the collection out."""
+    follow(world, *THREE, start="oldest")
+    world.told(position=1000)
+    world.until(world.is_complete)
+    whole = StoredPlan("p", world.config).read()
+    follow(world, "lines", "notes")
+    world.log.append([[put(1, n=11)]])
+    world.source.rows[1] = 11
+    head = world.log.bounds_now()
+    world.standing.advance(Progress(LOG_ID, head.head, head.head_check), {"lines": 0}, batch_id=2)
+    # A release before wrote on of what was taken out.
+    stored = StoredPlan("p", world.config)
+    stored.read()
+    stored.write(whole, log_id=LOG_ID, sequence=1)
+    follow(world, *THREE)
+    assert world.parts(UNSPLIT)
+    world.until(lambda: not world.parts(UNSPLIT) and not world.parts(OPEN))
+    assert world.table() == {key(1): 11, key(2): 20, key(3): 30}

@@ -110,6 +110,8 @@ def decide_backfill(
             why=f"it has no collection {', '.join(unknown)}",
             remedy=f"It has {', '.join(known) or 'none yet'}. To read all, name none.",
         )
+    if config.collections:
+        plan = plan.within(config.collections)
     planned = plan.with_collections(every).again(names) if names else Plan().with_collections(every)
     tables = followed_tables(config, standing)
     again = names or tables

@@ -12,7 +12,7 @@ between two batches, before a read is asked for, and closed when its rows are wr
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -179,14 +179,15 @@ class FirstLoad:
         """The pipeline goes on where `standing` says; so does the load, as far as tables have it.
 
         A new pipeline is written down before anything is loaded: what comes behind the place where
-        it begins, it must read.
+        it begins, it must read. Of a collection that the pipeline does not follow, nothing is kept:
+        what the stream leaves out makes old what was loaded, so if it comes back, it is new.
         """
         self._standing = standing
         if standing.stood is None:
             standing.settle()
             plan = Plan()
         else:
-            plan = self._stored.read()
+            plan = self._followed(self._stored.read(), standing.added)
         log_id = standing.progress.log_id
         loaded = [part for part in plan.parts if part.version >= 0]
         written = {
@@ -379,6 +380,12 @@ class FirstLoad:
         self._plan, self._until = plan, None
         if self._tell is not None:
             self._tell(LoadProgress.of(self._pipeline, plan))
+
+    def _followed(self, plan: Plan, added: Collection[str]) -> Plan:
+        """What `plan` says of collections that the pipeline has followed ever since."""
+        if not self._config.collections:
+            return plan
+        return plan.within({*self._config.collections}.difference(added))
 
     def _follows(self, collection: str) -> bool:
         return not self._config.collections or collection in self._config.collections

@@ -1,6 +1,6 @@
 """Which ranges of which collections are loaded, and which are not. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct, structs
@@ -92,6 +92,10 @@ class Plan(Struct, frozen=True, kw_only=True):
         known = {part.collection for part in self.parts if not part.database}
         added = (Part(database="", collection=name) for name in names if name not in known)
         return Plan(parts=(*self.parts, *added))
+
+    def within(self, names: Collection[str]) -> "Plan":
+        """Of other collections nothing is to be loaded, and nothing counts as loaded."""
+        return Plan(parts=tuple(part for part in self.parts if part.collection in names))
 
     def split(self, part: Part, listing: Listing) -> "Plan":
         """`part` is these ranges; what was planned of their collections is planned anew.

@@ -320,6 +320,8 @@ class StandingTable:
         self._saved_at = time.monotonic()
         self.stood: Progress | None = None
         """What the row said at the last start; None if there was none."""
+        self.added: list[str] = []
+        """Collections that the row did not have at the last start."""
         self.restepped: list[str] = []
         """Collections whose rows, as of the last start, are from before their steps were changed;
         the empty name is of all."""
@@ -330,6 +332,7 @@ class StandingTable:
         self._unsaved = None
         standing = self.read()
         self.stood = None if standing is None else standing.progress
+        self.added = [] if standing is None else _added(self._config, standing)
         start = decide_start(
             self._config,
             self._pipeline,
