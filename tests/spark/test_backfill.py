@@ -21,6 +21,7 @@ from penstock.errors import (
     PipelineChangedError,
     StreamChangedError,
 )
+from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.backfill import backfill
 from penstock.spark.loading.parts import DONE, OPEN, READ, UNSPLIT, Plan
@@ -87,6 +88,27 @@ def test_rows_that_were_lost_come_back_and_newer_changes_win(world: World) -> No
     world.stream(put(1, n=11), change(2, "delete"))
     loaded_again(world)
     assert world.table() == {key(1): 11, key(3): 30}
+
+
+def test_changes_that_come_again_do_not_keep_a_lost_row_away(world: World) -> None:
+    """After a crash or a reset the table has them already, and ignores them."""
+    world.start()
+    world.stream(put(1, n=11), change(2, "delete"), put(3, n=31))
+    world.load.close()
+    del world.source.rows[2]
+    world.source.rows.update({1: 11, 3: 31})
+    bounds = world.log.bounds_now()
+    StandingTable(world.config, "p").reset(Progress(LOG_ID, 0, 0), bounds)
+    lose(world, "orders", f"'{key(1)}'")
+    again(world, "orders")
+    world.start()
+    world.until(lambda: world.parts(OPEN))
+    world.reading()
+    world.streamed(after=0)
+    world.stream(change(3, "delete"))
+    world.told(position=2_000_000)
+    world.until(world.is_complete)
+    assert world.table() == {key(1): 11}
 
 
 @pytest.mark.slow

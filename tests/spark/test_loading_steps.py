@@ -159,10 +159,15 @@ class World:
         """One commit is captured and applied, in a batch of its own."""
         after = self.log.head
         self.log.append([events])
+        self.streamed(after=after)
+
+    def streamed(self, *, after: int) -> None:
+        """What the log has behind `after`, which is one commit, is applied."""
         bounds = self.log.bounds_now()
         (block,) = self.log.read_now(after=after)
         entries = pa.Table.from_batches([block.to_arrow()])
-        collected = Collected(chunk=reduce_entries(entries), after=after, entries=len(events))
+        count = entries.num_rows
+        collected = Collected(chunk=reduce_entries(entries), after=after, entries=count)
         self.load.applying(collected)
         writer = BatchWriter(
             pipeline="p",

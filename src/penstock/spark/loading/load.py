@@ -34,7 +34,7 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.loading.parts import OPEN, READ, UNSPLIT, Outcome, Part, Plan
 from penstock.spark.loading.reading import OpenSource, PartRows, read_parts
 from penstock.spark.loading.stored import StoredPlan
-from penstock.spark.loading.window import Window, ends_of, redefines, renamed_to
+from penstock.spark.loading.window import Window, ends_of, redefines, renamed_to, unapplied
 from penstock.spark.loading.writing import LoadWriter
 from penstock.spark.progress import LoadProgress
 from penstock.spark.raised import own_error
@@ -153,6 +153,8 @@ class FirstLoad:
         self._standing: StandingTable | None = None
         self._plan = Plan()
         self._window: Window | None = None
+        self._ahead: dict[str, int] = {}
+        """What tables had when changes of theirs first came behind the last start."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"penstock-load-{pipeline}")
         self._work: Future[Work] | None = None
         self._until: int | None = None
@@ -183,6 +185,7 @@ class FirstLoad:
         what the stream leaves out makes old what was loaded, so if it comes back, it is new.
         """
         self._standing = standing
+        self._ahead = {}
         if standing.stood is None:
             standing.settle()
             plan = Plan()
@@ -225,7 +228,7 @@ class FirstLoad:
         if plan != self._plan:
             self._keep(plan)
         if self._window is not None:
-            self._window.see(collected.chunk.rows)
+            self._window.see(unapplied(collected.chunk.rows, self._had))
 
     @property
     def is_due(self) -> bool:
@@ -380,6 +383,15 @@ class FirstLoad:
         self._plan, self._until = plan, None
         if self._tell is not None:
             self._tell(LoadProgress.of(self._pipeline, plan))
+
+    def _had(self, collection: str) -> int:
+        """The sequence up to which the collection's table ignores changes: what comes is behind all
+        that it gets in this run, so it is asked once."""
+        if collection not in self._ahead:
+            assert self._standing is not None
+            log_id = self._standing.progress.log_id
+            self._ahead[collection] = self._writer.written(collection, log_id=log_id).sequence
+        return self._ahead[collection]
 
     def _followed(self, plan: Plan, added: Collection[str]) -> Plan:
         """What `plan` says of collections that the pipeline has followed ever since."""

@@ -2,9 +2,10 @@
 
 A chunk of rows is read beside the stream, between two watermarks: what the tables had when the read
 was asked for, and what they have when its rows are written. A row that the log named in between may
-be older than the table's, or gone, so it is not written: the log told what became of it. A row that
-it did not name is, at the least, as the log has it up to there; and what is newer in it comes in
-the log behind it (docs/decisions/0034). The method is that of DBLog (Andreakis and
+be older than the table's, or gone, so it is not written: the log told what became of it. So it is
+only of changes that the table takes: those that it has already say nothing of a row that it lost
+since. A row that it did not name is, at the least, as the log has it up to there; and what is newer
+in it comes in the log behind it (docs/decisions/0034). The method is that of DBLog (Andreakis and
 Papapanagiotou, 2020), with the places of the log as the watermarks.
 """
 
@@ -12,13 +13,14 @@ Papapanagiotou, 2020), with the places of the log as the watermarks.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Control
 from penstock.spark.table.reduce import CONTROL, DELETE, PUT, RELATIVE
 from penstock.spark.table.writing import changes_no_row
@@ -83,6 +85,21 @@ class Window:
     def _require_known(self) -> None:
         if self.is_full:
             raise RuntimeError("a window that is full was asked for keys, of which it knows none")
+
+
+def unapplied(rows: pa.Table, applied: Callable[[str], int]) -> pa.Table:
+    """The changes of rows (ROW_SCHEMA) behind what the tables of their collections have `applied`.
+
+    A table ignores the others, which come again after a crash or a reset: nobody puts back a row
+    that it has lost since.
+    """
+    rows = rows.filter(compute.not_equal(rows["role"], CONTROL))
+    sequences = rows["sequence"].to_numpy()
+    behind = np.zeros(rows.num_rows, bool)
+    for collection in compute.unique(rows["collection"]).to_pylist():
+        own = compute.equal(rows["collection"], collection).to_numpy()
+        behind |= own & (sequences > applied(collection))
+    return rows.filter(arrow.array(behind))
 
 
 def _among(keys: Mapping[tuple[str, str], set[str]], rows: pa.Table) -> list[bool]:
