@@ -16,10 +16,22 @@ from pydantic import ValidationError
 
 from penstock.errors import ChangesLostError, PipelineError
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Table
 from penstock.spark.table.kinds import Kind, column_field
 from penstock.spark.table.plan import place
+from penstock.spark.table.rejects import (
+    LOADED,
+    REJECTS_SCHEMA,
+    REPLAYED,
+    SUPERSEDED,
+    VIEW_STEP,
+    Reject,
+    known_rejects,
+)
+from penstock.spark.transform.settled import mark, outcome, pending_in
 from tests.spark.tables import (
+    LOG_ID,
     Entries,
     apply,
     change,
@@ -82,6 +94,38 @@ def test_rejects_of_a_table_that_is_gone_do_not_hide_those_of_its_successor(
     shutil.rmtree(tmp_path / "t")
     apply(entries.table(2), config)
     assert _accounted(tmp_path / "t", 4)
+
+
+def test_a_reject_that_was_settled_is_told_anew_where_its_change_is_rejected_again(
+    tmp_path: Path,
+) -> None:
+    """The table was lost behind the replay: its row is missing, and nothing else would say so."""
+    config = pipeline(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put("a", f="z"), put("e", f=9))
+    entries.commit(put("b", f="y"))
+    apply(entries.table(0, 2), config)
+    rejects = Table(config.rejects_path)
+    for state in (REPLAYED, SUPERSEDED):
+        settled = [outcome(one, state) for one in pending_in("p", rejects)]
+        assert [one.sequence for one in settled] == [2]
+        mark(rejects, settled, pipeline="p", log_id=LOG_ID)
+        assert apply(entries.table(), config).rejected == 0, "the table has it"
+        shutil.rmtree(tmp_path / "t")
+        assert apply(entries.table(), config).rejected == 1
+        assert apply(entries.table(), config).rejected == 0
+        rejects.reload()
+    assert [row["state"] for row in pending_in("p", rejects)] == [None]
+
+
+def test_rows_of_a_view_and_of_a_first_load_stand_for_no_change_of_the_log() -> None:
+    said: dict[str, object] = {"pipeline": "p", "sequence": 7, "reason": "r"}
+    rows = [{**said, "step": VIEW_STEP}, {**said, "operation_type": LOADED}]
+    (batch,) = arrow.Table.from_pylist(rows, schema=REJECTS_SCHEMA).to_batches()
+    assert known_rejects([batch], [Reject(sequence=7, reason="r")]) == set()
+    (own,) = arrow.Table.from_pylist([said], schema=REJECTS_SCHEMA).to_batches()
+    before = own.drop_columns(["state", "step"])
+    assert known_rejects([before], [Reject(sequence=7, reason="r")]) == {(7, None)}
 
 
 def test_the_rows_of_a_rename_that_fit_no_column_are_in_the_rejects_once_each(

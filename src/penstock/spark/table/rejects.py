@@ -5,7 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -69,6 +69,10 @@ ENTRY_COLUMNS: Final = (
 """What a reject tells of its entry."""
 
 
+_IDENTIFYING: Final = ("sequence", "key", "operation_type", "step", "state")
+"""The last two are not in tables of before."""
+
+
 class Reject(Struct, frozen=True, kw_only=True):
     """A change that a table could not take."""
 
@@ -106,18 +110,29 @@ def between(pipeline: str, first: int, last: int) -> str:
 def known_rejects(
     batches: Iterable[pa.RecordBatch], rejects: Iterable[Reject]
 ) -> set[tuple[int, str | None]]:
-    """Which of `rejects` are among rows of a rejects table, as their identities."""
+    """Which of `rejects` are among rows of a rejects table, as their identities.
+
+    What was settled is told anew: whoever rejects it has read the log again for a table that has
+    lost it, and if that has it, or a later change, the next replay says so. Nor does the row of a
+    view or of a first load stand for a change that its table refuses.
+    """
     sequences: set[int] = set()
     keys: set[tuple[int, str | None]] = set()
     for batch in batches:
-        own: list[Any] = batch["sequence"].to_pylist()
-        sequences.update(own)
-        keys.update(zip(own, batch["key"].to_pylist(), strict=True))
+        named = [name for name in _IDENTIFYING if name in batch.schema.names]
+        for row in batch.select(named).to_pylist():
+            if row.get("state") is None and not _is_of_others(row):
+                sequences.add(row["sequence"])
+                keys.add((row["sequence"], row["key"]))
     return {
         reject.identity
         for reject in rejects
         if (reject.sequence in sequences if reject.key is None else reject.identity in keys)
     }
+
+
+def _is_of_others(row: Mapping[str, Any]) -> bool:
+    return row.get("step") == VIEW_STEP or row["operation_type"] == LOADED
 
 
 def rejects_table(
