@@ -13,6 +13,8 @@ from penstock.errors import PipelineChangedError, ResetRefusedError, StreamChang
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.overtaken import way_back
+from penstock.spark.resetting import question
 from penstock.spark.table.standing import Standing, decide_reset, decide_start
 
 LOG = 0xFEDC_BA98_7654_3210
@@ -96,6 +98,22 @@ def test_what_is_not_these_tables_is_refused() -> None:
         reset(0, log_id=LOG - 1)
     with pytest.raises(PipelineChangedError, match="source shop"):
         reset(0, config("orders", "lines", source="hr"))
+
+
+def test_the_question_says_what_is_passed_over() -> None:
+    plain = "Have p begin again after entry 400?"
+    assert question("p", Progress(LOG, 400, 0), STANDING) == plain
+    assert question("p", Progress(LOG, 400, 0), None) == plain
+    ahead = question("p", Progress(LOG, 2500, 0), STANDING)
+    assert "stands at 500" in ahead
+    assert "2,000 entries that follow: they are passed over" in ahead
+    assert ahead.endswith("Have p begin again after entry 2,500?")
+
+
+def test_an_overtaken_table_is_told_all_that_goes_missing() -> None:
+    said = way_back("p", config("orders"))
+    assert "inserted, changed or deleted in the missing entries stays as it was" in said
+    assert "copied again first (`penstock snapshot shop`)" in said
 
 
 @given(

@@ -123,16 +123,14 @@ def reset(
                 remedy=f"Stop it first: penstock pipeline stop {name}.",
             )
         place = resetting.reset_place(client, to, client.bounds())
-    if not yes:
-        if as_json:
-            raise ConfigError("reset asks before it changes anything; with --json give --yes.")
-        typer.confirm(f"Have {name} begin again after entry {place.sequence:,}?", abort=True)
-    with (
-        catalog_session("reset", name, pipeline, settings, master, conf) as spark,
-        connected(settings, endpoint) as client,
-    ):
+    if as_json and not yes:
+        raise ConfigError("reset asks before it changes anything; with --json give --yes.")
+    with catalog_session("reset", name, pipeline, settings, master, conf) as spark:
         standing = StandingTable(pipeline, name, seen_lake(pipeline, name, spark))
-        before, place = resetting.reset(name, pipeline, client, standing, to)
+        if not yes:
+            typer.confirm(resetting.question(name, place, standing.read()), abort=True)
+        with connected(settings, endpoint) as client:
+            before, place = resetting.reset(name, pipeline, client, standing, to)
     if as_json:
         output.emit({"pipeline": name, "before": before.sequence, "after": place.sequence})
     else:

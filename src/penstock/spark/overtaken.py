@@ -38,6 +38,8 @@ def way_back(pipeline: str, config: PipelineConfig) -> str:
         )
     return (
         f"To build it anew, {copied}, then give the pipeline a new {place}, with start = 'oldest'. "
-        f"Or go on in its tables with `penstock pipeline reset {pipeline} --to oldest`: rows that "
-        f"were deleted meanwhile, and are not in the log any more, stay."
+        f"Or go on in its tables with `penstock pipeline reset {pipeline} --to oldest`: what was "
+        f"inserted, changed or deleted in the missing entries stays as it was, unless you have the "
+        f"rows copied again first (`penstock snapshot {config.source}`); rows that were deleted "
+        f"stay all the same."
     )

@@ -16,7 +16,7 @@ from penstock.holds import SEEN_SECONDS
 from penstock.ports import Bounds
 from penstock.progress import Progress, parse_progress
 from penstock.spark.config import TablePipelineConfig
-from penstock.spark.table.standing import StandingTable
+from penstock.spark.table.standing import Standing, StandingTable
 
 
 def reset(
@@ -58,6 +58,22 @@ def reset(
         if client.live_bounds().trimmed <= place.sequence:
             return stood, place
         # Retention was in the midst of removing some.
+
+
+def question(name: str, place: Progress, standing: Standing | None) -> str:
+    """What to ask before the next run of a pipeline begins at `place`; it stands as `standing`
+    says."""
+    asked = f"Have {name} begin again after entry {place.sequence:,}?"
+    if standing is None or standing.progress.log_id != place.log_id:
+        return asked
+    missing = place.sequence - standing.progress.sequence
+    if missing <= 0:
+        return asked
+    return (
+        f"{name} stands at {place.sequence - missing:,}, and the log no longer has the "
+        f"{missing:,} entries that follow: they are passed over, and what they inserted, changed "
+        f"or deleted stays as it was in its tables, unless the log tells it again. {asked}"
+    )
 
 
 def reset_place(client: LogClient, asked: str, bounds: Bounds) -> Progress:
