@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,8 @@ from penstock.spark.verifying import Verified, verify_tables
 from tests.audit.terminal import terminal
 from tests.cli.service import SHOP, configure, spawn
 from tests.flight.blocks import BlockLog
-from tests.spark.tables import change, pipeline, put, rows_of
+from tests.spark.histories import history
+from tests.spark.tables import change, gap, pipeline, put, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -160,6 +161,22 @@ def test_the_table_is_compared_as_of_its_own_place_and_not_the_logs_end(
 ) -> None:
     log.append([[put(1, n=-1)], [change(2, "delete")]])
     assert verified(config, endpoint, spark).sound
+
+
+@pytest.mark.parametrize("kept", [pipeline, history])
+def test_a_gap_that_was_recorded_stops_nobody_who_compares(
+    spark: "SparkSession",
+    log: BlockLog,
+    endpoint: str,
+    tmp_path: Path,
+    kept: Callable[..., Any],
+) -> None:
+    """Behind it the pipeline may halt at the next one."""
+    log.append([[put(1, n=1000)], [gap()], [change(2, "delete")], [put(3, n=2000)]])
+    config = kept(tmp_path / "t", on_gap="record", max_events_per_batch=400)
+    run_pipeline("p", config, endpoint, spark=spark, once=True)
+    (table,) = verified(config.model_copy(update={"on_gap": "halt"}), endpoint, spark).tables
+    assert (table.differences, table.found) == (0, table.rows)
 
 
 def test_what_cannot_be_compared_is_refused(

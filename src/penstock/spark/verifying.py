@@ -131,12 +131,14 @@ def verify_tables(
         until, tables = pinned(name, config, lake)
     with scratch_folder() as folder, step_teller(name, on_progress) as tell:
         # From the log's first entry, whatever the pipeline began with: a row of which the log no
-        # longer tells would be taken for one that should not be there, and be deleted.
+        # longer tells would be taken for one that should not be there, and be deleted. And over
+        # gaps: one that the tables are behind was recorded, whatever is to be done at the next.
         elsewhere: dict[str, Any] = {
             "path": f"{scratch.rstrip('/')}/{time.time_ns()}" if scratch else f"{folder}/t",
             "rejects": None,
             "standing": None,
             "start": "beginning",
+            "on_gap": "record",
         }
         if isinstance(config, TablePipelineConfig):
             elsewhere["catalog"] = None
