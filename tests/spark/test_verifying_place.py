@@ -12,7 +12,12 @@ from deltalake import write_deltalake
 from msgspec import structs
 
 from penstock.client.flight import LogClient
-from penstock.errors import HistoryTrimmedError, PipelineChangedError, PipelineError
+from penstock.errors import (
+    ChangesLostError,
+    HistoryTrimmedError,
+    PipelineChangedError,
+    PipelineError,
+)
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark import verifying
@@ -22,7 +27,7 @@ from penstock.spark.table.delta import Table
 from penstock.spark.table.judging import begin_as
 from penstock.spark.table.kinds import kind_of_column
 from penstock.spark.table.standing import StandingTable
-from tests.spark.tables import LOG_ID, Entries, apply, pipeline, put
+from tests.spark.tables import LOG_ID, Entries, apply, gap, pipeline, put
 
 
 def bounds(*, trimmed: int = 0) -> Bounds:
@@ -126,6 +131,30 @@ def test_tables_of_another_pipeline_or_place_are_not_repaired(
     made(pipeline(tmp_path / "t", "orders", "lines"))
     with pytest.raises(PipelineChangedError):
         verified(pipeline(tmp_path / "t", "orders"), monkeypatch)
+
+
+def test_a_run_that_halts_at_a_gap_is_not_sent_round_in_a_circle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is before the gap is in the tables, and their place is still before that batch."""
+    monkeypatch.setattr(verifying, "_PAUSE_SECONDS", 0)
+    config = pipeline(tmp_path / "t")
+    entries = Entries()
+    entries.commit(put(1, n=1))
+    entries.commit(put(2, n=2))
+    entries.commit(gap())
+    standing = StandingTable(config, "p")
+    standing.start(bounds())
+    standing.advance(Progress(LOG_ID, 1, 1), apply(entries.table(0, 1), config).tables, batch_id=0)
+    for _ in range(2):
+        with pytest.raises(ChangesLostError, match="on_gap = 'record'"):
+            apply(entries.table(1), config, batch_id=1)
+        with pytest.raises(PipelineError, match=r"at a gap \(pipeline.changes_lost\).*on_gap"):
+            verified(config, monkeypatch)
+    records = config.model_copy(update={"on_gap": "record"})
+    passed = apply(entries.table(1), records, batch_id=1)
+    standing.advance(Progress(LOG_ID, 3, 1), passed.tables, batch_id=1)
+    assert verified(config, monkeypatch) == ["orders"]
 
 
 @pytest.mark.slow

@@ -273,7 +273,9 @@ def pinned(
             f"the tables of pipeline {name} have more than {lake.standing().path} says: a run was "
             f"ended in the midst of a batch, or is in the midst of a long one. Nothing was "
             f"compared. If it does not run, have that batch completed, which loses and repeats "
-            f"nothing: penstock pipeline run {name} --once. Then compare again."
+            f"nothing: penstock pipeline run {name} --once. Then compare again. If that run stops "
+            f"at a gap (pipeline.changes_lost), this stays so until it is behind it: the error "
+            f"says how, with on_gap = 'record', which may be taken out once the gap is passed."
         )
     raise PipelineError(
         f"the tables of pipeline {name} move on faster than they can be looked at. Nothing was "
