@@ -104,3 +104,7 @@ def test_what_retention_took_is_said_to_be_unknown(log: BlockLog, client: LogCli
     assert tallied(log, client, after=20)[1:] == whole[7:]
     log.trim(30)
     assert [one.rows for one in tallied(log, client)] == [None]
+    log.append([[insert(31, source="other")]])
+    (unknown,) = tallied(log, client)
+    assert unknown.rows is None
+    assert unknown.commit > whole[-1].commit, "of none that was read before it was removed"

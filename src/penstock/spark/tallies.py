@@ -92,7 +92,9 @@ class _Adding:
         self._held = Tally(commit, rows, digest)
 
     def end(self) -> Iterator[Tally]:
-        """The last one."""
+        """The last one; where entries were removed and none is left, that nothing is known."""
+        if self._unknown is None:
+            yield Tally(_U64, None)
         if self._held is not None:
             yield self._held
 
