@@ -95,6 +95,14 @@ def test_a_variant_is_the_value_that_was_captured(document: dict[str, Any]) -> N
     assert _same(_variant(document).toPython(), document)
 
 
+@pytest.mark.parametrize("number", [1 << 63, 10**19, (1 << 64) - 1])
+def test_a_whole_number_that_no_long_holds_is_a_decimal(number: int) -> None:
+    """As a BIGINT UNSIGNED of MySQL may be."""
+    found = _variant({"n": number, "all": [number]}).toPython()
+    assert found == {"n": number, "all": [number]}
+    assert isinstance(found["n"], Decimal)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 255, 256, 300, 70_000])
 def test_a_variant_may_have_many_fields_and_items(count: int) -> None:
@@ -324,6 +332,8 @@ def test_spark_reads_the_types_of_a_variant(
     document = {
         "_id": 5,
         "long": 1 << 40,
+        "unsigned": (1 << 64) - 1,
+        "half": 1 << 63,
         "double": 3.0,
         "decimal": Decimal("1.10"),
         "at": datetime(2026, 1, 1, tzinfo=UTC),
@@ -334,7 +344,7 @@ def test_spark_reads_the_types_of_a_variant(
     log.append([[insert(1, document=document)], [gap()]])
     rows = load(spark, endpoint, documents="variant")
     rows.createOrReplaceTempView("variants")
-    names = ("_id", "long", "double", "decimal", "at", "bytes", "list")
+    names = ("_id", "long", "unsigned", "half", "double", "decimal", "at", "bytes", "list")
     types = ", ".join(
         f"schema_of_variant(variant_get(full_document, '$.{name}')) AS {name}" for name in names
     )
@@ -343,12 +353,23 @@ def test_spark_reads_the_types_of_a_variant(
     assert typed.asDict() == {
         "_id": "BIGINT",
         "long": "BIGINT",
+        "unsigned": "DECIMAL(20,0)",
+        "half": "DECIMAL(19,0)",
         "double": "DOUBLE",
         "decimal": "DECIMAL(2,1)",
         "at": "TIMESTAMP",
         "bytes": "BINARY",
         "list": "ARRAY<VARIANT>",
     }
+    casts = ", ".join(
+        f"variant_get(full_document, '$.{name}', 'DECIMAL(20,0)')" for name in ("unsigned", "half")
+    )
+    numbers = spark.sql(f"SELECT {casts} FROM variants WHERE kind = 0").first()
+    assert numbers is not None
+    assert list(numbers) == [Decimal((1 << 64) - 1), Decimal(1 << 63)]
+    whole = spark.sql("SELECT to_json(full_document) FROM variants WHERE kind = 0").first()
+    assert whole is not None
+    assert '"unsigned":18446744073709551615' in whole[0]
     paths = ", ".join(f"variant_get(full_document, '$.many[\"{name}\"]', 'int')" for name in many)
     found = spark.sql(f"SELECT {paths} FROM variants WHERE kind = 0").first()
     assert found is not None

@@ -2,9 +2,10 @@
 
 `parse_json` would make 3.0 a decimal and leave `{"$date": ...}` an object. Here an int is an int, a
 double a double, `$numberLong` a long, `$numberDecimal` a decimal, `$date` a timestamp and `$binary`
-of subtype 00 bytes. What VARIANT has no type for (ObjectId, another binary subtype, a decimal of
-more than 38 digits, an instant beyond 64-bit microseconds, ...) stays the object that it is written
-as, so nothing is lost.
+of subtype 00 bytes. An integer beyond 64 bits with a sign, as MySQL's BIGINT UNSIGNED may have, is
+a decimal without places. What VARIANT has no type for (ObjectId, another binary subtype, a decimal
+of more than 38 digits, an instant beyond 64-bit microseconds, ...) stays the object that it is
+written as, so nothing is lost.
 Source: the Variant Binary Encoding of the Apache Parquet format, version 1. Keys are ordered as
 Spark orders them, by UTF-16 code units.
 """
@@ -35,7 +36,7 @@ _NON_FINITE: Final = {"NaN": nan, "Infinity": inf, "-Infinity": -inf}
 def encode_variant(document: Any) -> tuple[bytes, bytes]:
     """The value and the metadata of one decoded document.
 
-    Raises ValueError for an integer beyond 64 bits, which no source writes.
+    Raises ValueError for an integer of more than 64 bits, which no source writes.
     """
     keys: dict[str, int] = {}
     value = _encode(document, keys)
@@ -98,7 +99,9 @@ def _integer(value: int) -> bytes:
         return bytes([_INT32]) + value.to_bytes(4, "little", signed=True)
     if -(1 << 63) <= value < 1 << 63:
         return bytes([_INT64]) + value.to_bytes(8, "little", signed=True)
-    raise ValueError("an integer beyond 64 bits has no exact variant")
+    if 0 < value < 1 << 64:
+        return bytes([_DECIMALS[-1][-1], 0]) + value.to_bytes(16, "little", signed=True)
+    raise ValueError("an integer of more than 64 bits, which no source writes")
 
 
 def _utf16(name: str) -> bytes:
