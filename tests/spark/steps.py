@@ -3,6 +3,8 @@
 # The stubs of pyarrow leave element types open.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +36,36 @@ def poisoned(entries: "DataFrame") -> "DataFrame":
             if 666 in documents.field("n").to_pylist():
                 raise ValueError("the secret of n is 666")
             yield batch
+
+    chosen = entries.select("sequence", "document")
+    return chosen.mapInArrow(look, chosen.schema)
+
+
+def asking(entries: "DataFrame") -> "DataFrame":
+    """As it is; fails while there is the file AWAY, as if a service that it asks were away, and on
+    n = 666."""
+    away = Path(os.environ["AWAY"])
+
+    def look(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            documents: Any = batch["document"]
+            if 666 in documents.field("n").to_pylist():
+                raise ValueError("the secret of n is 666")
+            if away.exists() and batch.num_rows:
+                raise RuntimeError("nobody answers")
+            yield batch
+
+    chosen = entries.select("sequence", "document")
+    return chosen.mapInArrow(look, chosen.schema)
+
+
+def connecting(entries: "DataFrame") -> "DataFrame":
+    """As it is; fails before it has seen anything."""
+
+    def look(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        if "ANSWERED" not in os.environ:
+            raise RuntimeError("nobody answers")
+        yield from batches
 
     chosen = entries.select("sequence", "document")
     return chosen.mapInArrow(look, chosen.schema)

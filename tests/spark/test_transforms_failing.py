@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from deltalake import DeltaTable
 from penstock.errors import ConfigError, PipelineError, TransformError
 from penstock.serve.flight import FlightServer
 from penstock.spark.table.chunk import INPUT_COLUMNS
+from penstock.spark.target import TargetStoppedError
 from penstock.spark.transform.poison import find_poison
 from penstock.spark.transform.replay import signed
 from penstock.spark.transform.stage import Stage
@@ -24,7 +26,7 @@ from tests.spark.lakes import Lake, key
 from tests.spark.tables import change, pipeline, put, rejects_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 N = "n INT"
 SECRET = "4111-2222-3333"
@@ -228,6 +230,133 @@ def test_code_that_fails_on_all_is_not_taken_for_poison(spark: "SparkSession") -
 
     with pytest.raises(TransformError, match="as a whole"):
         find_poison(batch, fails_together, pipeline="p")
+
+
+class Answered(threading.Event):
+    """Not set; what is away is there again once it was waited for so often."""
+
+    def __init__(self, away: Path, *, after: int) -> None:
+        super().__init__()
+        self._away, self._left = away, after
+        self.pauses: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout)
+        self._left -= 1
+        if not self._left:
+            self._away.unlink()
+        return self.is_set()
+
+
+ASKING = {"function": "tests.spark.steps:asking", "document_schema": "_id INT, n INT"}
+
+
+@pytest.fixture
+def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """While it is there, what `asking` asks is away."""
+    path = tmp_path / "away"
+    path.touch()
+    monkeypatch.setenv("AWAY", str(path))
+    return path
+
+
+def test_what_a_step_asks_is_waited_for_and_no_change_is_to_blame(
+    spark: "SparkSession", log: BlockLog, lake: Lake, away: Path
+) -> None:
+    """Of other collections, and of deletes, it is not asked. What fails still is poison."""
+    log.append([[put(1, n=1), put(2, n=2)], [change(9, "delete")]])
+    log.append([[change("c", "insert", {"_id": "c"}, collection="customers")]])
+    step = {**ASKING, "collections": ["orders"]}
+    config = pipeline(lake.path, "orders", "customers", transform=[step])
+    stopping = Answered(away, after=2)
+    stage = Stage("p", config, INPUT_COLUMNS, stopping=stopping)
+    with stage.computed(frame_of(spark, log)) as computed:
+        assert (stopping.pauses, computed.refused) == ([1.0, 2.0], {})
+    log.append([[put(3, n=666)]])
+    away.touch()
+    stopping = Answered(away, after=2)
+    stage = Stage("p", config, INPUT_COLUMNS, stopping=stopping)
+    with stage.computed(frame_of(spark, log)) as computed:
+        assert list(computed.refused) == [5]
+        assert "ValueError" in computed.refused[5].reason
+
+
+def test_a_step_that_fails_on_all_stops_the_pipeline_by_name(
+    spark: "SparkSession", log: BlockLog, lake: Lake, away: Path
+) -> None:
+    log.append([[put(1, n=1), put(2, n=2)]])
+    steps = [{"filter": "n > 0", "document_schema": N}, ASKING]
+    stopping = Answered(away, after=9)
+    stage = Stage("p", pipeline(lake.path, transform=steps), INPUT_COLUMNS, stopping=stopping)
+    with (
+        pytest.raises(TransformError, match=r"2 \(function\) fails on each of the 2 ") as no,
+        stage.staged(frame_of(spark, log), 0, log_id=log.log_id),
+    ):
+        pass
+    assert stopping.pauses == [1.0, 2.0, 4.0, 8.0]
+    assert "nobody answers" not in str(no.value)
+    assert not Path(f"{lake.path}_rejects").exists()
+    # Rejects that are tried again were refused before, and are again.
+    with stage.computed(frame_of(spark, log), suspect=True) as computed:
+        assert set(computed.refused) == {1, 2}
+
+
+def test_a_lone_change_is_poison_unless_the_step_fails_without_it(
+    spark: "SparkSession", log: BlockLog, lake: Lake, away: Path
+) -> None:
+    log.append([[put(1, n=1), change(9, "delete")]])
+    stopping = Answered(away, after=9)
+    stage = Stage("p", pipeline(lake.path, transform=[ASKING]), INPUT_COLUMNS, stopping=stopping)
+    with stage.computed(frame_of(spark, log)) as computed:
+        assert list(computed.refused) == [1]
+    assert stopping.pauses == []
+    step = {**ASKING, "function": "tests.spark.steps:connecting"}
+    stage = Stage("p", pipeline(lake.path, transform=[step]), INPUT_COLUMNS, stopping=stopping)
+    with pytest.raises(TransformError), stage.computed(frame_of(spark, log)):
+        pass
+    assert len(stopping.pauses) == 4
+
+
+def test_a_pipeline_that_is_told_to_stop_does_not_wait_for_what_its_steps_ask(
+    spark: "SparkSession", log: BlockLog, lake: Lake, away: Path
+) -> None:
+    log.append([[put(1, n=1), put(2, n=2)]])
+    stopping = Answered(away, after=9)
+    stopping.set()
+    stage = Stage("p", pipeline(lake.path, transform=[ASKING]), INPUT_COLUMNS, stopping=stopping)
+    with pytest.raises(TargetStoppedError), stage.computed(frame_of(spark, log)):
+        pass
+    assert stopping.pauses == [1.0]
+
+
+def test_values_that_are_to_blame_are_poison_though_all_are(
+    spark: "SparkSession", log: BlockLog, lake: Lake, away: Path
+) -> None:
+    """By what Spark says of them, or by raise_error."""
+    said = "CASE WHEN n < 3 THEN 1 / (n - n) > 0 ELSE raise_error('bad') END"
+    log.append([[put(1, n=1), put(2, n=2), put(3, n=3)]])
+    stopping = Answered(away, after=9)
+    steps = [{"filter": said, "document_schema": N}]
+    stage = Stage("p", pipeline(lake.path, transform=steps), INPUT_COLUMNS, stopping=stopping)
+    with stage.computed(frame_of(spark, log)) as computed:
+        assert set(computed.refused) == {1, 2, 3}
+    assert stopping.pauses == []
+
+
+def test_a_full_disk_is_no_fault_of_a_change(spark: "SparkSession") -> None:
+    def fails(part: Any) -> None:
+        raise RuntimeError("java.io.IOException: No space left on device")
+
+    batch = spark.createDataFrame(
+        [(1, 0, "insert")], "sequence LONG, kind BYTE, operation_type STRING"
+    )
+    with pytest.raises(PipelineError, match="no space left"):
+        find_poison(batch, fails, pipeline="p")
+
+
+def frame_of(spark: "SparkSession", log: BlockLog) -> "DataFrame":
+    whole = pa.Table.from_batches([block.to_arrow() for block in log.blocks])
+    return spark.createDataFrame(signed(whole))
 
 
 def test_a_batch_that_ends_behind_its_rejects_is_as_if_it_had_not(

@@ -18,6 +18,7 @@ from penstock.event import AnyEvent
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.serve.flight import FlightServer
+from penstock.spark.causes import condition_of, of_values
 from penstock.spark.config import ViewPipelineConfig
 from penstock.spark.finding import found_failing
 from penstock.spark.replaying import pending_rejects, replay_rejects
@@ -26,7 +27,6 @@ from penstock.spark.tables import TableTarget
 from penstock.spark.target import Applied
 from penstock.spark.view import upkeep
 from penstock.spark.view.apart import ApartTable
-from penstock.spark.view.causes import condition_of, of_values
 from penstock.spark.view.computing import TooManyError
 from penstock.spark.view.sql import FAILED
 from penstock.spark.view.upkeep import Kept, Upkeep

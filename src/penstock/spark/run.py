@@ -233,7 +233,7 @@ class _Runner:
         self._facts = facts
         self._target = target
         self._stage = (
-            Stage(name, config, target.columns)
+            Stage(name, config, target.columns, stopping=stopping)
             if isinstance(config, SteppedPipelineConfig)
             else None
         )

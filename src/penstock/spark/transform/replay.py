@@ -62,7 +62,7 @@ def through(
 
     session = spark or local_session(app_name=f"penstock {pipeline}")
     stage.check(session)
-    with stage.computed(session.createDataFrame(signed(entries))) as computed:
+    with stage.computed(session.createDataFrame(signed(entries)), suspect=True) as computed:
         reasons = {at: verdict.reason for at, verdict in computed.refused.items()}
         done: pa.Table = computed.frame.select(*stage.target_columns).toArrow()
         return done, reasons

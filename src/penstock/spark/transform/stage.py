@@ -11,6 +11,7 @@ until the batch is written: a function that gives something else when asked twic
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +22,8 @@ import pyarrow as pa
 import structlog
 from msgspec import Struct
 
-from penstock.errors import ConfigError, ExpectationError, PenstockError
+from penstock.errors import ConfigError, ExpectationError, PenstockError, TransformError
+from penstock.event import Kind
 from penstock.spark.config import (
     LakePipelineConfig,
     ReplicatePipelineConfig,
@@ -34,9 +36,10 @@ from penstock.spark.table.rejecting import write_rejects
 from penstock.spark.table.rejects import Reject, rejects_table
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.upkeep import keep_up
+from penstock.spark.target import TargetStoppedError
 from penstock.spark.transform.computed import answer, unanswered
 from penstock.spark.transform.plan import Plan, plan_of
-from penstock.spark.transform.poison import failure, find_poison
+from penstock.spark.transform.poison import Failure, failure, find_poison, unexplained
 from penstock.spark.transform.worker import READ_COLUMNS, UNMET, VERDICT, Pass, Verdict
 
 if TYPE_CHECKING:
@@ -46,6 +49,9 @@ log = structlog.get_logger()
 
 _ATTEMPTS: Final = 2
 """So often a batch is computed before the changes are looked for on which that fails."""
+_PAUSES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0)
+"""How long what the steps ask may be away before the pipeline stops, and not its changes are
+refused."""
 
 
 class Staged(Struct, frozen=True, kw_only=True):
@@ -79,13 +85,15 @@ class Stage:
         columns: Sequence[str],
         *,
         tells: bool = True,
+        stopping: threading.Event | None = None,
     ) -> None:
         """`columns` are those that the target needs. `tells`: a line in the log says which
-        expectations were not met."""
+        expectations were not met. Once `stopping` is set nothing is waited for."""
         self._pipeline = pipeline
         self._config = config
         self._target_columns = tuple(columns)
         self._tells = tells
+        self._stopping = stopping or threading.Event()
         self._plan: Plan | None = None
 
     @property
@@ -131,7 +139,8 @@ class Stage:
 
         Its rejects are written, where the pipeline has a table of them beside its target.
 
-        Raises ExpectationError and TransformError, before anything is written.
+        Raises ExpectationError and TransformError, before anything is written; TargetStoppedError
+        where the pipeline is told to stop while it waits for what its steps ask.
         """
         if self.is_empty:
             yield Staged(frame=batch)
@@ -166,12 +175,15 @@ class Stage:
             )
 
     @contextmanager
-    def computed(self, batch: "DataFrame") -> Generator[Computed]:
-        """The batch with all steps done, while the block runs. Raises TransformError."""
+    def computed(self, batch: "DataFrame", *, suspect: bool = False) -> Generator[Computed]:
+        """The batch with all steps done, while the block runs. `suspect`: all of its changes may be
+        to blame if they fail, for they were refused before. Raises TransformError."""
         with _holding() as hold:
-            yield self._computed(batch, hold)
+            yield self._computed(batch, hold, suspect=suspect)
 
-    def _computed(self, batch: "DataFrame", hold: "Callable[[DataFrame], DataFrame]") -> Computed:
+    def _computed(
+        self, batch: "DataFrame", hold: "Callable[[DataFrame], DataFrame]", *, suspect: bool
+    ) -> Computed:
         computes = any(segment.asks for segment in self._planned.segments)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -193,8 +205,7 @@ class Stage:
         poison: Mapping[int, str] = {}
         # No change is to blame for what only counts: what is looked for fails without that.
         if not warns or self._fails(kept, poison, unasked=warns):
-            tried = partial(self._tried, poison={}, unasked=warns)
-            poison = find_poison(kept, tried, pipeline=self._pipeline)
+            poison = self._poison(kept, unasked=warns, suspect=suspect)
         unasked = frozenset(
             name for name in warns if self._fails(kept, poison, unasked=warns - {name})
         )
@@ -206,14 +217,93 @@ class Stage:
             )
         return self._outcome(hold(self._frame(batch, poison, hold, unasked=unasked)))
 
+    def _poison(self, batch: "DataFrame", *, unasked: Set[str], suspect: bool) -> Mapping[int, str]:
+        """By sequence: why the changes are refused on which `batch` fails, as it does.
+
+        Raises TransformError where it fails on all, which is then nobody's fault among them; once
+        that lasts, for it may pass.
+        """
+        poison, others = self._searched(batch, unasked=unasked, suspect=suspect)
+        if others:
+            log.warning(
+                "the transforms fail on all changes that they are asked about: they are tried "
+                "again before the pipeline stops",
+                pipeline=self._pipeline,
+                changes=len(others),
+                error=poison[others[0]].why,
+                seconds=sum(_PAUSES_SECONDS),
+            )
+            for pause in _PAUSES_SECONDS:
+                if self._stopping.wait(pause):
+                    raise TargetStoppedError
+                if not self._fails(batch, {}, unasked=unasked):
+                    return {}
+            poison, others = self._searched(batch, unasked=unasked, suspect=suspect)
+        if not others:
+            return {at: f"the transforms fail on it: {one.why}" for at, one in poison.items()}
+        names = self._failing_asks(batch, unasked=unasked)
+        raise TransformError(
+            f"pipeline {self._pipeline}: {names} fails on each of the {len(others)} changes of a "
+            f"batch that it is asked about, first at sequence {others[0]}: "
+            f"{poison[others[0]].why}. It was tried again for {sum(_PAUSES_SECONDS):.0f} s. "
+            f"Nothing of the batch was written, and no change was rejected. See that what the step "
+            f"asks can be reached, or correct the step; Spark's log has the error's text."
+        )
+
+    def _searched(
+        self, batch: "DataFrame", *, unasked: Set[str], suspect: bool
+    ) -> tuple[dict[int, Failure], list[int]]:
+        """On which changes `batch` fails, by sequence; and those of them that are not to blame, for
+        it fails on all."""
+        tried = partial(self._tried, poison={}, unasked=unasked)
+        poison = find_poison(batch, tried, pipeline=self._pipeline)
+        others: list[int] = []
+        if not suspect:
+            others = unexplained(poison, self._asked_of(batch, unasked=unasked))
+        # One alone may be to blame, unless it fails without it too.
+        if len(others) == 1 and not self._fails(_none_of(batch), {}, unasked=unasked):
+            return poison, []
+        return poison, others
+
+    def _asked_of(self, batch: "DataFrame", *, unasked: Set[str]) -> list[int]:
+        """The sequences of the changes that Spark computes something of."""
+        from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
+
+        asks = [ask for one in self._planned.segments for ask in one.asks]
+        concerned = [ask.collections for ask in asks if ask.name not in unasked]
+        told = batch.where(
+            (F.col("kind") == int(Kind.DATA))
+            & (F.col("operation_type") != "delete")
+            & F.col("full_document").isNotNull()
+        )
+        if all(concerned):
+            told = told.where(F.col("collection").isin(sorted(frozenset().union(*concerned))))
+        return [int(row["sequence"]) for row in told.select("sequence").sort("sequence").collect()]
+
+    def _failing_asks(self, batch: "DataFrame", *, unasked: Set[str]) -> str:
+        """What fails on `batch`, by its names."""
+        segments = self._planned.segments
+        for count, segment in enumerate(segments, start=1):
+            tried = partial(self._tried, poison={}, unasked=unasked, count=count)
+            if segment.asks and failure(tried, batch, self._pipeline) is not None:
+                return ", ".join(one.name for one in segment.asks if one.name not in unasked)
+        return "its transforms, which"
+
     def _fails(self, batch: "DataFrame", poison: Mapping[int, str], *, unasked: Set[str]) -> bool:
         tried = partial(self._tried, poison=poison, unasked=unasked)
         return failure(tried, batch, self._pipeline) is not None
 
-    def _tried(self, batch: "DataFrame", *, poison: Mapping[int, str], unasked: Set[str]) -> None:
+    def _tried(
+        self,
+        batch: "DataFrame",
+        *,
+        poison: Mapping[int, str],
+        unasked: Set[str],
+        count: int | None = None,
+    ) -> None:
         """Compute `batch` and keep nothing. Raises whatever Spark does."""
         with _holding() as hold:
-            frame = self._frame(batch, poison, hold, unasked=unasked)
+            frame = self._frame(batch, poison, hold, unasked=unasked, count=count)
             frame.write.format("noop").mode("overwrite").save()
 
     @property
@@ -229,10 +319,12 @@ class Stage:
         hold: "Callable[[DataFrame], DataFrame]",
         *,
         unasked: Set[str] = frozenset(),
+        count: int | None = None,
     ) -> "DataFrame":
         """All passes over `batch`, and what Spark computes between them; nothing runs yet.
 
-        `unasked` are expectations that Spark is not asked about: nothing meets them.
+        `unasked` are expectations that Spark is not asked about: nothing meets them. `count`: only
+        the first passes, so many, with what Spark computes behind them.
         """
         from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -244,7 +336,7 @@ class Stage:
             *self.columns, *(F.lit(None).cast(field.dataType).alias(field.name) for field in own)
         )
         answered: tuple[Any, ...] = ()
-        for number, segment in enumerate(self._planned.segments):
+        for number, segment in enumerate(self._planned.segments[:count]):
             asked = [StructField(ask.column, ask.schema) for ask in segment.asks]
             schema = StructType([*entry.fields, *own, *asked])
             work = Pass(
@@ -312,6 +404,13 @@ class Stage:
                 expectation=name,
                 changes=count,
             )
+
+
+def _none_of(batch: "DataFrame") -> "DataFrame":
+    """`batch` without a row, which Spark does not know beforehand."""
+    from pyspark.sql import functions as F  # noqa: N812 - as Spark's own pages call it
+
+    return batch.where(F.col("sequence") < 0)
 
 
 def _reject(sequence: int, verdict: Verdict) -> Reject:

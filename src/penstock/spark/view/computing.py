@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from msgspec import structs
 
+from penstock.spark.causes import of_values, why_not
 from penstock.spark.finding import found_failing
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.plan import DATABASE, KEY, OPERATION, SOURCE
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.view import sql
-from penstock.spark.view.causes import of_values, why_not
 from penstock.spark.view.changes import Sides, among, signed
 from penstock.spark.view.query import ViewQuery
 from penstock.spark.view.relations import Apart, Relations

@@ -17,12 +17,12 @@ do not go with the others of their group (a sum has no room for them).
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from penstock.spark.causes import why_not
 from penstock.spark.finding import Fails, found_failing
 from penstock.spark.table.plan import DATABASE, KEY, SEQUENCE, SOURCE
 from penstock.spark.view import sql
 from penstock.spark.view.apart import ApartRow
 from penstock.spark.view.blaming import blamed
-from penstock.spark.view.causes import why_not
 from penstock.spark.view.computing import Computation, TooManyError
 from penstock.spark.view.query import ViewQuery
 from penstock.spark.view.relations import Apart, Relations

@@ -18,18 +18,18 @@ import xxhash
 from msgspec import Struct
 
 from penstock.errors import PipelineError
-from penstock.spark.table.arrow import compute
-from penstock.spark.table.plan import OPERATION, SEQUENCE
-from penstock.spark.table.reduce import DELETE
-from penstock.spark.view import sql
-from penstock.spark.view.apart import NEW_MAX, ROWS_MAX, ApartRow, ApartTable
-from penstock.spark.view.causes import (
+from penstock.spark.causes import (
     condition_of,
     is_gone,
     is_spark_error,
     of_values,
     why_not,
 )
+from penstock.spark.table.arrow import compute
+from penstock.spark.table.plan import OPERATION, SEQUENCE
+from penstock.spark.table.reduce import DELETE
+from penstock.spark.view import sql
+from penstock.spark.view.apart import NEW_MAX, ROWS_MAX, ApartRow, ApartTable
 from penstock.spark.view.changes import among, touched
 from penstock.spark.view.computing import Computation, TooManyError
 from penstock.spark.view.query import ViewQuery
