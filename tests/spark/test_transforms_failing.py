@@ -125,6 +125,65 @@ def test_sql_that_looks_beyond_its_document_is_refused(
         Stage("p", config, INPUT_COLUMNS).check(spark)
 
 
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("at > current_timestamp()", r"current_timestamp\(\)"),
+        ("at > now() - INTERVAL 1 DAY", r"now\(\)"),
+        ("at > current_date", r"current_date\(\)"),
+        ("at > curdate()", r"current_date\(\)"),
+        ("at > localtimestamp()", r"localtimestamp\(\)"),
+        ("unix_timestamp() > n", r"current_timestamp\(\)"),
+        ("n > (SELECT int(unix_timestamp(now())))", r"now\(\)"),
+        ("at > TIMESTAMP 'now'", "a text that means the present"),
+        ("at > timestamp_ltz/* of */ ' Today UTC'", "a text that means the present"),
+        ('at > date "yesterday"', "a text that means the present"),
+        ("at > CAST(' Tomorrow ' AS DATE)", "a text that means the present"),
+        ("at > CAST('today CET' AS TIMESTAMP)", "a text that means the present"),
+        ("at > to_date('today')", "a text that means the present"),
+        ("at > to_timestamp(lower('NOW'))", "a text that means the present"),
+        ("at > date_add('today', 1)", "a text that means the present"),
+        ("s = current_user()", r"current_user\(\)"),
+        ("s = current_database()", r"current_database\(\)"),
+    ],
+)
+def test_the_present_time_is_refused_by_name(
+    spark: "SparkSession", tmp_path: Path, condition: str, said: str
+) -> None:
+    schema = "n INT, s STRING, at TIMESTAMP"
+    config = pipeline(tmp_path / "t", transform=[{"filter": condition, "document_schema": schema}])
+    with pytest.raises(ConfigError, match=rf"transform 1 \(filter\): {said}.* is another value"):
+        Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"transform": [{"sql": "SELECT n, now() AS at FROM documents", "document_schema": N}]},
+        {"expect": [{"name": "new", "condition": "n < day(now())", "document_schema": N}]},
+        {"apply_as_deletes": "n < day(current_date())", "document_schema": N},
+    ],
+)
+def test_no_step_reads_the_present_time(
+    spark: "SparkSession", tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    config = pipeline(tmp_path / "t", **settings)
+    with pytest.raises(ConfigError, match="is another value each time"):
+        Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
+def test_moments_that_are_written_out_are_not_the_present(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    condition = (
+        "at > TIMESTAMP '2026-01-01' AND at < make_timestamp(2027, 1, 1, 1, 1, 1) AND s <> 'now' "
+        "AND to_date(s) > DATE '1970-01-01' AND CAST(s AS TIMESTAMP) > TIMESTAMP 'epoch'"
+    )
+    schema = "s STRING, at TIMESTAMP"
+    config = pipeline(tmp_path / "t", transform=[{"filter": condition, "document_schema": schema}])
+    Stage("p", config, INPUT_COLUMNS).check(spark)
+
+
 def test_a_condition_with_a_window_is_refused(spark: "SparkSession", tmp_path: Path) -> None:
     step = {"filter": "row_number() OVER (ORDER BY n) < 3", "document_schema": N}
     config = pipeline(

@@ -68,7 +68,7 @@ def _condition(frame: DataFrame, ask: Ask, text: str) -> DataFrame:
     fields = frame.select(F.struct(*frame.columns).alias(_ENTRY), f"{ask.column}.*")
     asked = F.col(_ENTRY)[ask.column].isNotNull()
     alone = fields.select(F.expr(text).alias(_ANSWER))
-    require_condition(alone, ask.name, of=fields)
+    require_condition(alone, ask.name, text, of=fields)
     kind = alone.schema[0].dataType
     if not isinstance(kind, BooleanType):
         raise ConfigError(
@@ -92,7 +92,7 @@ def _of_sql(asked: DataFrame, ask: Ask, text: str) -> DataFrame:
     view.createOrReplaceTempView(_VIEW)
     try:
         found = asked.sparkSession.sql(_SELECT.sub(f"SELECT {_SEQUENCE}, ", text, count=1))
-        require_rowwise(found, ask.name, documents=_VIEW)
+        require_rowwise(found, ask.name, text, documents=_VIEW)
     finally:
         asked.sparkSession.catalog.dropTempView(_VIEW)
     names = [f"_{place}" for place in range(len(found.columns))]

@@ -2,10 +2,15 @@
 
 A step is done to a batch, and where batches end is nobody's business: a LIMIT would delete rows, a
 window would count those that came together. A batch is also computed again after a crash, and must
-come to the same. So what looks beyond its own document, or is chance, is refused, by what Spark
-itself has understood.
+come to the same. So what looks beyond its own document, or is chance, or the present time, is
+refused, by what Spark itself has understood.
 """
 
+# Spark's plans have no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+
+import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,20 +35,87 @@ _BEYOND: Final = {
 the last: what is named there may be read again elsewhere."""
 _CHANCE: Final = "a value that is another one each time"
 
+_BY_RUN: Final = {
+    "CurrentUser": "current_user()",
+    "CurrentCatalog": "current_catalog()",
+    "CurrentDatabase": "current_database()",
+}
+"""By Spark's name: what is another value for whoever runs it."""
+_TIMED: Final = {
+    "CurrentTimestamp": "current_timestamp()",
+    "Now": "now()",
+    "CurrentDate": "current_date()",
+    "LocalTimestamp": "localtimestamp()",
+    "CurrentTime": "current_time()",
+    "CurrentTimeZone": "current_timezone()",
+}
+"""By Spark's name: what its optimizer replaces by the present time, or by what its session says."""
+_SPECIAL: Final = "a text that means the present time ('now', 'today', ...)"
+_TYPED: Final = re.compile(
+    r"""\b(?:DATE|TIMESTAMP(?:_NTZ|_LTZ)?)(?:\s|/\*.*?\*/|--[^\n]*\n)*
+    R?(['"])\s*(?:now|today|tomorrow|yesterday)[^'"]*\1""",
+    re.IGNORECASE | re.DOTALL | re.VERBOSE,
+)
+"""As in TIMESTAMP 'now', which Spark's parser makes a moment of."""
+
 Plan = Any
 """Of Spark's analyzer, in its JVM."""
 
 
-def require_rowwise(frame: "DataFrame", name: str, *, documents: str) -> None:
-    """Raise ConfigError if `frame`, made by the step `name`, does to the documents of the view
-    `documents` what is not about one row."""
+def require_rowwise(frame: "DataFrame", name: str, text: str, *, documents: str) -> None:
+    """Raise ConfigError if `frame`, made of `text` by the step `name`, does to the documents of the
+    view `documents` what is not about one row, or about another time."""
+    _require_timeless(frame, name, text)
     _require(_plan(frame), name, lambda plan: _is_view(plan, documents))
 
 
-def require_condition(frame: "DataFrame", name: str, *, of: "DataFrame") -> None:
+def require_condition(frame: "DataFrame", name: str, text: str, *, of: "DataFrame") -> None:
     """As `require_rowwise`, of a `frame` that is a condition of `of`."""
+    _require_timeless(frame, name, text)
     base = _plan(of)
     _require(_plan(frame), name, lambda plan: bool(plan.fastEquals(base)))
+
+
+def _require_timeless(frame: "DataFrame", name: str, text: str) -> None:
+    """Raise ConfigError for what comes to something else at another time, or for somebody else."""
+    said = _SPECIAL if _TYPED.search(text) else _replaced(frame)
+    if said:
+        raise ConfigError(
+            f"{name}: {said} is another value each time, or for whoever runs it, and a batch that "
+            f"is computed again, or compared, must come to the same. Nothing was written. Compare "
+            f"with a field of the document, or with a moment that is written out."
+        )
+
+
+def _replaced(frame: "DataFrame") -> str | None:
+    """What of `frame` Spark's optimizer puts the present in the place of, which it does after what
+    stands for other expressions is replaced by them."""
+    plan = _plan(frame)
+    named = [_BY_RUN[kind] for kind in _kinds(plan) if kind in _BY_RUN]
+    if named:
+        return named[0]
+    jvm: Any = frame.sparkSession._jvm
+    rules = jvm.org.apache.spark.sql.catalyst.optimizer
+    before = rules.ReplaceExpressions.apply(plan)
+    after = rules.SpecialDatetimeValues.apply(rules.ComputeCurrentTime.apply(before))
+    if after.fastEquals(before):
+        return None
+    timed = [_TIMED[kind] for kind in _kinds(plan) if kind in _TIMED]
+    return timed[0] if timed else _SPECIAL
+
+
+def _kinds(plan: Plan) -> Iterator[str]:
+    """Spark's names of all expressions of a plan, and of what is below it."""
+    for one in _listed(plan.expressions()):
+        yield from _expression_kinds(one)
+    for below in (*_listed(plan.children()), *_listed(plan.subqueries())):
+        yield from _kinds(below)
+
+
+def _expression_kinds(expression: Any) -> Iterator[str]:
+    yield str(expression.getClass().getSimpleName())
+    for below in _listed(expression.children()):
+        yield from _expression_kinds(below)
 
 
 def _require(plan: Plan, name: str, is_documents: Callable[[Plan], bool]) -> None:
