@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +213,37 @@ def test_sql_may_look_something_up_elsewhere(log: BlockLog, lake: Lake) -> None:
         key(1): {"_id": 1, "n": 1, "names": 1},
         key(2): {"_id": 2, "n": 2, "names": 2},
     }
+
+
+def test_steps_mean_the_same_whatever_the_session_is_set_to(
+    spark: "SparkSession", log: BlockLog, tmp_path: Path
+) -> None:
+    """Without ANSI a text that is no number is null, so that the row would be deleted."""
+    session = spark.newSession()
+    settings = {
+        "spark.sql.ansi.enabled": "false",
+        "spark.sql.session.timeZone": "America/New_York",
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    }
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    sql = (
+        'SELECT _id, hour(AT) AS hour, CAST("2026-01-01 00:00:00" AS TIMESTAMP) AS t FROM documents'
+    )
+    steps = [
+        {"filter": "CAST(code AS INT) > 0", "document_schema": "code STRING"},
+        {"sql": sql, "document_schema": "_id INT, at TIMESTAMP"},
+    ]
+    at = datetime(2026, 1, 1, 3, tzinfo=UTC)
+    log.append([[put(1, code="1", at=at), put(2, code="x", at=at), put(3, code="0", at=at)]])
+    lake = Lake(session, log, tmp_path / "t")
+    lake.apply(transform=steps)
+    midnight = {"$date": "2026-01-01T00:00:00.000Z"}
+    assert lake.rows == {key(1): {"_id": 1, "hour": 3, "t": midnight}}
+    assert [row["key"] for row in rejects_of(lake.path)] == [key(2)]
+    assert {name: session.conf.get(name) for name in settings} == settings
 
 
 @pytest.mark.parametrize("condition", ["n", "deleted", "n >"])

@@ -5,6 +5,8 @@ that whoever counts and proves commits goes on doing so. A row that is filtered 
 the destination; a change that is refused becomes one of which nothing is known but that it
 happened, and is in the rejects before the destination sees the batch. Whatever is computed is kept
 until the batch is written: a function that gives something else when asked twice does no harm.
+What is computed means the same whatever the session is set to (`penstock.spark.meaning`): the
+batch's own has these settings until the batch is written.
 """
 
 # The stubs of Spark and pyarrow leave types open.
@@ -29,6 +31,7 @@ from penstock.spark.config import (
     ReplicatePipelineConfig,
     SteppedPipelineConfig,
 )
+from penstock.spark.meaning import meant_the_same
 from penstock.spark.raised import kind_of, known_error
 from penstock.spark.table.collect import entries_of
 from penstock.spark.table.lake import KeptTable, lake_of
@@ -122,9 +125,11 @@ class Stage:
         self._plan = plan_of(self._config.steps, self._config.expect)
         schema = ENTRY_SCHEMA.__class__([ENTRY_SCHEMA[name] for name in self.columns])
         # In a session of its own, for the names that it gives for a moment.
-        nothing = spark.newSession().createDataFrame([], schema)
+        session = spark.newSession()
+        nothing = session.createDataFrame([], schema)
         try:
-            self._frame(nothing, {}, lambda frame: frame)
+            with meant_the_same(session):
+                self._frame(nothing, {}, lambda frame: frame)
         except PenstockError:
             raise
         except Exception as error:
@@ -178,7 +183,7 @@ class Stage:
     def computed(self, batch: "DataFrame", *, suspect: bool = False) -> Generator[Computed]:
         """The batch with all steps done, while the block runs. `suspect`: all of its changes may be
         to blame if they fail, for they were refused before. Raises TransformError."""
-        with _holding() as hold:
+        with meant_the_same(batch.sparkSession), _holding() as hold:
             yield self._computed(batch, hold, suspect=suspect)
 
     def _computed(

@@ -25,6 +25,7 @@ from penstock.spark.causes import (
     of_values,
     why_not,
 )
+from penstock.spark.meaning import MEANING
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.plan import OPERATION, SEQUENCE
 from penstock.spark.table.reduce import DELETE
@@ -44,17 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SETTINGS: Final = {
-    # What is not exact is an error, not a null; and a query means the same everywhere.
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.caseSensitive": "false",
+    **MEANING,
     "spark.sql.groupByOrdinal": "false",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    # A text means itself, whatever is in it.
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
-    "spark.sql.variable.substitute": "false",
     # A file that cannot be read is no file without rows.
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
