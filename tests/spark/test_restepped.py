@@ -129,6 +129,12 @@ def test_steps_are_the_same_if_they_make_the_same_of_a_collection(
     assert changed_in(["orders", "lines"], before, now) == changed
 
 
+def test_a_hash_of_before_is_another_step() -> None:
+    """It was of a value's JSON, with the quotes of a text: rows of then have other hashes."""
+    (hashed,) = digests_of(with_steps(Path("t"), AT_FIRST[1:]))
+    assert hashed.digest != "b31a4662c8f5a2b6bd3b3a1173ebd366"
+
+
 @pytest.mark.parametrize(("action", "decides"), [("warn", False), ("drop", True), ("stop", True)])
 def test_an_expectation_is_a_step_if_it_keeps_rows_out(action: str, decides: bool) -> None:
     one = {"name": "n", "condition": "n > 0", "document_schema": "n INT", "action": action}

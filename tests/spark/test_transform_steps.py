@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import hmac
 import json
 from pickle import dumps, loads
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from penstock.sources.mysql.columns import ColumnRules, ColumnScope
 from penstock.spark.transform.casts import CastError, cast_value
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
 from penstock.spark.transform.steps import (
@@ -222,8 +224,34 @@ def test_hashes_are_equal_where_values_are_and_need_the_salt() -> None:
 
     assert hashed("x") == hashed("x") != hashed("y")
     assert hashed("x") != hashed("x", SALT[::-1])
-    assert hashed(5) != hashed("5")
     assert hashed(None) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("ann@example.com", "ann@example.com"),
+        ('"ä', '"ä'),
+        (5, "5"),
+        ({"$numberLong": "5"}, "5"),
+        (-(1 << 40), "-1099511627776"),
+        ((1 << 64) - 1, "18446744073709551615"),
+        (5.0, "5.0"),
+        (True, "true"),
+        ({"$numberDecimal": "5"}, '{"$numberDecimal":"5"}'),
+        ({"$numberLong": "5", "b": 1}, '{"$numberLong":"5","b":1}'),
+        ([1, "a"], '[1,"a"]'),
+    ],
+)
+def test_others_who_have_the_salt_find_the_same_hash(value: Any, text: str) -> None:
+    """Of a text as capture hashes it, and of a whole number whatever its width."""
+    step = step_of(configured(hash=("a",), salt=SALT))
+    found = step.document({"a": value})["a"]
+    assert found == hmac.digest(SALT.encode(), text.encode(), "sha256").hex()
+    if isinstance(value, str):
+        rules = ColumnRules(ColumnScope(hash=("*.*.a",)), salt=SALT).of(("d", "t"), ("a",), ())
+        assert rules is not None
+        assert rules.apply({"a": value}) == {"a": found}
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ class TransformConfig(Config):
         (), description="Fields whose value is replaced by `****`; null stays null."
     )
     hash: tuple[str, ...] = Field(
-        (), description="Fields whose value is replaced by its HMAC-SHA256 under `salt`."
+        (),
+        description="Fields whose value is replaced by its HMAC-SHA256 under `salt`, in 64 hex "
+        "digits: of a text in UTF-8, of a whole number by its digits, of another value as the log "
+        "has it.",
     )
     salt: SecretStr | None = Field(None, description="The key of `hash`, 16 characters and more.")
     filter: str = Field(

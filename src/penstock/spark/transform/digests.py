@@ -12,6 +12,8 @@ from penstock.spark.config import SteppedPipelineConfig
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
 
 _HEX: Final = 32
+_HASHED: Final = "of its text"
+"""What `hash` hashes of a value; part of the digest, for it was once another thing."""
 
 
 class StepDigest(Struct, frozen=True, kw_only=True):
@@ -58,5 +60,7 @@ def _digest(step: TransformConfig | ExpectConfig) -> str:
     )
     salt = step.salt if isinstance(step, TransformConfig) else None
     key = b"" if salt is None else salt.get_secret_value().encode()
+    if salt is not None:
+        said["hashed"] = _HASHED
     text = json.dumps(said, sort_keys=True).encode()
     return hmac.new(key, text, hashlib.sha256).hexdigest()[:_HEX]

@@ -330,9 +330,20 @@ def _mask(value: Any) -> Any:
 
 
 def _hash(value: Any, *, salt: bytes) -> Any:
-    if value is None:
-        return None
-    return hmac.new(salt, _encode(value), hashlib.sha256).hexdigest()
+    return None if value is None else hmac.digest(salt, _hashed(value), hashlib.sha256).hex()
+
+
+def _hashed(value: Any) -> bytes:
+    """What of a value is hashed: of a text its UTF-8, as capture does, so that others who have the
+    salt find the same; of a whole number its digits, whatever its width; of all else what the log
+    has of it."""
+    match value:
+        case str():
+            return value.encode()
+        case {"$numberLong": str(digits)} if len(value) == 1:
+            return digits.encode()
+        case _:
+            return _encode(value)
 
 
 def _cast(value: Any, *, path: str, to: str) -> Any:
