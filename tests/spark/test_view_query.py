@@ -137,6 +137,26 @@ def test_the_functions_that_are_said_to_be_supported_are(expression: str) -> Non
     assert parse_query(f"SELECT count({expression}) AS n FROM orders o").arguments
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("o.s = 'O''Brien'", r"o.s = 'O\'Brien'"),
+        ('o.s = "it""s"', "o.s = 'it\"s'"),
+        ("o.s = 'a\"\"b'", "o.s = 'a\"\"b'"),
+        ("o.s = ''''", r"o.s = '\''"),
+        ("to_date(o.s, 'yyyy-MM-dd')", "TO_DATE(o.s, 'yyyy-MM-dd')"),
+        ("get_json_object(o.s, '$.a:b')", "GET_JSON_OBJECT(o.s, '$.a:b')"),
+        ("get_json_object(o.s, 'a.b')", "GET_JSON_OBJECT(o.s, 'a.b')"),
+        ("date_trunc(o.s, o.at)", "DATE_TRUNC(o.s, o.at)"),
+    ],
+)
+def test_texts_formats_and_paths_come_back_as_they_are_written(written: str, read: str) -> None:
+    query = parse_query(f"SELECT count({written}) AS n FROM orders o WHERE {written}")
+    assert query.arguments == (read,)
+    assert query.where == read
+    assert query.main_where == f"({read})"
+
+
 def test_a_schema_has_the_types_that_a_table_has() -> None:
     assert parse_columns("orders", "n BIGINT, `odd name` DECIMAL(38, 18), doc VARIANT") == {
         "n": Kind.INT64,

@@ -20,6 +20,7 @@ from penstock.spark.view.quotients import divided
         ),
         ("_a0 / _a1 / _d", "CAST(_a0 AS DOUBLE) / CAST(_a1 AS DOUBLE) / _d"),
         ("CAST(_d AS INT) / _a0", "CAST(CAST(_d AS INT) AS DOUBLE) / CAST(_a0 AS DOUBLE)"),
+        ("year(_d) / 2", "CAST(YEAR(_d) AS DOUBLE) / CAST(2 AS DOUBLE)"),
         # Of decimals and doubles Spark has what it is told.
         ("_a0 / _d", "_a0 / _d"),
         ("_a0 / 2.0", "_a0 / 2.0"),

@@ -357,6 +357,32 @@ def test_a_query_means_the_same_whatever_the_driver_is_set_to(
         lake.upkeep.catch_up()
 
 
+def test_a_view_of_texts_with_quotes_formats_and_paths_is_its_query(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    query = (
+        "SELECT count(if(name = 'O''Brien', 1, NULL)) AS o, count(try_cast(text AS DATE)) AS dates,"
+        " max(get_json_object(doc, '$.a:b')) AS path FROM orders "
+        "WHERE name IN ('O''Brien', \"it\"\"s\")"
+    )
+    lake = Lake(spark, tmp_path, query)
+    lake.batch(
+        put(1, name="O'Brien", doc='{"a:b": "yes", "a": {"b": "no"}}', text="2026-01-01"),
+        put(2, name='it"s', text="2026-01"),
+        put(3, name="OBrien"),
+    )
+    assert lake.rows() == [(1, 2, "yes")]
+
+
+def test_how_a_query_is_written_is_no_part_of_what_it_means(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "SELECT count(*) AS n FROM orders WHERE k = 'a'")
+    lake.batch(put(1, k="a"))
+    other = Lake(spark, tmp_path, "SELECT  count(*) AS n\nFROM orders WHERE k='a'")
+    assert other.upkeep.catch_up() == Kept(groups=0)
+
+
 def test_what_no_view_can_have_stops_by_name(spark: "SparkSession", tmp_path: Path) -> None:
     flags = Lake(spark, tmp_path / "flags", "SELECT sum(done) AS total FROM orders")
     with pytest.raises(PipelineError, match=r"sum\(`?orders`?.done\): there is none of type bool"):

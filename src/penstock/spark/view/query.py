@@ -19,8 +19,9 @@ from sqlglot import errors, exp
 
 from penstock.spark.table.kinds import Kind
 from penstock.spark.table.plan import OWN_COLUMNS, REJECTED
+from penstock.spark.view.dialect import AS_WRITTEN, ViewSpark
 
-DIALECT: Final = "spark"
+DIALECT: Final = ViewSpark
 _PLAIN: Final = re.compile(r"[^_\s,;{}()=`][^\s,;{}()=`]*")
 
 AGGREGATES: Final[dict[type[exp.Expression], str]] = {
@@ -40,10 +41,7 @@ _SCALARS: Final = frozenset(
         *(exp.Coalesce, exp.Nullif, exp.Cast, exp.TryCast, exp.DataType, exp.DataTypeParam),
         *(exp.Upper, exp.Lower, exp.Trim, exp.Substring, exp.Length, exp.Concat),
         *(exp.Abs, exp.Round, exp.Floor, exp.Ceil, exp.Sign, exp.Greatest, exp.Least),
-        *(exp.Year, exp.Month, exp.Day, exp.DayOfMonth, exp.Hour, exp.Extract),
-        exp.TimestampTrunc,
-        *(exp.TsOrDsToDate, exp.JSONExtractScalar, exp.JSONPath, exp.JSONPathRoot),
-        *(exp.JSONPathKey, exp.JSONPathSubscript),
+        *(exp.Hour, exp.Extract),
     }
 )
 """What an expression may be made of: each is a function of its row."""
@@ -114,6 +112,10 @@ class ViewQuery(Struct, frozen=True, kw_only=True):
     aggregates: tuple[Aggregate, ...]
     outputs: tuple[tuple[str, str], ...]
     """Name and expression of each column, over `_g0`, ... (groups) and `_a0`, ... (aggregates)."""
+    written: str
+    """The query itself."""
+    read: str
+    """The query as it was read, whole."""
 
     @property
     def collections(self) -> tuple[str, ...]:
@@ -191,6 +193,9 @@ def parse_query(text: str) -> ViewQuery:
         arguments=tuple(outputs.arguments),
         aggregates=tuple(outputs.aggregates),
         outputs=tuple(named.items()),
+        written=text,
+        # As often as its parts are read again.
+        read=sqlglot.transpile(_sql(select), read=DIALECT, write=DIALECT)[0],
     )
 
 
@@ -405,8 +410,12 @@ def _check_scalar(node: exp.Expression, where: str) -> None:
 def _check_node(node: Any, where: str) -> None:
     if type(node) in AGGREGATES:
         raise ValueError(f"{_said(node)} is an aggregate, and cannot stand in {where}")
-    if type(node) not in _SCALARS or (isinstance(node, exp.In) and not node.expressions):
+    if not _is_scalar(node) or (isinstance(node, exp.In) and not node.expressions):
         raise ValueError(f"{where}: a view cannot keep {_said(node)}. {_SCALARS_SAID}")
+
+
+def _is_scalar(node: Any) -> bool:
+    return type(node) in _SCALARS or (type(node) is exp.Anonymous and node.name in AS_WRITTEN)
 
 
 def _refuse(what: str) -> None:

@@ -22,8 +22,9 @@ _INTEGERS: Final = (
     exp.DataType.Type.INT,
     exp.DataType.Type.BIGINT,
 )
-_COUNTING: Final = (exp.Length, exp.Year, exp.Month, exp.Day, exp.Hour, exp.Extract, exp.IntDiv)
+_COUNTING: Final = (exp.Length, exp.Hour, exp.Extract, exp.IntDiv)
 """Integers whatever they are of."""
+_COUNTING_NAMES: Final = frozenset({"YEAR", "MONTH", "DAY", "DAYOFMONTH"})
 
 _DIGITS_MAX: Final = 38
 _MORE: Final = 4
@@ -79,6 +80,8 @@ def _is_integer(node: Any, integers: Collection[str]) -> bool:
         return not node.is_string and node.is_int
     if isinstance(node, exp.Cast):  # or TryCast
         return node.to.this in _INTEGERS
+    if isinstance(node, exp.Anonymous):
+        return node.name in _COUNTING_NAMES
     if isinstance(node, (exp.Predicate, exp.Connector, exp.Not, exp.Null, *_COUNTING)):
         return True  # a condition has no say in what is divided
     parts = list(node.iter_expressions())

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import xxhash
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock.errors import PipelineError
 from penstock.spark.causes import (
@@ -33,6 +33,7 @@ from penstock.spark.view import sql
 from penstock.spark.view.apart import NEW_MAX, ROWS_MAX, ApartRow, ApartTable
 from penstock.spark.view.changes import among, touched
 from penstock.spark.view.computing import Computation, TooManyError
+from penstock.spark.view.meaning import check_meaning
 from penstock.spark.view.query import ViewQuery
 from penstock.spark.view.refusing import Refused
 from penstock.spark.view.relations import Apart, Relations, Then
@@ -43,6 +44,7 @@ from penstock.spark.view.unfit import Search
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _SETTINGS: Final = {
     **MEANING,
@@ -51,7 +53,7 @@ _SETTINGS: Final = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
-_LAYOUT: Final = 3
+_LAYOUT: Final = 4
 """Of what is made of a query, and of the columns beside its own; part of the query's number."""
 _NOBODY: Final[Apart] = frozenset()
 
@@ -94,9 +96,7 @@ class Upkeep:
         """`state` has the table of current rows of each of the query's collections. `refuse` notes
         what the query cannot compute, before the view is without it; it may be told twice."""
         # Settings and names of relations are this view's own.
-        self._spark = spark.newSession()
-        for name, value in _SETTINGS.items():
-            self._spark.conf.set(name, value)
+        self._spark = _session(spark)
         self._query = query
         self._pipeline = pipeline
         self._view = view
@@ -104,6 +104,8 @@ class Upkeep:
         self._apart = apart
         self._refuse = refuse
         self._relations = Relations(self._spark, query, state)
+        self._meant: dict[str, StructType] | None = None
+        """The columns with which Spark was asked what the query means."""
 
     def catch_up(self) -> Kept:
         """Make the view what the query gives of the current rows, in one commit.
@@ -223,12 +225,19 @@ class Upkeep:
         )
         try:
             sql.partials_of(self._query, types)
+            self._check_meaning(now)
         except ValueError as error:
             raise PipelineError(
                 f"pipeline {self._pipeline}: the query asks for {error}. The view is as it was. "
                 f"Change the query."
             ) from None
         return types
+
+    def _check_meaning(self, now: Mapping[str, str]) -> None:
+        columns = {name: self._spark.table(relation).schema for name, relation in now.items()}
+        if columns != self._meant:
+            check_meaning(_session(self._spark), self._query, columns)
+            self._meant = columns
 
     def _number(self, types: Types) -> int:
         """What tells the query, and the types of everything in it, from any other."""
@@ -238,7 +247,8 @@ class Upkeep:
             for field in self._state[table.collection].schema
             if field.name.lower() in {name.lower() for name in table.columns}
         ]
-        said = f"{_LAYOUT}|{self._query}|{types}|{used}"
+        parts = structs.replace(self._query, written="", read="")
+        said = f"{_LAYOUT}|{parts}|{types}|{used}"
         return xxhash.xxh3_64_intdigest(said.encode()) & NUMBER_BITS
 
     # --- all of it ------------------------------------------------------------------------------
@@ -391,6 +401,14 @@ class Upkeep:
             f"value for every row (try_cast, nullif, coalesce), or mend the rows at the source; "
             f"then start the pipeline again."
         )
+
+
+def _session(spark: "SparkSession") -> "SparkSession":
+    """One of its own, that means by a query what every view does."""
+    session = spark.newSession()
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    return session
 
 
 def is_too_many(error: PipelineError) -> bool:
