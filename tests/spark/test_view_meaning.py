@@ -1,14 +1,16 @@
 """What a view asks Spark is what its query says, text for text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from msgspec import structs
+from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
 from penstock.errors import PipelineError
 from penstock.spark.view.meaning import check_meaning
+from penstock.spark.view.moments import is_moment
 from penstock.spark.view.query import ViewQuery, parse_query
 from tests.spark.tables import put
 from tests.spark.viewed import Lake
@@ -89,6 +91,48 @@ def test_a_query_that_would_mean_something_else_is_refused(
     query = structs.replace(query, read=f"SELECT max({read}) AS x FROM orders")
     with pytest.raises(ValueError, match="reads in another way"):
         check_meaning(spark.newSession(), query, {"orders": schema()})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("at > 'now'", "at <= ' YESTERDAY '", "at IN ('2020-01-01', 'tomorrow')"),
+        *("at BETWEEN '2020-01-01' AND 'today Europe/Berlin'", "CAST(('now') AS DATE)"),
+        *("coalesce(at, 'today+01:00')", "CAST(concat('to', 'day') AS TIMESTAMP)"),
+        *("if(y, at, 'now')", "CASE WHEN y THEN at ELSE 'Today' END", "date_trunc('day', ('now'))"),
+        *("CAST(('now') AS TIMESTAMP_NTZ)", "to_date(coalesce('now', 'x'))"),
+    ],
+)
+def test_the_time_at_which_a_query_is_read_is_refused(
+    spark: "SparkSession", expression: str
+) -> None:
+    query = parse_query(f"SELECT max({expression}) AS x FROM orders")
+    with pytest.raises(ValueError, match=r"the time at which it is read: '.*' as a date or time"):
+        check_meaning(spark.newSession(), query, {"orders": schema()})
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("at > 'epoch'", "CAST('epoch' AS DATE)", "s = 'now'", "s IN ('today', 'tomorrow')"),
+        *("CASE s WHEN 'now' THEN 1 END", "CAST(s AS DATE)", "at > '2020-01-01'", "s || 'now'"),
+        *("CAST(1 / 0 AS TIMESTAMP)", "CAST(upper(CAST(1 / 0 AS STRING)) AS DATE)"),
+    ],
+)
+def test_what_is_no_time_of_reading_is_kept(spark: "SparkSession", expression: str) -> None:
+    query = parse_query(f"SELECT max({expression}) AS x FROM orders")
+    check_meaning(spark.newSession(), query, {"orders": schema()})
+
+
+def test_texts_are_moments_where_spark_says_so(spark: "SparkSession") -> None:
+    """Each is a moment here, or no date or one and the same by Spark."""
+    words = ["now", "today", "yesterday", "tomorrow", "epoch"]
+    shapes = ["{}", " {}\t", "{}\x01", "{} UTC", "{}+01:00", "{}-1", "{}UTC", "{}\u00a0", "x{}"]
+    session: Any = spark.newSession()
+    for text in (shape.format(word) for word in [*words, "NOW", "toDay"] for shape in shapes):
+        rows = session.range(1).select(functions.lit(text).try_cast("timestamp").alias("at"))
+        is_value = rows.collect()[0]["at"] is not None
+        assert not is_value or is_moment(text) != ("epoch" in text), text
 
 
 def test_a_view_whose_query_would_mean_something_else_stops_by_name(

@@ -115,6 +115,14 @@ def test_the_collections_of_a_view_are_those_of_its_query() -> None:
         ("SELECT n, count(*) AS c FROM orders GROUP BY 1", "write the expression"),
         ("SELECT a + 1 AS b, count(*) AS c FROM orders GROUP BY b", "may be the column|neither"),
         ("SELECT count(*) AS n FROM orders WHERE x IN (SELECT 1)", "cannot keep"),
+        ("SELECT count(*) AS n FROM orders WHERE at > timestamp'now'", "read: 'now' as a date"),
+        ("SELECT count(*) AS n FROM orders WHERE at > CAST(' Today' AS DATE)", "read: ' Today' as"),
+        ("SELECT max(try_cast('tomorrow UTC' AS timestamp)) AS n FROM orders", "'tomorrow UTC' as"),
+        ("SELECT year('now') + sum(n) AS n FROM orders", "SELECT: a view cannot keep the time"),
+        *(
+            (f"SELECT max({one}) AS n FROM orders", "cannot keep the time at which it is read")
+            for one in ("to_date('Yesterday')", "hour('now')", "extract(DAY FROM 'today')")
+        ),
     ],
 )
 def test_more_than_a_view_can_keep_is_refused_by_name(query: str, said: str) -> None:

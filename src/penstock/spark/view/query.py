@@ -20,6 +20,7 @@ from sqlglot import errors, exp
 from penstock.spark.table.kinds import Kind
 from penstock.spark.table.plan import OWN_COLUMNS, REJECTED
 from penstock.spark.view.dialect import AS_WRITTEN, ViewSpark
+from penstock.spark.view.moments import is_moment, of_moment
 
 DIALECT: Final = ViewSpark
 _PLAIN: Final = re.compile(r"[^_\s,;{}()=`][^\s,;{}()=`]*")
@@ -410,8 +411,24 @@ def _check_scalar(node: exp.Expression, where: str) -> None:
 def _check_node(node: Any, where: str) -> None:
     if type(node) in AGGREGATES:
         raise ValueError(f"{_said(node)} is an aggregate, and cannot stand in {where}")
+    if type(node) is exp.Literal and node.is_string and is_moment(node.this) and _is_dated(node):
+        raise ValueError(
+            f"{where}: a view cannot keep {of_moment(node.this)}. Write the moment itself, or "
+            f"filter where you read the view"
+        )
     if not _is_scalar(node) or (isinstance(node, exp.In) and not node.expressions):
         raise ValueError(f"{where}: a view cannot keep {_said(node)}. {_SCALARS_SAID}")
+
+
+def _is_dated(text: exp.Literal) -> bool:
+    """Whether it is plain that a date or timestamp is made of a text; else Spark says it."""
+    by = text.parent
+    if isinstance(by, exp.Cast):  # or TryCast
+        return by.to.this in exp.DataType.TEMPORAL_TYPES
+    if isinstance(by, exp.Anonymous):
+        # The unit of date_trunc is no moment.
+        return by.name in AS_WRITTEN and by.name != "GET_JSON_OBJECT"
+    return isinstance(by, (exp.Hour, exp.Extract))
 
 
 def _is_scalar(node: Any) -> bool:
