@@ -99,7 +99,11 @@ def test_quotients_of_sums_are_those_of_spark(spark: "SparkSession", tmp_path: P
         "SELECT k, sum(n) / sum(m) AS rate, sum(n) / count(*) AS mean, "
         "sum(total) / sum(n) AS each, avg(total) AS mid, avg(n + 0.5) AS half, "
         "round(avg(-total), 20) * 3 AS thrice, avg(CASE WHEN n > 1 THEN total END) AS some, "
-        "CAST(avg(total) AS string) AS text FROM orders GROUP BY k"
+        "CAST(avg(total) AS string) AS text, sum(n) * 0.0000025 AS cost, "
+        "sum(CAST(total AS DECIMAL(10, 2))) / count(*) AS share, "
+        "sum(CAST(total AS DECIMAL(20, 5))) * 0.0123456 / sum(m) AS part, "
+        "sum(m) / CASE sum(total) WHEN 1.5 THEN 7 ELSE 3 END AS third, "
+        "sum(n) + 0.12345678 AS more FROM orders GROUP BY k"
     )
     lake = Lake(spark, tmp_path, query)
     sizes = [(1, 3), (1, 10_000_000), (7, 1 << 40)]
@@ -125,6 +129,18 @@ def test_quotients_of_sums_are_those_of_spark(spark: "SparkSession", tmp_path: P
     lake.batch(*(row(key, key % 3, f"{(key - 5) * 10}.01") for key in range(2, 14)))
     found, of_spark = rows_and_those_of_spark()
     assert str(found) == str(of_spark)
+
+
+def test_a_sum_without_room_in_an_expression_is_null_and_told(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    lake = Lake(spark, tmp_path, "SELECT sum(n) AS n, sum(n) + 1 AS more FROM orders")
+    most = (1 << 63) - 1
+    lake.batch(*(put(key, n=most) for key in range(10)))
+    assert lake.rows() == [(10 * most, 10 * most + 1)]
+    lake.batch(put(10, n=most))
+    assert lake.rows() == [(11 * most, None)]
+    assert ["more: NUMERIC_VALUE_OUT_OF_RANGE" in one.reason for one in lake.refused] == [True]
 
 
 def test_an_average_of_decimals_is_that_of_spark(spark: "SparkSession") -> None:

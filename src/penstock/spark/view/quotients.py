@@ -1,4 +1,4 @@
-"""Quotients of a view are those of its query, though it keeps sums in wider types. Pure.
+"""What a view makes of sums is what its query does, though it keeps them in wider types. Pure.
 
 Spark divides integers as doubles. A view keeps a sum of integers as DECIMAL(38, 0), and a quotient
 of that would be a decimal of six digits: 0.000000 for one in ten million.
@@ -8,7 +8,7 @@ Spark's avg of DECIMAL(p, s) is DECIMAL(p + 4, s + 4), each at most 38: it divid
 then rounds to those, both half up. A quotient of a sum as a view keeps it has fewer of them.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import sqlglot
@@ -72,6 +72,19 @@ def divided(expression: str, integers: Collection[str]) -> str:
     return str(whole.this.sql(dialect=DIALECT, comments=False))
 
 
+def narrowed(expression: str, sums: Mapping[str, str]) -> str:
+    """The expression with each of `sums`, columns by name, in the type that Spark's own sum has.
+
+    Products and quotients of wider ones have fewer decimals. What is a sum and nothing else, or is
+    cast in the query, is as wide as it is kept; and one that has no room is an error.
+    """
+    whole = exp.Paren(this=sqlglot.parse_one(expression, dialect=DIALECT))
+    for one in list(whole.find_all(exp.Column)):
+        if one.name in sums and one is not whole.this and not isinstance(one.parent, exp.Cast):
+            one.replace(exp.cast(one.copy(), sums[one.name], dialect=DIALECT))
+    return str(whole.this.sql(dialect=DIALECT, comments=False))
+
+
 def _is_integer(node: Any, integers: Collection[str]) -> bool:
     """Whether the query, without a view, has an integer there."""
     if isinstance(node, exp.Column):
@@ -82,11 +95,21 @@ def _is_integer(node: Any, integers: Collection[str]) -> bool:
         return node.to.this in _INTEGERS
     if isinstance(node, exp.Anonymous):
         return node.name in _COUNTING_NAMES
-    if isinstance(node, (exp.Predicate, exp.Connector, exp.Not, exp.Null, *_COUNTING)):
-        return True  # a condition has no say in what is divided
-    parts = list(node.iter_expressions())
+    if isinstance(node, (exp.Null, *_COUNTING)):
+        return True
+    values = _values(node)
     return (
         not isinstance(node, exp.Div)
-        and bool(parts)
-        and all(_is_integer(part, integers) for part in parts)
+        and bool(values)
+        and all(_is_integer(value, integers) for value in values)
     )
+
+
+def _values(node: Any) -> list[Any]:
+    """Of what an expression's value is made: what it is compared with has no say in its type."""
+    if isinstance(node, exp.Case):
+        found = [one.args["true"] for one in node.args["ifs"]]
+        return found + [one for one in (node.args.get("default"),) if one is not None]
+    if isinstance(node, exp.If):
+        return [one for one in (node.args["true"], node.args.get("false")) if one is not None]
+    return [node.this] if isinstance(node, exp.Nullif) else list(node.iter_expressions())

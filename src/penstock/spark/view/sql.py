@@ -23,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.spark.view.query import Aggregate, Joined, ViewQuery, columns_of
-from penstock.spark.view.quotients import divided, mean
+from penstock.spark.view.quotients import divided, mean, narrowed
 
 AGAIN: Final = "_again"
 GROUP: Final = "_group"
@@ -38,6 +38,11 @@ IDENTITY: Final = ("_key", "_source", "_database")
 _INTEGERS: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
 _DOUBLES: Final = frozenset({"double", "float", "string", "void"})
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+_DIGITS_MAX: Final = 38
+_SUM_MORE: Final = 10
+"""Digits that a sum of decimals has more than they."""
+_BIGINT: Final = "DECIMAL(20, 0)"
+"""A sum of integers among decimals."""
 
 
 class Types(Struct, frozen=True, kw_only=True):
@@ -279,8 +284,8 @@ def finished(
     query's columns cannot be computed there (`names`), and in words why (FAILED): those are null.
     """
     own = own_columns(query, types) + ([] if whole is None else [AGAIN])
-    integers = _integers(query, types)
-    outputs = [(name, divided(one, integers)) for name, one in query.outputs]
+    integers, sums = _integers(query, types), _sums(query, types)
+    outputs = [(name, narrowed(divided(one, integers), sums)) for name, one in query.outputs]
     aggregates = [f"_a{at}" for at in range(len(query.aggregates))]
     values = dict(zip(aggregates, (_value(one, types) for one in query.aggregates), strict=True))
     if failing is None:
@@ -326,6 +331,27 @@ def _integers(query: ViewQuery, types: Types) -> set[str]:
         if one.function == "count" or (of_integers and one.function != "avg"):
             found.add(f"_a{at}")
     return found
+
+
+def _sums(query: ViewQuery, types: Types) -> dict[str, str]:
+    """What Spark's own sums are that are kept in wider types."""
+    found: dict[str, str] = {}
+    for at, one in enumerate(query.aggregates):
+        if one.function == "sum" and one.argument is not None:
+            type_ = _sum_type(types.arguments[one.argument])
+            if type_ is not None:
+                found[f"_a{at}"] = type_
+    return found
+
+
+def _sum_type(type_: str) -> str | None:
+    """The decimal that Spark has of a sum of a type, should it be narrower than `exact_type`."""
+    if type_ in _INTEGERS:
+        return _BIGINT
+    found = _DECIMAL.fullmatch(type_)
+    if found is None or (digits := int(found[1]) + _SUM_MORE) >= _DIGITS_MAX:
+        return None
+    return f"DECIMAL({digits}, {found[2]})"
 
 
 def _value(one: Aggregate, types: Types) -> str:

@@ -53,7 +53,7 @@ _SETTINGS: Final = {
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
-_LAYOUT: Final = 4
+_LAYOUT: Final = 5
 """Of what is made of a query, and of the columns beside its own; part of the query's number."""
 _NOBODY: Final[Apart] = frozenset()
 
