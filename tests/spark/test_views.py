@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock.errors import PipelineError
 from penstock.event import AnyEvent
+from penstock.spark.raised import own_error
 from penstock.spark.table.kinds import Kind
 from penstock.spark.transform.replay import Replay
+from penstock.spark.view.computing import Computation
 from penstock.spark.view.query import parse_columns
 from penstock.spark.view.quotients import mean
 from penstock.spark.view.upkeep import Kept
@@ -369,8 +372,35 @@ def test_a_query_means_the_same_whatever_the_driver_is_set_to(
     shutil.rmtree(lake.config.path)
     for file in Path(lake.config.state_path).rglob("*.parquet"):
         file.unlink()
-    with pytest.raises(PipelineError, match="cannot compute the query"):
+    with pytest.raises((PySparkException, Py4JJavaError)):
         lake.upkeep.catch_up()
+
+
+def test_what_the_query_is_not_to_blame_for_is_not_said_of_it(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(spark, tmp_path, "SELECT k, count(*) AS n, sum(v) AS v FROM orders GROUP BY k")
+    lake.batch(put(1, k=1, v=1))
+
+    def whole(*_: object) -> Any:
+        return cast("Any", spark).sql("SELECT raise_error('of something else')").collect()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Computation, "whole", whole)
+        with pytest.raises(PySparkException, match="something else") as raised:
+            lake.upkeep.should()
+    assert "Change the query" not in str(own_error(raised.value, pipeline="p"))
+    # Files that are gone are those of versions that nobody knows: it may be asked again.
+    assert lake.upkeep.should() is not None
+    for file in Path(lake.config.state_path).rglob("*.parquet"):
+        file.unlink()
+    assert lake.upkeep.should() is None
+
+
+def test_a_query_that_is_none_to_spark_stops_by_name(spark: "SparkSession", tmp_path: Path) -> None:
+    lake = Lake(spark, tmp_path, "SELECT max(n + b) AS n FROM orders")
+    with pytest.raises(PipelineError, match=r"cannot compute the query: DATATYPE_MISMATCH.*Change"):
+        lake.batch(change(1, "insert", {"_id": 1, "n": 1, "b": True}))
 
 
 def test_a_view_of_texts_with_quotes_formats_and_paths_is_its_query(

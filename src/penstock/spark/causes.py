@@ -13,12 +13,11 @@ _DATA_EXCEPTION: Final = "22"
 _GONE: Final = ("PATH_NOT_FOUND", "FAILED_READ_FILE")
 
 
-def is_spark_error(error: Exception) -> bool:
-    """Whether Spark raised it, in whatever wrapping."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+def of_query(error: Exception) -> bool:
+    """Whether Spark cannot make a plan of a statement, though all files are there."""
+    from pyspark.errors import AnalysisException
 
-    return isinstance(error, PySparkException | Py4JJavaError)
+    return isinstance(error, AnalysisException) and not is_gone(error)
 
 
 def condition_of(error: Exception) -> str:

@@ -21,7 +21,7 @@ from penstock.errors import PipelineError
 from penstock.spark.causes import (
     condition_of,
     is_gone,
-    is_spark_error,
+    of_query,
     of_values,
     why_not,
 )
@@ -111,7 +111,8 @@ class Upkeep:
         """Make the view what the query gives of the current rows, in one commit.
 
         Rows that it cannot compute are left out of it, and noted. Raises PipelineError where that
-        explains nothing, or where they are too many.
+        explains nothing, or where they are too many; and what Spark raises where the query is not
+        to blame.
         """
         made = self._reloaded()
         marks = {name: table.mark for name, table in self._state.items()}
@@ -121,8 +122,16 @@ class Upkeep:
     def should(self) -> Should | None:
         """The view as it is, and as it should be; both pass through this process, as where it is
         made anew. None where it is not of this query and its types, or of versions that nobody
-        knows any more. Raises PipelineError where Spark cannot compute it."""
+        knows any more, or whose files are gone. Raises as `catch_up`."""
         made = self._reloaded()
+        try:
+            return self._compared(made)
+        except Exception as error:
+            if not is_gone(error):
+                raise
+            return None
+
+    def _compared(self, made: Made | None) -> Should | None:
         with self._told():
             types = self._types()
             then = None if made is None or made.query != self._number(types) else self._then(made)
@@ -185,13 +194,13 @@ class Upkeep:
 
     @contextmanager
     def _told(self) -> Generator[None]:
-        """Tell what Spark cannot compute."""
+        """Tell what Spark cannot compute, where the query or its rows are to blame."""
         try:
             yield
         except TooManyError as error:
             raise self._failed(f"it fails on {error}") from error
         except Exception as error:
-            if not is_spark_error(error):
+            if of_values(error) is None and not of_query(error):
                 raise
             raise self._failed(f"{condition_of(error)}. Its log has the text") from error
 
