@@ -7,13 +7,13 @@ A crash in between is no case of its own: the next start takes the second step f
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import structlog
 from msgspec import structs
 
-from penstock.errors import PipelineError
+from penstock.errors import PipelineChangedError, PipelineError
 from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark.config import TablePipelineConfig, ViewPipelineConfig
@@ -29,7 +29,7 @@ from penstock.spark.transform.fate import Replayed
 from penstock.spark.transform.settled import pending_in
 from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.comparing import compare_groups
-from penstock.spark.view.query import parse_columns, parse_query
+from penstock.spark.view.query import parse_columns, parse_query, type_said
 from penstock.spark.view.refusing import Refused, note_refused, settle_refused
 from penstock.spark.view.state import StateTable
 from penstock.spark.view.stored import ViewTable
@@ -56,11 +56,7 @@ class ViewTarget:
         self._query = parse_query(config.query)
         tables = tables_of(config)
         self._rows = TableTarget(pipeline, tables)
-        storage = secrets(config.storage_options)
-        self._state = {
-            name: StateTable(tables.table_path(name), storage_options=storage)
-            for name in self._query.collections
-        }
+        self._state = _state_of(config, self._query.collections)
         view = ViewTable(
             config.path,
             pipeline,
@@ -80,11 +76,13 @@ class ViewTarget:
         """Up to where the log may have what mends rows of which there are too many; 0 if none."""
 
     def start(self, bounds: Bounds, whole: Callable[[], Bounds] | None = None) -> Progress:
-        """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`.
+        """As `Target.start`; raises as `decide_start` and `Upkeep.catch_up`, and
+        PipelineChangedError where the schema is not that of the current rows.
 
         A view that fails on too many rows is no error yet where the log goes on: what mends them
         comes after them.
         """
+        _refuse_other_types(self._pipeline, self._config, self._state)
         after = self._rows.start(bounds, whole)
         for name, ddl in self._config.columns.items():
             self._state[name].create(parse_columns(name, ddl))
@@ -197,9 +195,33 @@ def beginning_of_view(
     """Where `ViewTarget.start` would begin; raises as it does, but for what Spark would say of the
     query. Writes nothing, and needs no Spark."""
     found = beginning_of_tables(pipeline, tables_of(config), bounds, whole)
-    view = ViewTable(config.path, pipeline, config=config)
-    view.made(parse_query(config.query).collections)
+    collections = parse_query(config.query).collections
+    ViewTable(config.path, pipeline, config=config).made(collections)
+    _refuse_other_types(pipeline, config, _state_of(config, collections))
     return found
+
+
+def _state_of(config: ViewPipelineConfig, collections: Sequence[str]) -> dict[str, StateTable]:
+    tables, storage = tables_of(config), secrets(config.storage_options)
+    return {
+        name: StateTable(tables.table_path(name), storage_options=storage) for name in collections
+    }
+
+
+def _refuse_other_types(
+    pipeline: str, config: ViewPipelineConfig, state: Mapping[str, StateTable]
+) -> None:
+    """Refuse a schema that says other types than the current rows have. Raises
+    PipelineChangedError."""
+    for name, ddl in config.columns.items():
+        columns = parse_columns(name, ddl)
+        for column, kind in state[name].others(columns).items():
+            raise PipelineChangedError(
+                pipeline=pipeline,
+                change=f"its schema says that {column} of {name} is {type_said(columns[column])}, "
+                f"and in the rows that it keeps it is {type_said(kind)}",
+                remedy="where all rows are read anew, or say the type that is there",
+            )
 
 
 class _RowsConfig(TablePipelineConfig):

@@ -223,6 +223,13 @@ def parse_columns(collection: str, ddl: str) -> dict[str, Kind]:
     return columns
 
 
+def type_said(kind: Kind | None) -> str:
+    """What a `schema` calls a kind."""
+    if kind is Kind.OBJECT_ID:
+        return "STRING"
+    return next((said for said, one in _TYPES.items() if one is kind), "of a type of its own")
+
+
 def check_columns(query: ViewQuery, schema: Mapping[str, Mapping[str, Kind]]) -> None:
     """Refuse a column that a declared schema has not. Raises ValueError."""
     for name in schema:

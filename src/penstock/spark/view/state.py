@@ -11,18 +11,18 @@ two versions is therefore in the files that only one of them has.
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import xxhash
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Field
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from msgspec import Struct
 
 from penstock.spark.storage import means_no_table, stored_at
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import create_table
-from penstock.spark.table.kinds import Kind, column_field
+from penstock.spark.table.kinds import Kind, column_field, kind_of_column, wider
 from penstock.spark.table.plan import OWN_COLUMNS
 
 if TYPE_CHECKING:
@@ -84,13 +84,39 @@ class StateTable:
         return then.file_uris() if _mark_of(then) == mark else None
 
     def create(self, columns: Mapping[str, Kind]) -> None:
-        """Have the table with these columns, where there is none yet."""
-        if self._delta is not None:
-            return
+        """Have the table, with these columns at least; those that are there stay as they are."""
         fields = [column_field(name, kind, field=name) for name, kind in columns.items()]
-        schema = arrow.schema([*OWN_COLUMNS, *fields])
-        create_table(self._path, schema, storage=self._storage or {})
+        if self._delta is None:
+            schema = arrow.schema([*OWN_COLUMNS, *fields])
+            create_table(self._path, schema, storage=self._storage or {})
+        else:
+            there = self._fields()
+            new = [Field.from_arrow(one) for one in fields if one.name.lower() not in there]
+            if new:
+                self._delta.alter.add_columns(new)
         self.reload()
+
+    def others(self, columns: Mapping[str, Kind]) -> dict[str, Kind | None]:
+        """Those of these columns that the table has of another kind, and that kind; None for one
+        that Penstock does not write. A column that has widened is no other."""
+        there = self._fields()
+        found: dict[str, Kind | None] = {}
+        for name, kind in columns.items():
+            field = there.get(name.lower())
+            if field is not None and not _may_be(kind, now := kind_of_column(field)):
+                found[name] = now
+        return found
+
+    def _fields(self) -> dict[str, "pa.Field[Any]"]:
+        """Its columns, by name in lower case."""
+        return {field.name.lower(): field for field in self.schema}
+
+
+def _may_be(declared: Kind, now: Kind | None) -> bool:
+    """Whether a column may be of a kind that was declared as another one."""
+    if now is None:
+        return False
+    return wider(declared, now) is now or {declared, now} == {Kind.STRING, Kind.OBJECT_ID}
 
 
 def _mark_of(delta: DeltaTable) -> Mark:
