@@ -9,7 +9,7 @@ are and none of them: it must make one plan of both.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.spark.view.causes import of_values, why_not
+from penstock.spark.causes import of_values, why_not
 from penstock.spark.view.moments import is_moment, of_moment
 from penstock.spark.view.query import ViewQuery
 from penstock.spark.view.sql import quoted
