@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from penstock.client.flight import PipelineReport
+from penstock.client.flight import LogClient, PipelineReport
+from penstock.errors import TrimmedError
 from penstock.ports import Ancestor
 from penstock.serve.flight import FlightServer
-from penstock.spark.datasource import PenstockStreamReader, RangePartition
+from penstock.spark.datasource import PenstockReader, PenstockStreamReader, RangePartition
 from penstock.spark.options import parse_options
 from penstock.spark.rows import ENTRY_SCHEMA
 from penstock.wire import ARROW_SCHEMA
@@ -272,6 +273,39 @@ def test_without_fail_on_data_loss_a_gap_row_stands_for_what_is_lost(
     assert first.check == log.trimmed_check, "a marker here must resume"
     assert json.loads(first.full_document)["from"] == 20
     assert [row.sequence for row in rest] == list(range(31, 41))
+
+
+@pytest.mark.parametrize("asked", ["beginning", "marker", "sequence"])
+def test_a_batch_read_from_before_what_is_left_says_what_is_missing(
+    log: BlockLog, endpoint: str, asked: str
+) -> None:
+    append(log, [2] * 10)
+    with LogClient(endpoint) as client:
+        places = [client.marker(log_id=log.log_id, sequence=at) for at in (4, 8)]
+    said = {
+        "beginning": ["beginning", str(places[1])],
+        "marker": [str(one) for one in places],
+        "sequence": [json.dumps({"logId": f"{log.log_id:016x}", "sequence": at}) for at in (4, 8)],
+    }[asked]
+    first = 0 if asked == "beginning" else 4
+    log.trim(10)
+
+    def read(start: str, end: str, *, fails: bool) -> list[tuple[int, str]]:
+        given = {"endpoint": endpoint, "startingOffsets": start, "endingOffsets": end}
+        given["failOnDataLoss"] = str(fails)
+        options = parse_options(given, starting_default="earliest")
+        parts = PenstockReader(options, ENTRY_SCHEMA).partitions()
+        reader = PenstockReader(options, ENTRY_SCHEMA)
+        rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        lost = [row for row in rows if row["operation_type"] == "gap"]
+        assert [json.loads(row["full_document"])["from"] for row in lost] == [first]
+        return [(row["sequence"], row["operation_type"]) for row in rows]
+
+    with pytest.raises(TrimmedError):
+        read(said[0], "latest", fails=True)
+    found = read(said[0], "latest", fails=False)
+    assert found == [(10, "gap"), *((at, "insert") for at in range(11, 21))]
+    assert read(said[0], said[1], fails=False) == [(8, "gap")]
 
 
 def test_a_gap_stops_who_leaves_out_control_events(run: Run, log: BlockLog) -> None:

@@ -117,6 +117,16 @@ class _Planner:
         # A connection stays in its process.
         return {"options": self.options, "_client": None}
 
+    def place(self, asked: str) -> Progress:
+        """As `resolve`; one that retention has passed is as it was said, if the options say so."""
+        try:
+            return resolve(self.client, asked)
+        except TrimmedError:
+            if self.options.fail_on_data_loss:
+                raise
+        # Whoever reads from here is told what is missing.
+        return unverified(self.client, asked)
+
     def end(self, after: Progress, events_max: int | None, until: Progress | None) -> Progress:
         """Where the batch after `after` ends. Retention is passed only if the options say so."""
         try:
@@ -213,8 +223,8 @@ class PenstockReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         options = self._planner.options
         try:
-            after = resolve(self._planner.client, options.starting_offsets)
-            until = resolve(self._planner.client, options.ending_offsets)
+            after = self._planner.place(options.starting_offsets)
+            until = self._planner.place(options.ending_offsets)
             # Spark takes "no partitions" for "one without a value".
             nothing = RangePartition(after.log_id, after.sequence, after.sequence)
             return self._planner.partitions(after, until) or [nothing]
@@ -238,18 +248,8 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @noted()
     def initialOffset(self) -> dict[str, Any]:
-        self._first = self._starting()
+        self._first = self._planner.place(self._options.starting_offsets)
         return offset_of(self._first)
-
-    def _starting(self) -> Progress:
-        asked = self._options.starting_offsets
-        try:
-            return resolve(self._planner.client, asked)
-        except TrimmedError:
-            if self._options.fail_on_data_loss:
-                raise
-        # The first batch says what is missing from here.
-        return unverified(self._planner.client, asked)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
