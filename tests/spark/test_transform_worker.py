@@ -1,5 +1,6 @@
 """Entries through the steps: what is told of them, and what never may be. No Spark is started."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -78,7 +79,6 @@ def test_an_entry_stays_in_its_place_whatever_becomes_of_it() -> None:
     [
         [{"mask": ["mail"]}],
         [{"rename": {"mail": "to"}}, {"mask": ["to"]}],
-        [{"flatten": True}, {"mask": ["mail_x"]}],
         [{"hash": ["mail.x"], "salt": SALT}],
         [{"drop": ["mail"]}],
         [{"rename": {"mail": "to"}}],
@@ -92,6 +92,28 @@ def test_a_field_of_the_key_cannot_be_hidden(steps: list[dict[str, Any]]) -> Non
     with pytest.raises(PipelineError, match="part of the key") as refused:
         through(event, steps=steps)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [{"flatten": True}, {"mask": ["mail_x"]}],
+        [{"flatten": True}, {"rename": {"mail_x": "to"}}, {"drop": ["to"]}],
+        [{"flatten": ["mail"]}, {"mask": ["mail_x"]}],
+    ],
+)
+def test_what_is_flattened_is_part_of_the_key_if_that_is_an_object(
+    steps: list[dict[str, Any]],
+) -> None:
+    """A plain column `mail` is not what `mail_x` was part of."""
+    event = replace(put(1, mail={"x": SECRET}), key=encode({"mail": {"x": SECRET}}))
+    with pytest.raises(PipelineError, match="part of the key"):
+        through(event, steps=steps)
+    for plain in (5, "a", datetime(2026, 1, 1, tzinfo=UTC)):
+        event = replace(put(1, mail=plain, mail_x=SECRET), key=encode({"mail": plain}))
+        (row,) = through(event, steps=steps).to_pylist()
+        assert row[VERDICT] is None
+        assert SECRET not in row["full_document"]
 
 
 def test_a_step_may_keep_the_key_and_take_all_else() -> None:

@@ -1,48 +1,71 @@
 """Which fields of a key a step would take: the key tells rows apart, so none changes it. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from msgspec import Struct
+
+from penstock.extjson import is_wrapper
 from penstock.spark.transform.config import TransformConfig
 
 
+class Taken(Struct, frozen=True):
+    """The fields that a step takes away, by the names that they have and had in the source."""
+
+    fields: tuple[str, ...] = ()
+    flattened: tuple[str, ...] = ()
+    """Those of which it takes what an earlier step has flattened: only objects have such parts."""
+
+
 def first_taken(transforms: Sequence[TransformConfig], key: Sequence[str]) -> str | None:
-    """The first of the steps that takes a field of `key`, in words; None if none does."""
+    """The first of the steps that takes a field of `key`, which may be an object; in words. None if
+    none does."""
+    objects: dict[str, Any] = {name: {} for name in key}
     for number, step in enumerate(transforms):
         before = transforms[:number]
-        for field in of_key(tuple(taken(step, before)), kept(step, before), key):
+        for field in of_key(taken(step, before), kept(step, before), objects):
             return f"{step.called(number + 1)} changes or leaves out {field}"
     return None
 
 
-def of_key(taken: Sequence[str], kept: Sequence[str] | None, key: Iterable[str]) -> Iterator[str]:
+def of_key(taken: Taken, kept: Sequence[str] | None, key: Mapping[str, Any]) -> Iterator[str]:
     """The fields of `key`, or the parts of them, that a step takes."""
-    names = tuple(key)
-    for field in taken:
-        if any(field == name or field.startswith(f"{name}.") for name in names):
-            yield field
+    objects = [name for name, one in key.items() if isinstance(one, dict) and not is_wrapper(one)]
+    for fields, names in ((taken.fields, [*key]), (taken.flattened, objects)):
+        for field in fields:
+            if any(field == name or field.startswith(f"{name}.") for name in names):
+                yield field
     if kept is not None:
-        yield from (name for name in names if name not in kept)
+        yield from (name for name in key if name not in kept)
 
 
-def taken(config: TransformConfig, before: Sequence[TransformConfig]) -> Iterator[str]:
-    """The fields that a step takes away, by the names that they have and had in the source."""
-    names = [*config.mask, *config.hash, *config.drop, *config.rename]
-    yield from names
+def taken(config: TransformConfig, before: Sequence[TransformConfig]) -> Taken:
+    """What a step takes away behind those `before` it."""
+    fields = [*config.mask, *config.hash, *config.drop, *config.rename]
+    flattened: list[str] = []
     for step in reversed(before):
         renamed = {new: old for old, new in step.rename.items()}
-        for name in list(names):
-            top, dot, rest = name.partition(".")
-            earlier = renamed.get(name) or (top in renamed and renamed[top] + dot + rest)
-            if earlier:
-                names.append(earlier)
-                yield earlier
-            if step.flatten:
-                # What is flattened may have been part of a field of the key.
+        fields += _earlier(fields, renamed)
+        flattened += _earlier(flattened, renamed)
+        if step.flatten:
+            # What is flattened may have been part of a field of the key.
+            for name in (*fields, *flattened):
                 parts = re.split(re.escape(step.separator), name)
-                joined = [step.separator.join(parts[:count]) for count in range(1, len(parts))]
-                names += joined
-                yield from joined
+                flattened += [step.separator.join(parts[:count]) for count in range(1, len(parts))]
+    return Taken(tuple(fields), tuple(flattened))
+
+
+def _earlier(names: Sequence[str], renamed: Mapping[str, str]) -> list[str]:
+    """What those of `names` were called that a step renamed."""
+    found: list[str] = []
+    for name in names:
+        top, dot, rest = name.partition(".")
+        if name in renamed:
+            found.append(renamed[name])
+        elif top in renamed:
+            found.append(renamed[top] + dot + rest)
+    return found
 
 
 def kept(config: TransformConfig, before: Sequence[TransformConfig]) -> tuple[str, ...] | None:

@@ -71,7 +71,7 @@ def plan_of(transforms: Sequence[TransformConfig], expect: Sequence[ExpectConfig
                     name=name,
                     collections=collections,
                     hides=config.hides,
-                    taken=tuple(taken(config, transforms[:number])),
+                    taken=taken(config, transforms[:number]),
                     kept=kept(config, transforms[:number]),
                 )
             )

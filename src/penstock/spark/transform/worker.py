@@ -27,7 +27,7 @@ from penstock.errors import PipelineError
 from penstock.event import Kind
 from penstock.spark.documents import MisfitError, converter_of
 from penstock.spark.table.arrow import arrow
-from penstock.spark.transform.keys import of_key
+from penstock.spark.transform.keys import Taken, of_key
 from penstock.spark.transform.steps import Changed, RefusedError, Step, apply_step
 from penstock.spark.transform.values import encoder_of
 from penstock.wire.shown import Mask, description_shown, origin_shown
@@ -80,7 +80,7 @@ class Applied(Struct, frozen=True, kw_only=True):
     name: str
     collections: frozenset[str]
     hides: bool
-    taken: tuple[str, ...] = ()
+    taken: Taken = Taken()
     """Fields that it hides, leaves out or renames, so that none of them may be in the key."""
     kept: tuple[str, ...] | None = None
     """The fields that it keeps, where it leaves out all others; then the key's must be in it."""
@@ -381,7 +381,7 @@ def _text(document: dict[str, Any] | None) -> str | None:
 
 
 def _key_taken(applied: Applied, key: str | None) -> Iterator[str]:
-    if key is None or (not applied.taken and applied.kept is None):
+    if key is None or (applied.taken == Taken() and applied.kept is None):
         return iter(())
     return of_key(applied.taken, applied.kept, msgspec.json.decode(key, type=dict[str, Any]))
 
