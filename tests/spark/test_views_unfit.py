@@ -5,6 +5,7 @@
 
 import random
 import shutil
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -28,7 +29,10 @@ from penstock.spark.target import Applied
 from penstock.spark.view import upkeep
 from penstock.spark.view.apart import ApartTable
 from penstock.spark.view.computing import TooManyError
+from penstock.spark.view.query import parse_query
+from penstock.spark.view.relations import Relations
 from penstock.spark.view.sql import FAILED
+from penstock.spark.view.unfit import Search, _Numbered  # pyright: ignore[reportPrivateUsage]
 from penstock.spark.view.upkeep import Kept, Upkeep
 from penstock.spark.views import ViewTarget
 from tests.flight.blocks import BlockLog
@@ -197,6 +201,51 @@ def test_a_row_that_cannot_be_joined_to_any_is_joined_to_none(
     ]
     assert lake.batch(customer(2, code="0"), change(9, "insert", {"_id": 9})).refused == 0
     assert lake.rows() == [(5, 3)]
+
+
+def test_rows_of_a_joined_collection_are_told_apart_only_where_a_join_fails(
+    spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell them apart costs all of them."""
+    asked: list[str] = []
+    numbered = Search._numbered  # pyright: ignore[reportPrivateUsage]
+
+    def noted(search: Search, relation: str, *more: Any, **named: Any) -> Any:
+        asked.append(relation)
+        return numbered(search, relation, *more, **named)
+
+    monkeypatch.setattr(Search, "_numbered", noted)
+    lake = Lake(
+        spark,
+        tmp_path,
+        "SELECT sum(10 / o.n) AS total FROM orders o "
+        "JOIN customers c ON o.customer = CAST(c.code AS INT)",
+    )
+    orders = [change(key, "insert", {"_id": key, "customer": 1, "n": key}) for key in (1, 2)]
+    lake.batch(*orders, customer(1, code="1"))
+    assert lake.batch(change(3, "insert", {"_id": 3, "customer": 1, "n": 0})).refused == 1
+    assert set(asked) == {"now0"}
+    assert lake.batch(customer(2, code="two")).refused == 1
+    assert set(asked) == {"now0", "now1"}
+    assert lake.rows() == [(15.0,)]
+
+
+def test_numbers_of_rows_take_little_of_the_driver(spark: "SparkSession") -> None:
+    rows = 40_000
+    relations = Relations(spark, parse_query("SELECT count(*) AS n FROM orders"), {})
+    statement = f"SELECT id AS `its number` FROM range({rows})"
+    tracemalloc.start()
+    try:
+        with _Numbered(spark, relations, statement) as numbered:
+            held, _ = tracemalloc.get_traced_memory()
+            assert len(numbered) == rows
+            assert [numbered.number(at) for at in (0, 1, rows - 1)] == [0, 1, rows - 1]
+            part = numbered.part(2, 5, [3])
+            found: Any = spark.sql(f"SELECT * FROM {part}")
+            assert sorted(row[0] for row in found.collect()) == [2, 4]
+    finally:
+        tracemalloc.stop()
+    assert held < 8 * rows
 
 
 @pytest.mark.soak

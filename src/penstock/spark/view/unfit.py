@@ -118,6 +118,9 @@ class Search:
             pairs = f"{row} AS {sql.quoted(main.alias)} {' '.join(clauses)}"
             return self._computation.why_not(f"SELECT 1 AS one FROM {pairs} {where}")
 
+        if joins(f"({_among_rows(now[self._main], among)})", now[collection]) is None:
+            # Most often: then no row of either has to be told from the others.
+            return frozenset(), frozenset()
         with (
             self._numbered(now[self._main], among) as rows,
             self._numbered(now[self._main], None, first=_ELSEWHERE) as elsewhere,
@@ -170,13 +173,19 @@ class Search:
         return self._relations.named("told", found[0]) if why_not(compute) is None else None
 
     def _numbered(self, relation: str, among: str | None, *, first: int = 0) -> "_Numbered":
-        rows = f"SELECT *, {_NUMBERED} FROM {relation}"
-        if among is not None:
-            same = " AND ".join(f"r.{name} = m.{name}" for name in IDENTITY)
-            rows += f" AS r LEFT SEMI JOIN {among} AS m ON {same}"
+        rows = _among_rows(relation, among, f"*, {_NUMBERED}")
         if first:
             rows += f" ORDER BY {_NUMBER} LIMIT {first}"
         return _Numbered(self._spark, self._relations, rows)
+
+
+def _among_rows(relation: str, among: str | None, columns: str = "*") -> str:
+    """Those rows of a relation that have one of the identities to look among; all for None."""
+    rows = f"SELECT {columns} FROM {relation}"
+    if among is None:
+        return rows
+    same = " AND ".join(f"r.{name} = m.{name}" for name in IDENTITY)
+    return f"{rows} AS r LEFT SEMI JOIN {among} AS m ON {same}"
 
 
 def _refuse_more(found: Sized, most: int, collection: str) -> None:
@@ -196,7 +205,8 @@ class _Numbered:
         self._rows.persist()
         self._name = self._relations.named(f"rows{id(self)}", self._rows)
         numbers = self._rows.select(_NUMBER).distinct().orderBy(_NUMBER).toArrow()
-        self._numbers: list[Any] = numbers.column(0).to_pylist()
+        # As Python's numbers those of a large collection would fill the driver.
+        self._numbers: Any = numbers.column(0).combine_chunks()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -208,7 +218,7 @@ class _Numbered:
 
     def number(self, at: int) -> int:
         """What the row is called, which it is among whatever others."""
-        return self._numbers[at]
+        return self._numbers[at].as_py()
 
     def part(self, start: int, stop: int, without: Iterable[int]) -> str:
         """The rows from `start` to before `stop`, as a relation."""
@@ -220,7 +230,7 @@ class _Numbered:
 
     def rows(self, collection: str, found: Mapping[int, str]) -> Apart:
         """Those found, each with its reason."""
-        reasons = {self._numbers[at]: why for at, why in found.items()}
+        reasons = {self.number(at): why for at, why in found.items()}
         if not reasons:
             return frozenset()
         chosen = self._rows.where(f"{_NUMBER} IN ({', '.join(map(str, reasons))})")
@@ -239,9 +249,9 @@ class _Numbered:
     def _among(self, start: int, stop: int, without: Iterable[int]) -> str:
         if start == stop:
             return "false"
-        first, last = self._numbers[start], self._numbers[stop - 1]
+        first, last = self.number(start), self.number(stop - 1)
         condition = f"{_NUMBER} BETWEEN {first} AND {last}"
-        left = ", ".join(str(self._numbers[at]) for at in without)
+        left = ", ".join(str(self.number(at)) for at in without)
         return f"{condition} AND {_NUMBER} NOT IN ({left})" if left else condition
 
 
