@@ -18,6 +18,7 @@ from penstock.errors import ConfigError, PipelineError, TransformError
 from penstock.serve.flight import FlightServer
 from penstock.spark.table.chunk import INPUT_COLUMNS
 from penstock.spark.target import TargetStoppedError
+from penstock.spark.transform import stage as stages
 from penstock.spark.transform.poison import find_poison
 from penstock.spark.transform.replay import signed
 from penstock.spark.transform.stage import Stage
@@ -348,6 +349,7 @@ def away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "away"
     path.touch()
     monkeypatch.setenv("AWAY", str(path))
+    monkeypatch.setattr(stages, "_PAUSES_SECONDS", (1.0, 2.0))
     return path
 
 
@@ -384,7 +386,7 @@ def test_a_step_that_fails_on_all_stops_the_pipeline_by_name(
         stage.staged(frame_of(spark, log), 0, log_id=log.log_id),
     ):
         pass
-    assert stopping.pauses == [1.0, 2.0, 4.0, 8.0]
+    assert stopping.pauses == [1.0, 2.0]
     assert "nobody answers" not in str(no.value)
     assert not Path(f"{lake.path}_rejects").exists()
     # Rejects that are tried again were refused before, and are again.
@@ -405,7 +407,7 @@ def test_a_lone_change_is_poison_unless_the_step_fails_without_it(
     stage = Stage("p", pipeline(lake.path, transform=[step]), INPUT_COLUMNS, stopping=stopping)
     with pytest.raises(TransformError), stage.computed(frame_of(spark, log)):
         pass
-    assert len(stopping.pauses) == 4
+    assert len(stopping.pauses) == 2
 
 
 def test_a_pipeline_that_is_told_to_stop_does_not_wait_for_what_its_steps_ask(
