@@ -246,34 +246,6 @@ class LakeContract:
             world.apply(log_id=7)
         assert world.table().applied("p", log_id=LOG_ID) == 1
 
-    def test_a_table_that_was_restored_by_its_owner_is_not_gone_on_with(self, place: Place) -> None:
-        """It still says that it has what it lost."""
-        world = World(place)
-        for number in range(3):
-            world.entries.commit(put(number, n=number))
-            world.apply(number)
-        bounds = Bounds(
-            log_id=LOG_ID,
-            trimmed=0,
-            trimmed_check=0,
-            head=9,
-            head_commit=9,
-            head_check=9,
-            ancestors=(),
-        )
-        standing = StandingTable(world.config, "p", world.lake)
-        standing.start(bounds)
-        standing.advance(Progress(LOG_ID, 3, 3), {"orders": 3}, batch_id=0)
-        table = DeltaTable(world.place.path(world.config, "orders"))
-        table.restore(table.version() - 1)
-        assert len(world.rows()) == 2
-        assert world.table().applied("p", log_id=LOG_ID) == 3
-        with pytest.raises(PipelineChangedError, match="orders was restored to an earlier version"):
-            StandingTable(world.config, "p", world.lake).start(bounds)
-        world.entries.commit(put(9, n=9))
-        world.apply(3)
-        assert StandingTable(world.config, "p", world.lake).start(bounds).after.sequence == 3
-
     def test_where_it_stands_is_kept_and_never_written_over(self, place: Place) -> None:
         """Of two drivers that go on from one place the second is refused."""
         world = World(place)
@@ -472,6 +444,34 @@ class LongLakeContract:
         world.lake = cast("Lake", AsSeen())
         world.apply(2)
         assert world.rows("archive") == rows
+
+    def test_a_table_that_was_restored_by_its_owner_is_not_gone_on_with(self, place: Place) -> None:
+        """It still says that it has what it lost."""
+        world = World(place)
+        for number in range(3):
+            world.entries.commit(put(number, n=number))
+            world.apply(number)
+        bounds = Bounds(
+            log_id=LOG_ID,
+            trimmed=0,
+            trimmed_check=0,
+            head=9,
+            head_commit=9,
+            head_check=9,
+            ancestors=(),
+        )
+        standing = StandingTable(world.config, "p", world.lake)
+        standing.start(bounds)
+        standing.advance(Progress(LOG_ID, 3, 3), {"orders": 3}, batch_id=0)
+        table = DeltaTable(world.place.path(world.config, "orders"))
+        table.restore(table.version() - 1)
+        assert len(world.rows()) == 2
+        assert world.table().applied("p", log_id=LOG_ID) == 3
+        with pytest.raises(PipelineChangedError, match="orders was restored to an earlier version"):
+            StandingTable(world.config, "p", world.lake).start(bounds)
+        world.entries.commit(put(9, n=9))
+        world.apply(3)
+        assert StandingTable(world.config, "p", world.lake).start(bounds).after.sequence == 3
 
     def test_tidying_keeps_the_rows_and_the_place(self, place: Place) -> None:
         """P18: without it the files that each batch replaces would fill the disk."""
