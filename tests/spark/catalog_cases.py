@@ -284,6 +284,23 @@ def test_who_writes_while_rows_are_mended_is_found_afterwards(
 
 
 @pytest.mark.soak
+def test_rows_are_mended_though_files_are_joined_meanwhile(place: Place) -> None:
+    """That changes none of them, so nobody wrote."""
+    world = World(place)
+    world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))
+    world.table().merge(changes(("b", 2, PUT, 2)), stamp(2))
+    seen = world.table()
+    assert world.table().compact() == (2, 1)
+    still = Stamp(pipeline="p", log_id=LOG_ID, after=2, until=2, batch=-1)
+    seen.merge(changes(("a", 1, PUT, 5)), still)
+    rows = {row["_key"]: row["n"] for row in world.stored().to_pylist()}
+    assert rows == {"a": 5, "b": 2}
+    world.table().merge(changes(("b", 3, PUT, 3)), stamp(3))
+    with pytest.raises(PipelineError, match="has moved on while it was looked at"):
+        seen.merge(changes(("b", 2, PUT, 2)), still)
+
+
+@pytest.mark.soak
 def test_columns_that_another_driver_made_are_not_undone(place: Place) -> None:
     world = World(place)
     world.table().merge(changes(("a", 1, PUT, 1)), stamp(1))

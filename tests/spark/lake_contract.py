@@ -141,31 +141,41 @@ class PowerCutError(BaseException):
 
 
 class TornLake:
-    """A lake whose writer dies right behind each commit."""
+    """A lake whose writer dies right behind each commit, from the `dies_at`th on."""
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, *, dies_at: int = 1) -> None:
         self._lake = lake
+        self._left = dies_at
 
     def table(self, collection: str) -> KeptTable:
-        return cast("KeptTable", TornTable(self._lake.table(collection)))
+        return cast("KeptTable", TornTable(self._lake.table(collection), self))
+
+    def rejects(self) -> KeptTable:
+        return self._lake.rejects()
+
+    def committed(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            raise PowerCutError
 
 
 class TornTable:
     """A table of such a lake."""
 
-    def __init__(self, table: KeptTable) -> None:
+    def __init__(self, table: KeptTable, lake: TornLake) -> None:
         self._table = table
+        self._lake = lake
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._table, name)
-        if name not in {"merge", "rewrite", "empty", "relabel"}:
+        if name not in {"merge", "insert", "rewrite", "append", "empty", "relabel"}:
             return found
 
         def write(*given: Any) -> None:
             before = self._table.version
             found(*given)
             if self._table.version != before:
-                raise PowerCutError
+                self._lake.committed()
 
         return write
 
@@ -423,6 +433,40 @@ class LongLakeContract:
         assert world.rows() == {("db", '{"_id":7}'): {"_id": 7, "n": 7}}
         assert world.rows("archive") == {
             ("db", f'{{"_id":{key}}}'): {"_id": key, "n": 1} for key in range(rows)
+        }
+
+    @pytest.mark.parametrize("dies_at", [2, 3])
+    def test_a_rename_of_more_than_memory_holds_is_that_of_one_commit(
+        self, place: Place, dies_at: int
+    ) -> None:
+        """Here of more than a row, and torn behind the first one that came to a new table; and
+        where one has made a column there wider."""
+        world = World(place, "orders", "archive", max_bytes_per_batch=1)
+        entries = world.entries
+        entries.commit(put(1, n=1), put(2, n=2.5), put(3, n=1, name=HARD))
+        entries.commit(change(1, "insert", {"_id": 1, "n": 7}, database=HARD))
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+        entries.commit(put(4, n=4))
+        whole = world.lake
+        world.apply(0, 4)
+        world.lake = cast("Lake", TornLake(whole, dies_at=dies_at))
+        with pytest.raises(PowerCutError):
+            world.apply(4)
+        world.lake = whole
+        assert world.table("archive").applied("p", log_id=LOG_ID) < 5
+        moved = world.stored("archive")
+        assert 0 < moved.num_rows < 3
+        assert set(moved[SEQUENCE].to_pylist()) == {5}
+        world.apply(4)
+        assert world.table("archive").applied("p", log_id=LOG_ID) == 5
+        assert world.rows("orders") == {
+            ("db", '{"_id":4}'): {"_id": 4, "n": 4},
+            (HARD, '{"_id":1}'): {"_id": 1, "n": 7},
+        }
+        assert world.rows("archive") == {
+            ("db", '{"_id":1}'): {"_id": 1, "n": 1},
+            ("db", '{"_id":2}'): {"_id": 2, "n": 2.5},
+            ("db", '{"_id":3}'): {"_id": 3, "n": 1, "name": HARD},
         }
 
     def test_a_rename_that_another_driver_has_done_meanwhile_is_no_gap(self, place: Place) -> None:

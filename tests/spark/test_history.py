@@ -1,6 +1,7 @@
 """A table of versions says what every row was, from which change to which, however batches fall."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.spark.history.apply import Tracking, prepare
 from penstock.spark.history.columns import IDENTITY, VERSION_COLUMNS
+from penstock.spark.table import slices
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
 from tests.spark.histories import Model, history, in_order, logs, told, versions_of
@@ -108,7 +110,9 @@ def test_a_delta_table_has_those_versions_with_drops_and_renames(
     while reached < entries.head:
         until = data.draw(st.sampled_from([end for end in ends if end > reached]))
         after = data.draw(st.sampled_from([end for end in [0, *ends] if end <= reached]))
-        apply(entries.table(after, until), config, parts=data.draw(st.integers(1, 3)))
+        # A rename takes one commit, or one for each row.
+        with patch.object(slices, "SLICE_BYTES_MAX", data.draw(st.sampled_from([1, 1 << 30]))):
+            apply(entries.table(after, until), config, parts=data.draw(st.integers(1, 3)))
         reached = until
         if data.draw(st.booleans()):
             apply(entries.table(0, until), config)

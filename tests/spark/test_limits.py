@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from msgspec import structs
 from py4j.protocol import Py4JNetworkError
 
+from penstock.errors import FieldTooLargeError
 from penstock.event import ChangeEvent, event_id
 from penstock.serve.flight import FlightServer
 from penstock.spark.config import (
@@ -25,6 +27,8 @@ from penstock.spark.config import (
 from penstock.spark.many import run_pipelines
 from penstock.spark.progress import PipelineProgress
 from penstock.spark.raised import own_error
+from penstock.spark.table.chunk import concat_cells
+from penstock.spark.table.kinds import Kind
 from penstock.testing.servers import MongoReplicaSet, PostgresServer
 from tests.flight.blocks import BlockLog
 from tests.spark import changelogs, histories
@@ -271,3 +275,21 @@ def test_a_batch_that_comes_whole_through_a_driver_without_the_memory_is_named(
 )
 def test_memory_that_ran_out_is_told_with_the_settings_that_give_more(error: Exception) -> None:
     assert "driver.memory" in str(own_error(error, pipeline="p"))
+
+
+def test_a_field_of_more_text_than_a_column_can_have_is_told_with_what_to_do() -> None:
+    """No setting makes room for it, so none is advised."""
+    size = 1200 << 20
+    offsets: Any = np.array([0, size], np.int32)
+    zeros: Any = np.zeros(size, np.uint8)
+    texts: Any = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(zeros)]
+    )
+    cells = {"text": {Kind.STRING: texts}}
+    with pytest.raises(pa.ArrowInvalid) as refused:
+        concat_cells((cells, 1), (cells, 1))
+    for error in (refused.value, RuntimeError(f"Traceback ...\n{refused.value}\n at java")):
+        said = own_error(error, pipeline="p")
+        assert isinstance(said, FieldTooLargeError)
+        assert "Lower max_events_per_batch" in str(said)
+        assert "max_bytes_per_batch" not in str(said)

@@ -22,12 +22,15 @@ from penstock.ports import Bounds
 from penstock.progress import Progress
 from penstock.spark import verifying
 from penstock.spark.config import TablePipelineConfig
+from penstock.spark.table import slices
 from penstock.spark.table.comparing import REPAIRED_MAX, Compared, repair_rows, too_many
 from penstock.spark.table.delta import Table
 from penstock.spark.table.judging import begin_as
 from penstock.spark.table.kinds import kind_of_column
 from penstock.spark.table.standing import StandingTable
-from tests.spark.tables import LOG_ID, Entries, apply, gap, pipeline, put
+from tests.spark.histories import history
+from tests.spark.tables import LOG_ID, Entries, apply, change, gap, pipeline, put, schema_event
+from tests.spark.test_renames_in_slices import Commits, PowerCutError
 
 
 def bounds(*, trimmed: int = 0) -> Bounds:
@@ -97,6 +100,7 @@ def verified(
     monkeypatch.setattr(verifying, "log_client", client)
     monkeypatch.setattr(verifying, "ends_of", no_entries)
     monkeypatch.setattr(verifying, "judged_by_log", compared)
+    monkeypatch.setattr(verifying, "judged_versions", compared)
     if anew:
         monkeypatch.setattr(StandingTable, "collections", collections)
     scratch = f"{config.path}_scratch"
@@ -155,6 +159,33 @@ def test_a_run_that_halts_at_a_gap_is_not_sent_round_in_a_circle(
     passed = apply(entries.table(1), records, batch_id=1)
     standing.advance(Progress(LOG_ID, 3, 1), passed.tables, batch_id=1)
     assert verified(config, monkeypatch) == ["orders"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [pipeline, history])
+def test_tables_in_the_midst_of_a_rename_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    """They are neither what they were before it, nor what they are after it."""
+    config, entries = make(tmp_path, "orders", "archive"), Entries()
+    entries.commit(change(9, "insert", {"_id": 9, "n": 9}, collection="archive"))
+    entries.commit(put(1, n=1), put(2, n=2))
+    entries.commit(schema_event("rename", to={"db": "db", "coll": "archive"}))
+    standing = StandingTable(config, "p")
+    standing.start(bounds())
+    tables = apply(entries.table(0, 3), config).tables
+    standing.advance(Progress(LOG_ID, 3, 2), tables, batch_id=0)
+    assert verified(config, monkeypatch) == ["archive", "orders"]
+    with monkeypatch.context() as patched:
+        patched.setattr(slices, "SLICE_BYTES_MAX", 1)
+        Commits(patched, dies_at=2)
+        with pytest.raises(PowerCutError):
+            apply(entries.table(3), config)
+    with pytest.raises(PipelineError, match="a rename that takes several commits"):
+        verified(config, monkeypatch)
+    tables = apply(entries.table(3), config, batch_id=1).tables
+    standing.advance(Progress(LOG_ID, 4, 3), tables, batch_id=1)
+    assert verified(config, monkeypatch) == ["archive", "orders"]
 
 
 @pytest.mark.slow
@@ -241,7 +272,7 @@ def test_the_log_is_applied_anew_to_the_columns_that_the_table_has_and_says_are_
     config = pipeline(tmp_path / "t")
     apply(entries.table(), config)
     table = Table(config.path)
-    rows = table.stream("shop", "db").append_column("mine", pa.array(["x", "y"]))
+    rows = pa.Table.from_batches(table.scan()).append_column("mine", pa.array(["x", "y"]))
     write_deltalake(config.path, rows, mode="overwrite", schema_mode="overwrite")
     table.reload()
     beside = Table(str(tmp_path / "beside"))
@@ -250,7 +281,7 @@ def test_the_log_is_applied_anew_to_the_columns_that_the_table_has_and_says_are_
     assert [(one.name, str(kind_of_column(one))) for one in columns] == [
         ("_id", "int32"), ("n", "double"), ("note", "json"),
     ]  # fmt: skip
-    assert (beside.applied("p", log_id=None), beside.stream("shop", "db").num_rows) == (0, 0)
+    assert (beside.applied("p", log_id=None), [*beside.scan()]) == (0, [])
     begin_as(gone := Table(str(tmp_path / "other")), Table(str(tmp_path / "nothing")), "p")
     assert gone.version == -1
 

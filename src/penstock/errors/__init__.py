@@ -52,6 +52,7 @@
     │   ├── DestinationError         the database that it writes to refuses what it does
     │   ├── PartialViewError         its token does not show everything of its source
     │   ├── BatchTooLargeError       a batch is more than the driver may hold
+    │   ├── FieldTooLargeError       one field of a batch is more than any memory may hold
     │   ├── SparkMemoryError         a batch is more than Spark has memory for
     │   ├── ExpectationError         a change does not meet an expectation that stops
     │   ├── TransformError           a user's own code fails, and not on a change alone
@@ -149,6 +150,7 @@ from penstock.errors.pipelines import (
     ChangesLostError,
     DestinationError,
     ExpectationError,
+    FieldTooLargeError,
     HistoryTrimmedError,
     IncompleteCommitError,
     PartialViewError,
@@ -218,6 +220,7 @@ __all__ = [
     "DocumentMisfitError",
     "DocumentUnknownError",
     "ExpectationError",
+    "FieldTooLargeError",
     "ForbiddenError",
     "ForeignCheckpointError",
     "GapError",

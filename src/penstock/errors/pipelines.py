@@ -135,7 +135,8 @@ class BatchTooLargeError(PipelineError):
         what = f"a batch of {entries} entries"
         remedy = (
             "Lower max_events_per_batch; if it is one commit, which is never cut, raise "
-            "max_bytes_per_batch on a machine with some four times as much memory."
+            "max_bytes_per_batch on a machine with some four times as much memory. Of that no "
+            "field alone may have more than 2 GiB."
         )
         if loading:
             what = f"a range of {entries} rows of {loading}, which the first load reads as one,"
@@ -148,6 +149,22 @@ class BatchTooLargeError(PipelineError):
         super().__init__(
             f"pipeline {pipeline}: {what} comes to {size} bytes in the driver, and {size_max} are "
             f"allowed. Nothing of it was written. {remedy}"
+        )
+
+
+class FieldTooLargeError(PipelineError):
+    """One field of a batch has more text than a column can have, however much memory there is."""
+
+    code = "pipeline.field_too_large"
+
+    def __init__(self, *, pipeline: str) -> None:
+        super().__init__(
+            f"pipeline {pipeline}: one field alone comes to more than 2 GiB of text in a batch, "
+            f"for which no setting makes room. Nothing is lost: what is written is whole, and the "
+            f"log has the batch. Lower max_events_per_batch, or first_load_rows where a first load "
+            f"reads it. If it is one commit, which is never cut, leave its collection out of "
+            f"`collections`, and keep that in a pipeline with to = 'changelog', which takes a "
+            f"commit in pieces."
         )
 
 

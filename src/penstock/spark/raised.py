@@ -13,6 +13,7 @@ from penstock import errors
 from penstock.client.flight import from_wire
 from penstock.errors import (
     ConfigError,
+    FieldTooLargeError,
     PenstockError,
     PipelineError,
     SparkMemoryError,
@@ -22,6 +23,8 @@ from penstock.spark.options import NOTE
 from penstock.spark.storage import trouble_of
 
 _NO_MEMORY: Final = ("OutOfMemoryError", "spark.driver.maxResultSize")
+_TOO_LONG: Final = ("offset overflow while concatenating", "overflowed binary array capacity")
+"""What Arrow says where a column of texts would have 2 GiB."""
 _WORKERS_AWAY: Final = ("Python worker failed to connect back", "CANNOT_OPEN_SOCKET")
 LOST: Final = (Py4JNetworkError, ConnectionError)
 """What a call of Spark raises whose JVM has ended, which nobody but itself has ended."""
@@ -57,6 +60,8 @@ def known_error(error: BaseException, *, pipeline: str) -> PenstockError | None:
     if isinstance(error, LOST):
         what = "Spark's JVM in the driver has ended, as one does that has no memory left"
         return SparkMemoryError(pipeline=pipeline, what=what)
+    if any(said in str(error) for said in _TOO_LONG):
+        return FieldTooLargeError(pipeline=pipeline)
     for said in _NO_MEMORY:
         if said in str(error):
             what = f"Spark has not the memory for a batch ({said})"

@@ -48,7 +48,7 @@ from penstock.spark.table.comparing import Compared, set_apart
 from penstock.spark.table.delta import text
 from penstock.spark.table.judging import Told, begin_as, judged_by_log
 from penstock.spark.table.lake import Folders, KeptTable, Lake, seen_lake
-from penstock.spark.table.plan import OWN_COLUMNS
+from penstock.spark.table.plan import OWN_COLUMNS, SEQUENCE
 from penstock.spark.table.rejects import GAP
 from penstock.spark.table.standing import (
     Standing,
@@ -110,10 +110,10 @@ def verify_tables(
 
     Raises ConfigError for a pipeline with a first load, now or before, whose tables the log does
     not tell, and for one that explodes arrays; PipelineError where the pipeline never ran, moves on
-    too fast to be looked at, or moved while it was repaired, then nothing of that table was
-    changed; HistoryTrimmedError where the log's beginning is gone, with start = 'oldest' too;
-    PipelineChangedError where the tables are not those of this configuration; as `merge_into_delta`
-    else.
+    too fast to be looked at, is in the midst of a rename, or moved while it was repaired, then
+    nothing of that table was changed; HistoryTrimmedError where the log's beginning is gone, with
+    start = 'oldest' too; PipelineChangedError where the tables are not those of this configuration;
+    as `merge_into_delta` else.
     """
     refuse_elements(name, config)
     if isinstance(config, TablePipelineConfig) and has_loaded(config):
@@ -129,6 +129,7 @@ def verify_tables(
             refuse_running(name, config, client)
     with between or nullcontext():
         until, tables = pinned(name, config, lake)
+    refuse_half_moved(name, tables, until)
     with scratch_folder() as folder, step_teller(name, on_progress) as tell:
         # From the log's first entry, whatever the pipeline began with: a row of which the log no
         # longer tells would be taken for one that should not be there, and be deleted. And over
@@ -281,6 +282,19 @@ def pinned(
         f"the tables of pipeline {name} move on faster than they can be looked at. Nothing was "
         f"compared. Try again, or stop the pipeline first."
     )
+
+
+def refuse_half_moved(name: str, tables: Mapping[str, KeptTable], until: Progress) -> None:
+    """Refuse a table that has some rows of a rename already. Raises PipelineError."""
+    for table in tables.values():
+        if table.has(f"`{SEQUENCE}` > {until.sequence}"):
+            raise PipelineError(
+                f"the table {table.path} has rows from behind sequence {until.sequence}, up to "
+                f"which pipeline {name} has come: a rename that takes several commits goes on, or "
+                f"was broken off. Nothing was compared. Have it completed, which loses and repeats "
+                f"nothing: penstock pipeline run {name} --once. Then compare again. Such rows that "
+                f"are there even then are not Penstock's: delete them."
+            )
 
 
 def apply_anew(

@@ -1,7 +1,8 @@
 """Apply a batch to tables of versions (see `penstock.spark.table.writing`): SCD type 2.
 
 A table holds one row for each version of each row of its collection, in the order of the log: what
-it was, from which change to which. Nothing is ever taken out of a table.
+it was, from which change to which. Nothing is ever taken out of a table, but what a driver that was
+killed has begun of a rename.
 
 Order inside a batch: first the rejects, then the tables, each in one Delta commit with the app
 transaction that guards it. A change that is rejected makes no version: the one before stays open
@@ -31,11 +32,13 @@ import pyarrow as pa
 from penstock.errors import BatchTooLargeError
 from penstock.spark.config import HistoryPipelineConfig
 from penstock.spark.history.apply import HistoryWrite, Tracking, prepare, prepare_move
+from penstock.spark.history.columns import VERSION_COLUMNS
 from penstock.spark.history.delta import VersionTable
 from penstock.spark.history.resolve import TooLargeError
 from penstock.spark.table.arrow import arrow, compute
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.lake import Lake
+from penstock.spark.table.slices import in_slices, slice_bytes
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.unfollowed import Unfollowed
 from penstock.spark.table.writing import Writer
@@ -135,20 +138,51 @@ class HistoryWriter(Writer[VersionTable]):
         to: tuple[str, str],
         stamp: Stamp,
     ) -> None:
-        database, _ = to
         if self._applied(new) < stamp.until:
-            moved = old.open_stream(control.source, control.database)
-            replaced = new.open_stream(control.source, database)
-            if old is new:
-                replaced = arrow.concat_tables([replaced, moved])
-            write = prepare_move(
-                moved,
-                replaced,
-                schema=new.schema,
-                database=database,
-                sequence=control.sequence,
-                timestamp=control.timestamp,
-            )
-            self._commit([(new, write)], stamp)
+            self._hand_over(old, new, control, to[0], stamp)
         if self._applied(old) < stamp.until:
             self._empty(old, control, control.database, stamp)
+
+    def _hand_over(
+        self, old: VersionTable, new: VersionTable, control: Control, database: str, stamp: Stamp
+    ) -> None:
+        """End what is open in `database` of `new`, and begin the open versions of `old` there.
+
+        In one commit if they fit a slice; else in several, of which the last alone takes the table
+        on. What a driver that was killed has begun in between is taken back; of one and the same
+        table it stays, for what it began from has ended in the same commit.
+        """
+        source, sequence, timestamp = control.source, control.sequence, control.timestamp
+        unmoved = stamp.unmoved(self._applied(new))
+        if old is not new:
+            new.take_back(source, database, sequence=sequence, stamp=unmoved)
+        nothing, bytes_max = VERSION_COLUMNS.empty_table(), slice_bytes(self._bytes_max)
+        moved = old.scan_open(source, control.database, before=sequence)
+        slices = in_slices(moved, nothing=nothing, bytes_max=bytes_max)
+        rows, is_last = next(slices)
+        ended, fit = nothing, False
+        if is_last:
+            there = new.scan_open(source, database, before=sequence)
+            left = bytes_max - rows.nbytes
+            ended, fit = next(in_slices(there, nothing=nothing, bytes_max=left))
+        if not fit:
+            ended = nothing
+            new.close(source, database, sequence=sequence, timestamp=timestamp, stamp=unmoved)
+        while True:
+            if old is new:
+                ended = arrow.concat_tables([ended, rows], promote_options="default")
+            write = prepare_move(
+                rows,
+                ended,
+                schema=new.schema,
+                database=database,
+                sequence=sequence,
+                timestamp=timestamp,
+            )
+            self._commit([(new, write)], stamp if is_last else unmoved)
+            if is_last:
+                return
+            # Else they would be held while the next ones are read.
+            del rows, write
+            ended = nothing
+            rows, is_last = next(slices)

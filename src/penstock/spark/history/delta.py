@@ -43,9 +43,10 @@ class VersionTable(Table):
         """The open versions with one of these `_key`s, of whatever database."""
         return self.rows(keys, where=_OPEN)
 
-    def open_stream(self, source: str, database: str) -> pa.Table:
-        """All open versions of one database of a source."""
-        return self.found(f"{_OPEN} AND {of_stream(source, database)}")
+    def scan_open(self, source: str, database: str, *, before: int) -> Iterator[pa.RecordBatch]:
+        """The open versions of one database of a source that began before a sequence, in no
+        order."""
+        return self.scan(_open_before(source, database, before))
 
     def put(self, versions: pa.Table, stamp: Stamp) -> None:
         """Have these versions in place of those that are the same by IDENTITY, in one commit.
@@ -140,13 +141,22 @@ class VersionTable(Table):
     def close(
         self, source: str, database: str, *, sequence: int, timestamp: int, stamp: Stamp
     ) -> None:
-        """End all open versions of one database of a source, in one commit."""
+        """End the open versions of one database of a source that began before `sequence`, in one
+        commit."""
         ended = {
             CURRENT: "false",
             TO_SEQUENCE: str(sequence),
             VALID_TO: f"to_timestamp_micros({timestamp * 1000})",
         }
-        self.relabel(f"{_OPEN} AND {of_stream(source, database)}", ended, stamp)
+        self.relabel(_open_before(source, database, sequence), ended, stamp)
+
+    def take_back(self, source: str, database: str, *, sequence: int, stamp: Stamp) -> None:
+        """Take out what began with an event in one database of a source."""
+        self.empty(f"{of_stream(source, database)} AND `{FROM_SEQUENCE}` = {sequence}", stamp)
+
+
+def _open_before(source: str, database: str, sequence: int) -> str:
+    return f"{_OPEN} AND {of_stream(source, database)} AND `{FROM_SEQUENCE}` < {sequence}"
 
 
 def _marked(versions: pa.Table, *, is_gone: bool) -> pa.Table:

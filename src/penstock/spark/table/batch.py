@@ -21,18 +21,21 @@ batch is applied again; a row is never missing from a table without being in the
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from penstock.spark.table.apply import TableWrite, prepare, prepare_move, relative_keys
 from penstock.spark.table.chunk import Chunk, Control
 from penstock.spark.table.delta import of_stream, text
 from penstock.spark.table.elements import (
     Elements,
+    element_columns,
     elements_of,
     prepare_elements,
     prepare_elements_move,
 )
 from penstock.spark.table.lake import KeptTable
-from penstock.spark.table.plan import DATABASE, SEQUENCE
+from penstock.spark.table.plan import DATABASE, OWN_COLUMNS, SEQUENCE
+from penstock.spark.table.slices import in_slices, slice_bytes, whole_keys
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.table.writing import Writer
 
@@ -59,11 +62,20 @@ class BatchWriter(Writer[KeptTable]):
         """What the collection's table has rows of; None for rows of documents."""
         return elements_of(self._pipeline, self._config, collection)
 
-    def _commit(self, writes: Sequence[tuple[KeptTable, TableWrite]], stamp: Stamp) -> None:
+    def _commit(
+        self,
+        writes: Sequence[tuple[KeptTable, TableWrite]],
+        stamp: Stamp,
+        *,
+        fresh: bool = False,
+    ) -> None:
+        """`fresh`: the tables have no row of the keys that are written."""
         self._reject([reject for _, write in writes for reject in write.rejects], stamp)
         for table, write in writes:
             if write.widened:
                 table.rewrite(write.changes, stamp)
+            elif fresh:
+                table.insert(write.changes, stamp)
             else:
                 table.merge(write.changes, stamp)
             self._rows += write.rows
@@ -74,7 +86,7 @@ class BatchWriter(Writer[KeptTable]):
     def _move(
         self, old: KeptTable, new: KeptTable, control: Control, to: tuple[str, str], stamp: Stamp
     ) -> None:
-        database, collection = to
+        database, _ = to
         here, there = (
             of_stream(control.source, control.database),
             of_stream(control.source, database),
@@ -89,24 +101,42 @@ class BatchWriter(Writer[KeptTable]):
             return
         if self._applied(new) < stamp.until:
             new.empty(before, None)
-            rows = old.stream(control.source, control.database)
-            elements = self._elements(collection)
-            if elements is not None:
-                write = prepare_elements_move(
-                    rows,
-                    schema=new.schema,
-                    database=database,
-                    sequence=stamp.until,
-                    elements=elements,
-                )
-            else:
-                write = prepare_move(
-                    rows,
-                    schema=new.schema,
-                    database=database,
-                    collection=collection,
-                    sequence=stamp.until,
-                )
-            self._commit([(new, write)], stamp)
+            self._hand_over(old, new, control, to, stamp)
         if self._applied(old) < stamp.until:
             old.empty(here, stamp)
+
+    def _hand_over(
+        self, old: KeptTable, new: KeptTable, control: Control, to: tuple[str, str], stamp: Stamp
+    ) -> None:
+        """Put the rows that the event moves into `new`.
+
+        In one commit if they fit a slice; else in several, of which the last alone takes the table
+        on. A driver that is killed in between leaves rows there that are put there once more.
+        """
+        database, collection = to
+        here = of_stream(control.source, control.database)
+        elements = self._elements(collection)
+        bytes_max = slice_bytes(self._config.max_bytes_per_batch)
+        if elements is None:
+            nothing = OWN_COLUMNS.empty_table()
+            slices = in_slices(old.scan(here), nothing=nothing, bytes_max=bytes_max)
+            moved = partial(
+                prepare_move, database=database, collection=collection, sequence=stamp.until
+            )
+        else:
+            nothing = element_columns(elements.field).empty_table()
+            # They are taken apart as Python's objects, which are several times as large.
+            quarter = max(1, bytes_max // 4)
+            slices = whole_keys(partial(old.scan, here), nothing=nothing, bytes_max=quarter)
+            moved = partial(
+                prepare_elements_move, database=database, sequence=stamp.until, elements=elements
+            )
+        unmoved = stamp.unmoved(self._applied(new))
+        fresh = not new.has(of_stream(control.source, database))
+        for rows, is_last in slices:
+            if not is_last and new.version < 0:
+                new.append(nothing, unmoved)
+            write = moved(rows, schema=new.schema)
+            self._commit([(new, write)], stamp if is_last else unmoved, fresh=fresh)
+            # Else they would be held while the next ones are read.
+            del rows, write

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, PipelineChangedError, StreamChangedError
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.delta import of_stream
 from penstock.spark.table.owner import RECENT_COMMITS, ends_restored
 from penstock.spark.table.plan import KEY, OWN_COLUMNS
 from penstock.spark.table.side import CatalogSide
@@ -132,23 +131,22 @@ class SeenTable:
             frame = frame.join(F.broadcast(frame_of(self._session, wanted)), KEY, "left_semi")
         return self._shaped(frame.toArrow())
 
-    def stream(self, source: str, database: str) -> pa.Table:
-        """As `KeptTable.stream`."""
-        return self._found(of_stream(source, database))
-
     def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
         """As `KeptTable.scan`; all at once in memory."""
-        yield from self._found(predicate).to_batches()
+        if self._seen is not None:
+            rows = self._session.sql(self._select(predicate)).toArrow()
+            yield from self._shaped(rows).to_batches()
+
+    def has(self, predicate: str) -> bool:
+        """As `KeptTable.has`."""
+        if self._seen is None:
+            return False
+        return bool(self._session.sql(f"{self._select(predicate)} LIMIT 1").collect())
 
     def side(self) -> CatalogSide:
         """As `KeptTable.side`."""
         columns = self._own if self._seen is None else self._seen.schema
         return CatalogSide(table=self._sql, version=self.version, columns=columns)
-
-    def _found(self, predicate: str | None) -> pa.Table:
-        if self._seen is None:
-            return self._own.empty_table()
-        return self._shaped(self._session.sql(self._select(predicate)).toArrow())
 
     def _select(self, predicate: str | None = None) -> str:
         """At the version that was seen: what is read and how far that is are of one commit."""

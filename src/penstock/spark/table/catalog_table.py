@@ -111,7 +111,7 @@ class CatalogTable(SeenTable):
                 f"written. Have it made from the log again: penstock pipeline reset "
                 f"{self._pipeline} --to oldest."
             )
-        if self.version != seen:
+        if self._has_others(seen, mark):
             raise PipelineError(
                 f"the table {self.path} has moved on while it was looked at. Nothing of it was "
                 f"changed. Stop pipeline {self._pipeline}, and do it again then."
@@ -119,16 +119,26 @@ class CatalogTable(SeenTable):
         with told(self._session, {SAID: _said(stamp, mark)}):
             yield
         self.reload()
-        since = history(self._session, self._sql, commits=self.version - seen)
-        if any(
-            mark not in str(one["userMetadata"]) and one["operation"] not in UPKEEP for one in since
-        ):
+        if self._has_others(seen, mark):
             raise PipelineError(
                 f"pipeline {self._pipeline}: another process wrote {self.path} while rows were "
                 f"mended there. No change is missing, but a row that it deleted meanwhile may be "
                 f"there again. Run one driver per pipeline, and none while rows are mended; then "
                 f"compare the table: penstock pipeline verify {self._pipeline}."
             )
+
+    def insert(self, changes: pa.Table, stamp: Stamp) -> None:
+        """As `KeptTable.insert`."""
+        self.merge(changes, stamp)
+
+    def _has_others(self, seen: int, mark: str) -> bool:
+        """Whether others have changed rows since a version; our own commits say the mark."""
+        if self.version < seen:
+            return True
+        since = history(self._session, self._sql, commits=self.version - seen)
+        return any(
+            mark not in str(one["userMetadata"]) and one["operation"] not in UPKEEP for one in since
+        )
 
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `KeptTable.rewrite`: `merge` widens columns, too."""

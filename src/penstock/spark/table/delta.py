@@ -34,6 +34,7 @@ from penstock.spark.table.plan import (
 )
 from penstock.spark.table.reduce import DELETE, PUT
 from penstock.spark.table.side import FolderSide
+from penstock.spark.table.slices import castable
 from penstock.spark.table.stamp import Stamp, app_id, log_app_id, signed
 from penstock.spark.transform.config import ELEMENT
 
@@ -179,17 +180,6 @@ class Table:
         ]
         return arrow.Table.from_batches(found, self._arrow_schema)
 
-    def stream(self, source: str, database: str) -> pa.Table:
-        """All rows of one database of a source."""
-        return self.found(of_stream(source, database))
-
-    @at_its_path
-    def found(self, predicate: str) -> pa.Table:
-        """The rows for which a condition of SQL holds."""
-        if self._delta is None:
-            return self.own.empty_table()
-        return arrow.Table.from_batches(self.scan(predicate), schema=self._arrow_schema)
-
     def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
         """The table's rows, all columns, in no order."""
         if self._delta is None:
@@ -200,10 +190,14 @@ class Table:
                 batch = next(batches, None)
             if batch is None:
                 return
-            rows = arrow.record_batch(batch)
-            yield arrow.RecordBatch.from_arrays(
-                [rows[field.name].cast(field.type) for field in schema], schema=schema
-            )
+            for rows in castable(arrow.record_batch(batch)):
+                yield arrow.RecordBatch.from_arrays(
+                    [rows[field.name].cast(field.type) for field in schema], schema=schema
+                )
+
+    def has(self, predicate: str) -> bool:
+        """Whether there is a row for which a condition of SQL holds."""
+        return any(batch.num_rows for batch in self.scan(predicate))
 
     @property
     def _arrow_schema(self) -> pa.Schema:
@@ -226,7 +220,7 @@ class Table:
             self._create(changes.schema, stamp)
         assert self._delta is not None
         if not self._delta.file_uris():
-            self.append(_fresh(changes), stamp)
+            self.insert(changes, stamp)
             return
         before = self.version
         columns = [name for name in changes.column_names if name != OPERATION]
@@ -259,6 +253,10 @@ class Table:
         if self.version == before:
             # No row was changed, so nothing was committed; how far it has come is to be stored.
             self.append(_fresh(changes.slice(0, 0)), stamp)
+
+    def insert(self, changes: pa.Table, stamp: Stamp) -> None:
+        """As `merge`, where the table has no row of these keys: none of it is read."""
+        self.append(_fresh(changes), stamp)
 
     @at_its_path
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:

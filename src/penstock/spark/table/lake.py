@@ -77,12 +77,12 @@ class KeptTable(Protocol):
         """The rows with one of these `_key`s, of whatever database."""
         ...
 
-    def stream(self, source: str, database: str) -> pa.Table:
-        """All rows of one database of a source."""
-        ...
-
     def scan(self, predicate: str | None = None) -> Iterator[pa.RecordBatch]:
         """The table's rows, all columns, in no order."""
+        ...
+
+    def has(self, predicate: str) -> bool:
+        """Whether there is a row for which `predicate` holds."""
         ...
 
     def side(self) -> Side:
@@ -95,6 +95,9 @@ class KeptTable(Protocol):
         The documents' columns are all that the table has and maybe new ones, which it gets. A key
         occurs once; in a table of elements, as `prepare_elements` says.
         """
+
+    def insert(self, changes: pa.Table, stamp: Stamp) -> None:
+        """As `merge`, where the table has no row of these keys."""
 
     def rewrite(self, changes: pa.Table, stamp: Stamp) -> None:
         """As `merge`, but columns may have become wider."""

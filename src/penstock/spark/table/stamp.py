@@ -10,7 +10,7 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#transaction-id
 from typing import Final
 
 from deltalake import CommitProperties, Transaction
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from penstock.spark.table.committing import OVERWRITE_RETRIES
 
@@ -33,6 +33,10 @@ class Stamp(Struct, frozen=True, kw_only=True):
         """Whether the table is further with the commit. It is not where rows are mended, as of the
         place where it is."""
         return self.until > self.after
+
+    def unmoved(self, at: int) -> "Stamp":
+        """The same, of a commit that leaves the table where it is."""
+        return structs.replace(self, after=at, until=at)
 
     def properties(self, *, overwrites: bool = False) -> CommitProperties:
         """The commit's app transactions, and the same for people in its history."""

@@ -163,8 +163,9 @@ class Writer(ABC, Generic[_Own]):
     ) -> None:
         """The event renames: hand rows over to (database, collection) `to`, in place of its own.
 
-        The new name first, so that a crash in between repeats it whole. A table that has the event
-        already is left as it is.
+        The new name first, so that a crash in between repeats it whole. Where memory does not hold
+        them, in several commits, of which only the last takes the table on. A table that has the
+        event already is left as it is.
         """
 
     # --- rows -----------------------------------------------------------------------------------
