@@ -50,7 +50,8 @@ def _crash_before_the_table(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Table, "merge", power_cut)
+        for name in ("merge", "insert"):
+            patched.setattr(Table, name, power_cut)
         with pytest.raises(KeyboardInterrupt):
             apply(entries, config)
 
