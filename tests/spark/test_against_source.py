@@ -109,6 +109,7 @@ def test_tables_are_equal_to_a_source_that_is_written_and_rows_that_change_are_n
     assert table.changed + table.rows <= _ROWS
 
 
+@pytest.mark.soak
 def test_a_load_goes_on_behind_a_document_without_an_exact_form_and_no_comparison_does(
     spark: "SparkSession",
     mongo: MongoReplicaSet,
@@ -142,6 +143,7 @@ def test_a_load_goes_on_behind_a_document_without_an_exact_form_and_no_compariso
         assert verified(config, shop, spark).sound
 
 
+@pytest.mark.soak
 def test_a_comparison_with_the_source_tells_which_ranges_are_read(
     spark: "SparkSession", shop: Captured, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_the_columns_of_folders_are_read_from_their_names() -> None:
     assert values_of("x.parquet") == {}
 
 
+@pytest.mark.soak
 def test_one_that_is_gone_is_told_and_left_to_its_pipeline(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ APART = [
 of JSON; and what no column ever held."""
 
 
+@pytest.mark.soak
 def test_versions_around_what_one_side_alone_rejected_are_counted_and_left(
     spark: "SparkSession", log: BlockLog, endpoint: str, tmp_path: Path
 ) -> None:

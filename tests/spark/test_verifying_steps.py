@@ -133,6 +133,7 @@ def test_a_table_that_steps_made_is_compared_and_made_right(
     assert before["db", key(1)]["card"] == "****"
 
 
+@pytest.mark.soak
 def test_what_a_step_fails_on_is_none_of_either_side(
     spark: "SparkSession", endpoint: str, tmp_path: Path
 ) -> None:
@@ -167,6 +168,7 @@ def test_a_history_that_steps_made_is_compared_and_made_right(
     assert in_order(versions_of(config.path)) == before
 
 
+@pytest.mark.soak
 def test_a_changelog_that_steps_made_is_compared_and_gets_what_is_missing(
     spark: "SparkSession", endpoint: str, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def test_what_a_view_and_its_rows_are_is_compared_and_made_right(
     } == rows
 
 
+@pytest.mark.soak
 def test_a_view_of_another_query_is_not_compared(
     spark: "SparkSession", log: BlockLog, endpoint: str, config: ViewPipelineConfig
 ) -> None:

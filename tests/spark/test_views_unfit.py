@@ -203,6 +203,7 @@ def test_a_row_that_cannot_be_joined_to_any_is_joined_to_none(
     assert lake.rows() == [(5, 3)]
 
 
+@pytest.mark.soak
 def test_rows_of_a_joined_collection_are_told_apart_only_where_a_join_fails(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,6 +375,7 @@ def test_rows_that_were_apart_before_are_none_too_many(
     assert {one.key for one in lake.refused} == {f'{{"_id":{key}}}' for key in (2, 3, 5)}
 
 
+@pytest.mark.soak
 def test_a_row_takes_none_of_those_out_that_it_is_compared_with(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
