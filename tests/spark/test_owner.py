@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from msgspec import structs
 
 from penstock.errors import PipelineChangedError
 from penstock.spark.changelogs import ChangelogTarget
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.loading.stored import StoredPlan
 from penstock.spark.table.delta import Table
+from penstock.spark.table.owner import Commit, is_short
 from penstock.spark.table.plan import OWN_COLUMNS
 from penstock.spark.table.stamp import Stamp
 from penstock.spark.tables import TableTarget
@@ -141,3 +143,43 @@ def test_a_first_load_is_not_taken_for_that_of_another_pipeline(tmp_path: Path) 
     committed("p", path=Path(config.load_path))
     with pytest.raises(PipelineChangedError, match="is of pipeline p"):
         StoredPlan("q", config)
+
+
+def commit(version: int, said: str) -> Commit:
+    """By a pipeline (`ours`), by somebody else, or a RESTORE: to a version, or to a moment."""
+    kind, _, to = said.partition(" ")
+    name = "datetime" if kind == "moment" else "version"
+    return Commit(
+        version=version,
+        at_ms=version * 10,
+        operation="RESTORE" if to else "WRITE",
+        parameters={name: to} if to else {},
+        is_ours=kind == "ours",
+    )
+
+
+@pytest.mark.parametrize(
+    ("commits", "short"),
+    [
+        ([], False),
+        (["other"], False),
+        (["ours", "ours"], False),
+        (["ours", "ours", "restore 0"], True),
+        (["ours", "ours", "restore 0", "other"], True),
+        (["ours", "ours", "restore 0", "ours"], False),
+        (["ours", "other", "restore 0"], False),
+        (["ours", "ours", "restore 0", "restore 1"], False),
+        (["ours", "ours", "restore 0", "restore 2"], True),
+        (["ours", "ours", "moment 15"], False),
+        (["ours", "ours", "moment 9"], True),
+        (["ours", "unknown ?"], True),
+    ],
+)
+def test_a_table_lacks_what_a_restore_took_and_nothing_wrote_again(
+    commits: list[str], short: bool
+) -> None:
+    """A RESTORE to where a pipeline wrote last, as after somebody's mistake, takes nothing."""
+    told = [commit(version, said) for version, said in enumerate(commits)]
+    if commits and commits[-1] == "unknown ?":
+        told[-1] = structs.replace(told[-1], operation="RESTORE", parameters={"timestamp": "?"})
+    assert is_short(told[::-1]) is short

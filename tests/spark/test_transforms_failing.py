@@ -394,6 +394,18 @@ def test_a_step_that_fails_on_all_stops_the_pipeline_by_name(
         assert set(computed.refused) == {1, 2}
 
 
+def test_documents_that_a_function_is_not_made_for_stop_nothing_though_they_are_all(
+    spark: "SparkSession", log: BlockLog, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ValueError is of a value: two alone in a batch would stop the pipeline till others come."""
+    monkeypatch.setenv("AWAY", str(lake.path / "never"))
+    log.append([[put(1, n=666), put(2, n=666)]])
+    stopping = threading.Event()
+    stage = Stage("p", pipeline(lake.path, transform=[ASKING]), INPUT_COLUMNS, stopping=stopping)
+    with stage.computed(frame_of(spark, log)) as computed:
+        assert set(computed.refused) == {1, 2}
+
+
 def test_a_lone_change_is_poison_unless_the_step_fails_without_it(
     spark: "SparkSession", log: BlockLog, lake: Lake, away: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from msgspec import structs
 
 from penstock.client.flight import LogClient
@@ -299,3 +299,20 @@ def test_more_rows_than_a_driver_holds_are_not_repaired_and_it_says_so() -> None
     assert (told.repaired, told.differences) == (0, many.differences)
     assert "1,000,000 rows differ" in told.left
     assert too_many(structs.replace(many, differences=REPAIRED_MAX)) is None
+
+
+def test_a_table_that_was_found_right_after_a_restore_is_gone_on_with(tmp_path: Path) -> None:
+    """Where nothing is missing a repair writes nothing, and a run would be refused for ever."""
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    for number in range(2):
+        entries.commit(put(number, n=number))
+        apply(entries.table(number), config)
+    DeltaTable(config.path).restore(DeltaTable(config.path).version() - 1)
+    table = Table(config.path)
+    assert table.is_taken_back()
+    verifying.vouch("p", table)
+    assert not Table(config.path).is_taken_back()
+    assert Table(config.path).applied("p", log_id=LOG_ID) == 2
+    version = Table(config.path).version
+    verifying.vouch("p", Table(config.path))
+    assert Table(config.path).version == version

@@ -127,6 +127,11 @@ def is_overtaken(error: BaseException) -> bool:
 
 def kind_of(error: BaseException) -> str:
     """The class of `error` and, where Spark passed it on as text, of what it comes from."""
-    kind = type(error).__name__
+    kind, inner = type(error).__name__, inner_kind(error)
+    return f"{kind} ({inner})" if inner not in {"", kind} else kind
+
+
+def inner_kind(error: BaseException) -> str:
+    """The class of what `error` comes from, where Spark passed it on as text; "" for none."""
     inner = re.findall(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception))\b", str(error), re.MULTILINE)
-    return f"{kind} ({inner[-1]})" if inner and inner[-1] != kind else kind
+    return inner[-1] if inner else ""

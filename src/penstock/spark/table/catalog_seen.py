@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import ConfigError, PipelineChangedError, StreamChangedError
 from penstock.spark.table.arrow import arrow
-from penstock.spark.table.owner import RECENT_COMMITS, ends_restored
+from penstock.spark.table.owner import RECENT_COMMITS, Commit, is_short
 from penstock.spark.table.plan import KEY, OWN_COLUMNS
 from penstock.spark.table.side import CatalogSide
 from penstock.spark.table.sparks import NotDeltaError, Seen, frame_of, history, spark_sql
@@ -106,9 +106,18 @@ class SeenTable:
 
     def is_taken_back(self) -> bool:
         """As `KeptTable.is_taken_back`."""
-        return self._seen is not None and ends_restored(
-            (str(one["operation"]), "penstock.pipeline" in str(one["userMetadata"]))
-            for one in history(self._session, self._sql, commits=RECENT_COMMITS)
+        since = 0 if self._seen is None else RECENT_COMMITS
+        return is_short(
+            [
+                Commit(
+                    version=one["version"],
+                    at_ms=int(one["timestamp"].timestamp() * 1000),
+                    operation=str(one["operation"]),
+                    parameters=one["operationParameters"] or {},
+                    is_ours="penstock.pipeline" in str(one["userMetadata"]),
+                )
+                for one in history(self._session, self._sql, commits=since)
+            ]
         )
 
     @property

@@ -22,7 +22,7 @@ from penstock.spark.storage import at_its_path, means_no_table, stored_at
 from penstock.spark.table.arrow import Column, arrow, compute
 from penstock.spark.table.committing import commit
 from penstock.spark.table.lasting import keep_commits
-from penstock.spark.table.owner import RECENT_COMMITS, ends_restored, owners_of
+from penstock.spark.table.owner import RECENT_COMMITS, Commit, is_short, owners_of
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -144,9 +144,18 @@ class Table:
     @at_its_path
     def is_taken_back(self) -> bool:
         """As `KeptTable.is_taken_back`."""
-        return self._delta is not None and ends_restored(
-            (str(one.get("operation")), "penstock.pipeline" in one)
-            for one in self._delta.history(RECENT_COMMITS)
+        history = [] if self._delta is None else self._delta.history(RECENT_COMMITS)
+        return is_short(
+            [
+                Commit(
+                    version=one["version"],
+                    at_ms=one.get("timestamp", 0),
+                    operation=str(one.get("operation")),
+                    parameters=one.get("operationParameters") or {},
+                    is_ours="penstock.pipeline" in one,
+                )
+                for one in history
+            ]
         )
 
     @property

@@ -64,8 +64,8 @@ class KeptTable(Protocol):
         ...
 
     def is_taken_back(self) -> bool:
-        """Whether somebody has restored an earlier version since a pipeline wrote it last. It says
-        then that it has changes which it has not."""
+        """Whether it lacks what a pipeline has written since somebody restored an earlier version,
+        as far as its last commits say. It says then that it has changes which it has not."""
         ...
 
     @property

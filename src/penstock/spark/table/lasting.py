@@ -37,14 +37,14 @@ def keep_commits(path: str, *, after: int, until: int) -> None:
     log = folder / _LOG
     written: set[Path] = set()
     for version in range(after + 1, until + 1):
-        for file in log.glob(f"{version:020d}.*"):
-            written.add(file)
-            if file.suffix == ".json":
-                written.update(folder / name for name in _added(file.read_bytes().splitlines()))
-    for file in sorted(written):
-        sync(file)
-    if (last := log / "_last_checkpoint").exists():
-        sync(last)
+        written.update(log.glob(f"{version:020d}.*"))
+        with suppress(FileNotFoundError):
+            lines = (log / f"{version:020d}.json").read_bytes().splitlines()
+            written.update(folder / name for name in _added(lines))
+    for file in (*sorted(written), log / "_last_checkpoint"):
+        # Another's draft, or what upkeep has taken since, needs none.
+        with suppress(FileNotFoundError):
+            sync(file)
     folders = {parent for file in written for parent in _inside(folder, file)}
     for one in sorted(folders, reverse=True):
         sync(one)

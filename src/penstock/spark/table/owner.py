@@ -5,13 +5,15 @@
 # pyright: reportUnknownArgumentType=false
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
+from msgspec import Struct
 
 _APP: Final = "penstock/"
 RECENT_COMMITS: Final = 100
@@ -24,13 +26,38 @@ def owners_of(table: DeltaTable, *, storage: Mapping[str, str]) -> set[str]:
     return {name for name in said if name} or set(_in_checkpoint(table, storage))
 
 
-def ends_restored(commits: Iterable[tuple[str, bool]]) -> bool:
-    """Whether among a table's commits, the newest first, a RESTORE comes before any of a pipeline.
-    Each is told by its operation, and whether it is a pipeline's. Pure."""
-    for operation, is_ours in commits:
-        if operation == "RESTORE" or is_ours:
-            return not is_ours
-    return False
+class Commit(Struct, frozen=True, kw_only=True):
+    """What a commit of a table says of itself."""
+
+    version: int
+    at_ms: int
+    operation: str
+    parameters: Mapping[str, Any]
+    is_ours: bool
+    """A pipeline's."""
+
+    def restored(self, earlier: Iterable["Commit"]) -> int:
+        """The version to which a RESTORE took the table; -1 where that cannot be told."""
+        if (version := self.parameters.get("version")) is not None:
+            return int(version)
+        if (moment := self.parameters.get("datetime")) is not None:
+            return max((one.version for one in earlier if one.at_ms <= int(moment)), default=-1)
+        return -1
+
+
+def is_short(commits: Sequence[Commit]) -> bool:
+    """Whether a table, which has made these commits, the newest first, lacks one of a pipeline
+    since somebody took it back by RESTORE. Pure."""
+    upto, lacks = sys.maxsize, False
+    for at, commit in enumerate(commits):
+        if commit.version > upto:
+            lacks = lacks or commit.is_ours
+        elif commit.operation == "RESTORE":
+            upto = commit.restored(commits[at + 1 :])
+        elif commit.is_ours:
+            return lacks
+    # What it was taken back to is further away than these.
+    return lacks or upto < sys.maxsize
 
 
 def _in_checkpoint(table: DeltaTable, storage: Mapping[str, str]) -> Iterator[str]:

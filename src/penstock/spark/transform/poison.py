@@ -1,7 +1,8 @@
 """Which changes of a batch a user's own code fails on, found by halves.
 
 Code that fails on all that it is asked of says nothing of these changes: what it asks may be away,
-or it is wrong. Only where Spark itself says that values are to blame is it the changes.
+or it is wrong. Only where Spark, or Python in the code, says that values are to blame is it the
+changes.
 """
 
 # The stubs of Spark leave types open.
@@ -18,7 +19,7 @@ from penstock.errors import TransformError
 from penstock.event import Kind
 from penstock.spark.causes import condition_of, of_values
 from penstock.spark.finding import failing
-from penstock.spark.raised import kind_of, known_error, own_error
+from penstock.spark.raised import inner_kind, kind_of, known_error, own_error
 from penstock.spark.storage import trouble_of
 
 if TYPE_CHECKING:
@@ -28,6 +29,14 @@ POISON_MAX: Final = 20
 """Code that fails on more changes of a batch is wrong, and not the changes."""
 _RAISED_IN_SQL: Final = "USER_RAISED_EXCEPTION"
 """By raise_error() or assert_true(): somebody's judgement of a value."""
+_RAISED_ON_VALUES: Final = frozenset(
+    {
+        *("ArithmeticError", "AssertionError", "AttributeError", "IndexError", "KeyError"),
+        *("LookupError", "OverflowError", "TypeError", "UnicodeDecodeError", "UnicodeEncodeError"),
+        *("ValueError", "ZeroDivisionError"),
+    }
+)
+"""What Python raises in a function that a document is not made for."""
 
 
 class Failure(Struct, frozen=True, kw_only=True):
@@ -35,7 +44,7 @@ class Failure(Struct, frozen=True, kw_only=True):
 
     why: str
     of_values: bool
-    """Values are to blame, by what Spark says, and not what they were given to."""
+    """Values are to blame, by what Spark or Python says, and not what they were given to."""
 
 
 def find_poison(
@@ -109,7 +118,11 @@ def failure(
         known = known_error(error, pipeline=pipeline)
         if known is not None:
             raise known from error
-        by_values = of_values(error) is not None or condition_of(error) == _RAISED_IN_SQL
+        by_values = (
+            of_values(error) is not None
+            or condition_of(error) == _RAISED_IN_SQL
+            or inner_kind(error) in _RAISED_ON_VALUES
+        )
         if not by_values and trouble_of(error) is not None:
             raise own_error(error, pipeline=pipeline) from error
         return Failure(why=kind_of(error), of_values=by_values)
