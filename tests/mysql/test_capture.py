@@ -439,6 +439,22 @@ async def test_statements_about_tables_come_in_their_place_and_rows_follow_the_n
 
 
 @pytest.mark.both_mariadbs
+async def test_a_table_that_is_renamed_to_its_own_name_stays_where_it_is(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """The server takes that, and logs it: whoever moved rows there would empty it."""
+    source, story = await begun(mariadb, mariadb_database)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            *(db, "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"),
+            "ALTER TABLE t RENAME TO t",
+            f"ALTER TABLE t COMMENT 'x', RENAME TO {mariadb_database}.t",
+        )
+    await caught_up(mariadb, source, story)
+    assert story.said == [("create", "t"), ("modify", "t"), ("modify", "t")]
+
+
+@pytest.mark.both_mariadbs
 async def test_an_alter_in_two_phases_is_told_once_and_one_that_failed_never(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

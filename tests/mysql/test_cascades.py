@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.testing.servers import MariaDbServer
-from tests.mysql.support import Story, caught_up, run, source_of
+from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.telling import follow
 
 PARENT = "CREATE TABLE parents (id INT PRIMARY KEY)"
@@ -51,6 +51,7 @@ async def test_a_table_that_becomes_one_stops_capture_behind_the_statement(
             ("create", "parents"),
             ("create", "children"),
             ("modify", "children"),
+            ("gap", "children"),
         ]
         assert len(story.changes) == 1
         with pytest.raises(ConfigError):
@@ -61,3 +62,41 @@ async def test_a_table_that_becomes_one_stops_capture_behind_the_statement(
         )
     await caught_up(mariadb, source, story)
     assert len(story.changes) == 2
+
+
+async def test_what_a_key_changed_while_nobody_listened_is_copied_again(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    """The key is gone when capture asks for it, as its own advice is, and so are rows."""
+    options: dict[str, Any] = {"start": "snapshot", "on_position_lost": "snapshot"}
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"], **options)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(
+            *(db, PARENT, CHILD, "INSERT INTO parents VALUES (1), (2)"),
+            "INSERT INTO children VALUES (1, 1), (2, 2)",
+        )
+        story = await follow(source, Story(), completed)
+        first = len(story.events)
+        run(
+            *(db, CASCADE, "DELETE FROM parents WHERE id = 1"),
+            "ALTER TABLE children DROP FOREIGN KEY children_ibfk_1",
+        )
+
+    def again(told: Story) -> bool:
+        return any(event.operation == "snapshot_completed" for event in told.events[first:])
+
+    await follow(source, story, again)
+    copied = [event for event in story.changes if event in story.events[first:] and event.snapshot]
+    assert [bytes(event.key) for event in copied] == [b'{"id":2}']
+    assert ("gap", "children") in story.said
+
+
+async def test_keys_that_are_taken_as_they_are_lose_nothing_more(
+    mariadb: MariaDbServer, mariadb_database: str
+) -> None:
+    source = source_of(mariadb, include=[f"{mariadb_database}.*"], on_cascades="ignore")
+    story = await follow(source, Story(), bool)
+    with mariadb.connect(database=mariadb_database) as db:
+        run(db, PARENT, CHILD, CASCADE)
+    await caught_up(mariadb, source, story)
+    assert ("gap", "children") not in story.said

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.sources.mysql.statements import (
     Altered,
+    Cascading,
     Created,
     DatabaseDropped,
     Dropped,
@@ -53,6 +54,8 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
     ("ALTER TABLE a RENAME b", [Altered(A), Renamed(A, B)]),
     ("ALTER TABLE a ADD n INT, RENAME TO e.c, ADD m INT", [Altered(A), Renamed(A, C)]),
     ("ALTER TABLE a RENAME = b", [Altered(A), Renamed(A, B)]),
+    ("ALTER TABLE a RENAME TO d.`a`, ADD n INT", [Altered(A)]),
+    ("RENAME TABLE a TO a, b TO e.c", [Renamed(B, C)]),
     ("ALTER TABLE a ADD COLUMN `rename` INT COMMENT 'RENAME TO b'", [Altered(A)]),
     ("ALTER TABLE a ADD CHECK (n IN (SELECT 1 RENAME TO b))", [Altered(A)]),
     ("ALTER TABLE a DROP PARTITION p0", [Altered(A), RowsChanged(A, "DROP PARTITION")]),
@@ -85,6 +88,13 @@ STATEMENTS: list[tuple[str, list[Effect]]] = [
     ),
     ("ALTER TABLE a IMPORT TABLESPACE", [Altered(A), RowsChanged(A, "IMPORT TABLESPACE")]),
     ("ALTER IGNORE TABLE a ADD UNIQUE (n)", [Altered(A), RowsChanged(A, "ALTER IGNORE TABLE")]),
+    ("ALTER IGNORE ONLINE TABLE a RENAME b", [Altered(A), RowsChanged(A, "ALTER IGNORE TABLE"), Renamed(A, B)]),  # noqa: E501
+    ("ALTER ONLINE IGNORE TABLE a ADD UNIQUE (n)", [Altered(A), RowsChanged(A, "ALTER IGNORE TABLE")]),  # noqa: E501
+    ("ALTER TABLE a ADD FOREIGN KEY (n) REFERENCES b (id) ON UPDATE CASCADE", [Altered(A), Cascading(A)]),  # noqa: E501
+    ("ALTER TABLE a ADD n INT REFERENCES b (id) ON DELETE SET NULL", [Altered(A), Cascading(A)]),
+    ("CREATE TABLE a (n INT, FOREIGN KEY (n) REFERENCES b (id) ON DELETE SET DEFAULT)", [Created(A), Cascading(A)]),  # noqa: E501
+    ("CREATE TABLE a (t TIMESTAMP ON UPDATE CURRENT_TIMESTAMP)", [Created(A)]),
+    ("ALTER TABLE a ADD FOREIGN KEY (n) REFERENCES b (id) ON DELETE RESTRICT", [Altered(A)]),
     ("ALTER TABLE a DROP COLUMN `partition`", [Altered(A)]),
     ("ALTER DATABASE d CHARACTER SET utf8mb4", []),
     ("ALTER VIEW a AS SELECT 1", []),

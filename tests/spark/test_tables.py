@@ -387,6 +387,16 @@ def test_a_table_that_is_lost_is_not_made_again_of_what_another_has_today(
     assert {name: all_of(tmp_path / name) for name in before} == before
 
 
+def test_a_collection_renamed_to_its_own_name_keeps_its_rows(tmp_path: Path) -> None:
+    """A log of an earlier version may say so."""
+    entries, config = Entries(), pipeline(tmp_path / "t")
+    entries.commit(put(1, n=1))
+    apply(entries.table(), config)
+    entries.commit(schema_event("rename", to={"db": "db", "coll": "orders"}))
+    apply(entries.table(1), config)
+    assert rows_of(tmp_path / "t") == {("db", '{"_id":1}'): {"_id": 1, "n": 1}}
+
+
 def test_a_collection_renamed_to_another_database_keeps_its_rows_there(tmp_path: Path) -> None:
     entries = Entries()
     entries.commit(put(1, n=1), change(2, "insert", {"_id": 2, "n": 2}, database="old"))

@@ -44,7 +44,18 @@ steps = st.builds(
     source=st.sampled_from(SOURCES),
     what=st.sampled_from(
         ("insert",) * 4
-        + ("replace", "update", "update", "delta", "delta", "dotted", "strange", "delete", "delete")
+        + (
+            "replace",
+            "update",
+            "update",
+            "delta",
+            "delta",
+            "dotted",
+            "strange",
+            "kept",
+            "delete",
+            "delete",
+        )
         + ("drop", "create", "rename", "dropDatabase", "modify")
     ),
     collection=st.sampled_from(COLLECTIONS),
@@ -78,7 +89,7 @@ class Model:
 
     def _event(self, step: Step, position: int, ordinal: int) -> AnyEvent:
         name = (step.source, step.collection)
-        if step.what == "rename" and (name not in self.rows or step.to == step.collection):
+        if step.what == "rename" and name not in self.rows:
             # No server would: there is nothing to rename.
             step = structs.replace(step, what="modify")
         if step.what in {"drop", "create", "rename", "dropDatabase", "modify"}:
@@ -91,6 +102,7 @@ class Model:
         document: Row = {"_id": step.key, "n": step.value, "at": {"n": 1}}
         update: dict[str, Any] | None = None
         paths: dict[str, Any] | None = None
+        unchanged: tuple[str, ...] = ()
         operation = Operation.INSERT
         match step.what:
             case "replace":
@@ -114,12 +126,18 @@ class Model:
                 operation, document = Operation.UPDATE, None
                 update = {"updatedFields": {"gone.m": 1}}
                 rows[key] = None
+            case "kept":
+                # A row of before the column `late` was added does not say it.
+                operation, document = Operation.UPDATE, {"_id": step.key, "n": step.value}
+                unchanged = ("at",) if step.value % 2 else ("at", "late")
+                sure = before is not None and all(name in before for name in unchanged)
+                rows[key] = {**before, **document} if before is not None and sure else None
             case "delete":
                 operation, document = Operation.DELETE, None
                 rows.pop(key, None)
             case _:
                 pass
-        if document is not None:
+        if document is not None and not unchanged:
             rows[key] = document
         return change(
             step.source,
@@ -129,6 +147,7 @@ class Model:
             document,
             update=update,
             paths=paths,
+            unchanged=unchanged,
             position=position,
             ordinal=ordinal,
         )
@@ -155,6 +174,7 @@ def change(
     *,
     update: dict[str, Any] | None = None,
     paths: dict[str, Any] | None = None,
+    unchanged: tuple[str, ...] = (),
     position: int = 1,
     ordinal: int = 0,
     snapshot: bool = False,
@@ -175,6 +195,7 @@ def change(
         full_document=None if document is None else Raw(json.dumps(document).encode()),
         update_description=None if update is None else Raw(json.dumps(update).encode()),
         disambiguated_paths=None if paths is None else Raw(json.dumps(paths).encode()),
+        unchanged=unchanged,
         snapshot=snapshot,
     )
 

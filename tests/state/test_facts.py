@@ -118,6 +118,14 @@ STARTED, COMPLETED = said("snapshot_started", **FULL), said("snapshot_completed"
             True,
             id="renamed from what is complete",
         ),
+        pytest.param(
+            [
+                schema("shop", "create", "a"),
+                schema("shop", "rename", "a", {"to": {"db": "db", "coll": "a"}}),
+            ],
+            True,
+            id="renamed to its own name",
+        ),
     ],
 )
 def test_complete_is_only_what_is_certain(events: list[AnyEvent], complete: bool) -> None:

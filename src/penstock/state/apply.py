@@ -172,8 +172,9 @@ def _built_on(before: Row | None, event: pb.Event) -> bytes | None:
     known: dict[str, Any] = msgspec.json.decode(before.document)
     if event.full_document:
         said: dict[str, Any] = msgspec.json.decode(event.full_document)
-        kept = {name: known[name] for name in event.unchanged if name in known}
-        return _json.encode({**said, **kept})
+        if any(name not in known for name in event.unchanged):
+            return None
+        return _json.encode({**said, **{name: known[name] for name in event.unchanged}})
     if not event.update_description:
         return None
     try:

@@ -154,6 +154,8 @@ class Facts:
             self._emptied(name, sequence)
             return
         target = Name(name.source, said.to.db, said.to.coll)
+        if target == name:
+            return
         self._forget(target)
         if moved is None:
             # It brings rows that were never told; who captures it copies them.

@@ -318,14 +318,21 @@ _CASCADES: Final = re.compile(r"FOREIGN KEY.* ON (DELETE|UPDATE) (CASCADE|SET NU
 _NATIVE_FOREIGN_KEYS: Final = "SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'"
 
 
+def logs_cascades(connection: Connected) -> bool:
+    """Whether the server itself, above InnoDB, does what foreign keys say, and logs it.
+
+    MySQL from 9.6 on, unless innodb_native_foreign_keys is ON.
+    """
+    return ("OFF",) in [row[1:] for row in ask(connection, _NATIVE_FOREIGN_KEYS)]
+
+
 def cascading(connection: Connected, scope: Scope) -> list[str]:
     """Captured tables of which a foreign key changes rows, which the server does not log.
 
     From their definitions, which who may SELECT may see; of other users, the lists of constraints
-    are empty. A question for each table. None where the server itself, above InnoDB, does what
-    foreign keys say, and logs it: MySQL from 9.6 on, unless innodb_native_foreign_keys is ON.
+    are empty. A question for each table. None where the server logs that.
     """
-    if ("OFF",) in [row[1:] for row in ask(connection, _NATIVE_FOREIGN_KEYS)]:
+    if logs_cascades(connection):
         return []
     found: list[str] = []
     for database, name in tables(connection, scope):

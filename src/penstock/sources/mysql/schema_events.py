@@ -25,13 +25,18 @@ class StatementTeller:
         *,
         charset_of: Callable[[int], str],
         lowers: bool,
+        misses_cascades: bool,
     ) -> None:
-        """`charset_of` names the character set of a collation; `lowers` is as of `effects`."""
+        """`charset_of` names the character set of a collation; `lowers` is as of `effects`.
+
+        `misses_cascades`: what foreign keys do to rows is not logged, and must be known of.
+        """
         self._teller = teller
         self._origins = origins
         self._scope = scope
         self._charset_of = charset_of
         self._lowers = lowers
+        self._misses_cascades = misses_cascades
 
     def text(self, data: bytes, collation: int) -> tuple[str, bool]:
         """A statement's text, and whether we know the character set in which its session wrote it.
@@ -61,7 +66,9 @@ class StatementTeller:
         after = defined(
             text, database=database, known=shapes.virtual, lowers=lowers, escapes=escapes
         )
-        for effect in effects:
+        for effect in map(self._missed, effects):
+            if effect is None:
+                continue
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             clear = named or isinstance(effect, statements.RowsAsStatement)
             done.append(effect if clear else statements.Unclear())
@@ -71,6 +78,18 @@ class StatementTeller:
                 break
         place.origin.ends()
         return events, done
+
+    def _missed(self, effect: Effect) -> Effect | None:
+        """An effect as what it does to what is captured; None: nothing.
+
+        What a foreign key changes from here on is missed even where it is gone again before capture
+        asks for it, be it that capture was behind or that it halted.
+        """
+        if not isinstance(effect, statements.Cascading):
+            return effect
+        if not self._misses_cascades:
+            return None
+        return statements.RowsChanged(effect.table, "FOREIGN KEY")
 
     def _told(self, effect: Effect, text: str, place: Place, *, session: str) -> Sequence[AnyEvent]:
         """The events of one effect of a statement, whose text this is, and in which a name without
@@ -86,7 +105,7 @@ class StatementTeller:
             return [self._teller.schema("dropDatabase", (effect.database, ""), place, facts)]
         if isinstance(effect, statements.Renamed):
             return self._renamed(effect, facts, place)
-        if effect.table not in scope:
+        if isinstance(effect, statements.Cascading) or effect.table not in scope:
             return ()
         if isinstance(effect, statements.RowsChanged):
             return [self._gap(effect.table, "unlogged_rows", {**facts, "how": effect.how}, place)]

@@ -37,6 +37,7 @@ from penstock.sources.mysql.connection import (
     connect,
     discard,
     facts,
+    logs_cascades,
     translated,
 )
 from penstock.sources.mysql.copier import Copier
@@ -165,6 +166,7 @@ class Session:
             undone=self._undone,
             origins=self._config.origin_rules,
             partial_rows=self._decodes_partial,
+            misses_cascades=self._config.on_cascades == "halt" and not logs_cascades(asking),
             policy=Policy(
                 new=self._config.start == "snapshot",
                 lost=self._config.on_position_lost == "snapshot",

@@ -57,6 +57,12 @@ class RowsChanged(Struct, frozen=True):
     how: str
 
 
+class Cascading(Struct, frozen=True):
+    """From here on a foreign key changes rows of a table when others change."""
+
+    table: Name
+
+
 class DatabaseDropped(Struct, frozen=True):
     """A database and all of its tables are gone."""
 
@@ -80,6 +86,7 @@ Effect = (
     | Altered
     | Renamed
     | RowsChanged
+    | Cascading
     | DatabaseDropped
     | Unclear
     | RowsAsStatement
@@ -290,9 +297,21 @@ def _create(reader: Reader) -> list[Effect]:
         return []  # a temporary table is the session's alone; the rest holds no rows of ours
     unless_there = reader.take("IF", "NOT", "EXISTS")
     table = reader.table()
+    cascading = _cascading(reader, table)
     if replaces:
-        return [Dropped(table), Created(table)]
-    return [Altered(table)] if unless_there else [Created(table)]
+        return [Dropped(table), Created(table), *cascading]
+    return [Altered(table) if unless_there else Created(table), *cascading]
+
+
+def _cascading(reader: Reader, table: Name) -> list[Effect]:
+    """What a foreign key does that the statement's words, of which none is taken, make."""
+    words = [token.word for token in reader.tokens[reader.at :]]
+    for at, word in enumerate(words):
+        if word == "ON" and words[at + 1 : at + 2] in (["DELETE"], ["UPDATE"]):
+            does = words[at + 2 : at + 4]
+            if does[:1] == ["CASCADE"] or does in (["SET", "NULL"], ["SET", "DEFAULT"]):
+                return [Cascading(table)]
+    return []
 
 
 def _drop(reader: Reader) -> list[Effect]:
@@ -319,19 +338,25 @@ def _rename(reader: Reader) -> list[Effect]:
     while True:
         table = reader.table()
         reader.skip_to("TO")  # over WAIT n or NOWAIT
-        found.append(Renamed(table, reader.table()))
+        found += _moved(table, reader.table())
         if not reader.take(","):
             return found
 
 
+def _moved(table: Name, to: Name) -> list[Effect]:
+    # To its own name, which ALTER TABLE allows, it goes nowhere.
+    return [] if table == to else [Renamed(table, to)]
+
+
 def _alter(reader: Reader) -> list[Effect]:
-    reader.take_any("ONLINE")
-    ignores = reader.take("IGNORE")
+    ignores = False
+    while reader.peek() in {"ONLINE", "IGNORE"}:
+        ignores |= reader.word() == "IGNORE"
     if not reader.take("TABLE"):
         return []
     reader.take("IF", "EXISTS")
     table = reader.table()
-    found: list[Effect] = [Altered(table)]
+    found: list[Effect] = [Altered(table), *_cascading(reader, table)]
     if ignores:
         # Rows that are in the way of a new unique key are removed.
         found.append(RowsChanged(table, "ALTER IGNORE TABLE"))
@@ -354,7 +379,7 @@ def _alter(reader: Reader) -> list[Effect]:
         elif word == "RENAME" and reader.peek() not in {"COLUMN", "INDEX", "KEY", "CONSTRAINT"}:
             if reader.peek() in {"TO", "AS", "="}:
                 reader.word()
-            renamed.append(Renamed(table, reader.table()))
+            renamed += _moved(table, reader.table())
     return [*found, *renamed]
 
 

@@ -74,12 +74,14 @@ class Transactions:
         lowers: bool = False,
         origins: OriginRules = DEFAULT_RULES,
         partial_rows: bool = False,
+        misses_cascades: bool = False,
     ) -> None:
         """`charset_of` names the character set of a collation; empty where there is none.
 
         `undone` is what another reading found out of what was not committed; this one adds to it.
         `lowers`: the server keeps the names of tables in lower case. `origins` says what is told of
-        statements. `partial_rows`: rows may lack columns.
+        statements. `partial_rows`: rows may lack columns. `misses_cascades` is as of
+        `StatementTeller`.
         """
         self._source = source
         self._standing = Standing(position)
@@ -92,7 +94,10 @@ class Transactions:
         self._images = Images(allowed=partial_rows)
         self._origins = origins
         self._tells = StatementTeller(
-            teller, origins, position.scope, charset_of=charset_of, lowers=lowers
+            *(teller, origins, position.scope),
+            charset_of=charset_of,
+            lowers=lowers,
+            misses_cascades=misses_cascades,
         )
         self._tables = MappedTables(
             compile_table, position.scope, of_mysql=position.flavour != "mariadb"
