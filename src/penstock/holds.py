@@ -89,7 +89,7 @@ class WrittenHolds:
         failed = ""
         try:
             self._seen = self._read()
-        except (PenstockError, ValueError) as error:
+        except (PenstockError, OSError, ValueError) as error:
             # Whoever asks writes the log, and must not fail for it: ValueError is of holds that
             # another Penstock wrote.
             failed = error.code if isinstance(error, PenstockError) else type(error).__name__

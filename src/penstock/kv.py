@@ -12,7 +12,7 @@ import fcntl
 import os
 import threading
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -428,10 +428,16 @@ def offline(path: Path, kind: Kind = LOG) -> Generator[None]:
 
 
 def exists(path: Path) -> bool:
-    """Whether an environment was ever created at `path`."""
-    with suppress(OSError):
+    """Whether an environment was ever created at `path`; raises LogError where nobody may look."""
+    try:
         return (path / "data.mdb").stat().st_size > 0
-    return False
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise LogError(
+            f"{path} cannot be looked into ({error.strerror}). Nothing was changed. Run as the "
+            f"user who owns it, or give yours the right to read it."
+        ) from error
 
 
 def open_env(path: Path, *, map_bytes: int = MAP_BYTES, create: bool, kind: Kind = LOG) -> Env:
@@ -469,7 +475,13 @@ def _reserve_reader_slots(path: Path) -> None:
     Called only while this process has no environment at `path`: closing a descriptor of the lock
     file gives up the locks that LMDB holds on it.
     """
-    descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise LogError(
+            f"{path} cannot be opened ({error.strerror}). Nothing was changed and everything "
+            f"acknowledged before is safe."
+        ) from error
     try:
         os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
     except OSError as error:

@@ -247,6 +247,11 @@ async def _answer(handler: Handler, request: dict[str, Any], connection: socket.
         answer = await handler(request)
     except PenstockError as error:
         answer = {"error": error.code, "message": str(error)}
+    except Exception as error:
+        # Whoever asks must hear of it; nobody else looks at how this ended.
+        _log.exception("a request was not answered")
+        message = f"the writer failed to answer ({type(error).__name__}); its log says why"
+        answer = {"error": "internal", "message": message}
     _send(connection, answer)
 
 

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from penstock.cli.control import Control, request
 from penstock.errors import LogError, RequestError
+from penstock.event import Commit
 from penstock.log import LmdbLog
 from penstock.log.config import LogConfig
+from penstock.testing.contracts.entries import changes
 
 
 async def _echo(asked: dict[str, Any]) -> dict[str, Any]:
@@ -32,6 +35,45 @@ async def test_an_unknown_request_is_refused_with_the_names_that_are_near(tmp_pa
         log.on_request(control.answer)
         with pytest.raises(RequestError, match="did you mean snapshot"):
             await asyncio.to_thread(request, log.path, "snapshto")
+
+
+async def test_a_request_that_fails_in_the_writer_is_answered_and_logged(tmp_path: Path) -> None:
+    """As where its disk is full. Nobody else looks at how it ended."""
+
+    async def fail(_: dict[str, Any]) -> dict[str, Any]:
+        raise OSError(28, "No space left on device")
+
+    async with LmdbLog(LogConfig(path=tmp_path / "log", free_bytes_min=0)) as log:
+        control = Control()
+        control.register("pause", fail)
+        log.on_request(control.answer)
+        with capture_logs() as said, pytest.raises(RequestError, match=r"failed to .*OSError"):
+            await asyncio.to_thread(request, log.path, "pause")
+    assert [one["log_level"] for one in said] == ["error"]
+
+
+@pytest.mark.slow
+async def test_a_writer_that_goes_on_writing_and_never_answers_is_given_up(tmp_path: Path) -> None:
+    async def never(_: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async with LmdbLog(LogConfig(path=tmp_path / "log", free_bytes_min=0)) as log:
+        control = Control()
+        control.register("wait", never)
+        log.on_request(control.answer)
+        asked = asyncio.create_task(
+            asyncio.to_thread(request, log.path, "wait", timeout_seconds=0.5)
+        )
+        number = 0
+        while not asked.done():
+            number += 1
+            assert number < 1000
+            events = changes("shop", str(number), 1)
+            await log.append([Commit(source="shop", position=str(number), events=events)])
+            await asyncio.sleep(0.02)
+        with pytest.raises(LogError, match="may still do"):
+            await asked
 
 
 def test_a_name_is_registered_once() -> None:

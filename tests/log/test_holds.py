@@ -1,5 +1,7 @@
 """What somebody is about to need stays, whatever retention says; but never at capture's cost."""
 
+import os
+import resource
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from penstock.disks import space
 from penstock.errors import LogError, PenstockError
 from penstock.event import Commit
 from penstock.holds import WrittenHolds
-from penstock.kv import Env, open_env
+from penstock.kv import Env, exists, open_env
 from penstock.log import LmdbLog
 from penstock.log import trimming as trimming_module
 from penstock.log.config import LogConfig
@@ -202,3 +204,37 @@ async def test_holds_that_cannot_be_read_hold_everything_until_they_can(tmp_path
     assert holds() is None
     holds.close()
     env.close()
+
+
+def test_holds_that_nobody_may_look_at_hold_everything(tmp_path: Path) -> None:
+    """A folder of another user is not one that is not there."""
+    folder = tmp_path / "of another"
+    open_env(folder / "holds", create=True).close()
+    if os.geteuid() == 0:
+        folder.joinpath("loop").symlink_to("loop")
+        path = folder / "loop" / "holds"
+    else:
+        folder.chmod(0)
+        path = folder / "holds"
+
+    def find() -> Env | None:
+        return open_env(path, create=False) if exists(path) else None
+
+    found = WrittenHolds(find, database=b"d", key=b"k")()
+    folder.chmod(0o700)
+    assert found is not None
+    assert found.sequence == 0
+
+
+def test_holds_that_cannot_be_opened_for_want_of_files_hold_everything(tmp_path: Path) -> None:
+    """Who writes the log must not fail for it."""
+    open_env(tmp_path, create=True).close()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    holds = WrittenHolds(lambda: open_env(tmp_path, create=False), database=b"d", key=b"k")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        found = holds()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert found is not None
+    assert found.sequence == 0

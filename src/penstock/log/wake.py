@@ -1,5 +1,6 @@
 """Asking the writer of a log for something, over the socket by which it wakes readers."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ def ask(folder: Path, request: dict[str, Any], *, timeout_seconds: float = 30) -
 
     Raises LogError when nobody writes the log, or the writer does not answer in time.
     """
+    until = time.monotonic() + timeout_seconds
     try:
         with connect(folder, timeout_seconds=timeout_seconds) as connection:
             connection.sendall(msgspec.json.encode(request) + b"\n")
@@ -21,6 +23,11 @@ def ask(folder: Path, request: dict[str, Any], *, timeout_seconds: float = 30) -
                 for line in lines:
                     if line != b"\n":
                         return msgspec.json.decode(line, type=dict[str, Any])
+                    # The writer wakes us for each of its writes, which is no answer.
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        raise TimeoutError("timed out")
+                    connection.settimeout(left)
     except OSError as error:
         raise LogError(
             f"nobody answers for the log at {folder} ({error}). Nothing was changed. Is "
