@@ -61,6 +61,25 @@ def test_a_field_is_read_from_the_newest_state_that_the_event_holds() -> None:
     assert tenants.of(1, before=before) == "old"
     assert tenants.of(1, updated={"org.id": "set"}, before=before) == "set"
     assert tenants.of(1, updated={"other": 1}, before=before) == "old"
+    assert tenants.of(1, updated={"org": {"id": "set"}}, before=before) == "set"
+    assert tenants.of(1, updated={"org.name": "n"}, removed=["other"], before=before) == "old"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"removed": ["org.id"]},
+        {"removed": ["org"]},
+        {"updated": {"org": {"name": "n"}}},
+        {"updated": {"org": "text"}},
+    ],
+)
+def test_a_field_that_an_update_took_away_names_no_tenant(change: dict[str, Any]) -> None:
+    """The readers of the tenant of before have no business with what the document is now."""
+    before = {"org": {"id": "old"}}
+    assert rule(field="org.id", otherwise="shared").of(1, **change, before=before) == "shared"
+    with pytest.raises(TenantUnknownError):
+        rule(field="org.id").of(1, **change, before=before)
 
 
 def test_a_delete_without_its_document_has_no_default_tenant() -> None:

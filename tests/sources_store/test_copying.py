@@ -3,9 +3,10 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -184,6 +185,32 @@ async def test_a_copy_that_is_asked_for_begins_at_once_and_is_durable_when_it_is
         started = [e for e in story.events if e.operation == "snapshot_started"]
         whole = [msgspec.json.decode(event.description)["whole"] for event in started]  # type: ignore[union-attr]
         assert whole == [False, False, True]
+
+
+async def test_what_is_said_before_a_copy_begins_does_not_answer_who_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    """A look finds writes and begins the copy: the commits of the writes do not speak of it."""
+    with opened(tmp_path) as db:
+        make(db, "a")
+        source, story = source_of(tmp_path, heartbeat_seconds=60), Story()
+        changes = cast("AsyncGenerator[Commit | Fragment]", source.changes(position=None))
+        async with aclosing(changes) as items:
+            story.take(await anext(items))
+            waiting = asyncio.create_task(source.copy(["a"], known=()))
+            for _ in range(10_000):
+                if source._desk.asked:
+                    break
+                await asyncio.sleep(0.001)
+            db.put("a", {"id": 1})
+            while parse_position(story.position or "").copying is None:
+                assert not waiting.done()
+                story.take(await anext(items))
+                await source.acknowledge(story.position or "")
+                await asyncio.sleep(0.01)
+            await waiting
+        await source.close()
+        assert len(story.changes) == 1
 
 
 async def test_what_is_not_captured_is_not_copied(tmp_path: Path) -> None:

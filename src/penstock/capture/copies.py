@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from penstock.event import Commit, Fragment
 
@@ -23,6 +23,8 @@ class CopyRequest(Struct, Generic[Name], eq=False):
     names: tuple[Name, ...]
     """Empty: all."""
     durable: asyncio.Future[None]
+    positions: set[str] = field(default_factory=set[str])
+    """Those that were said since it began."""
 
 
 class CopyDesk(Generic[Name]):
@@ -31,8 +33,6 @@ class CopyDesk(Generic[Name]):
     def __init__(self) -> None:
         self._waiting: list[CopyRequest[Name]] = []
         self._begun: list[CopyRequest[Name]] = []
-        self._positions: set[str] = set()
-        """Those that were said since the copies began."""
 
     async def ask(self, names: Sequence[Name]) -> None:
         """Return once the copy of `names` (none: of all) is sure to be made."""
@@ -58,20 +58,21 @@ class CopyDesk(Generic[Name]):
 
     def saying(self, item: Commit | Fragment) -> None:
         """The session hands out `item`."""
-        if self._begun and isinstance(item, Commit):
-            self._positions.add(item.position)
+        if isinstance(item, Commit):
+            for request in self._begun:
+                request.positions.add(item.position)
 
     def acknowledged(self, position: str) -> None:
         """Everything up to `position` is durable."""
-        if position in self._positions:
-            begun, self._begun = self._begun, []
-            self._positions.clear()
-            for request in begun:
-                if not request.durable.done():
-                    request.durable.set_result(None)
+        durable = [request for request in self._begun if position in request.positions]
+        self._begun = [request for request in self._begun if request not in durable]
+        for request in durable:
+            if not request.durable.done():
+                request.durable.set_result(None)
 
     def session_ended(self) -> None:
         """What is not durable is begun again by the next session."""
+        for request in self._begun:
+            request.positions.clear()
         self._waiting = [*self._begun, *self._waiting]
         self._begun = []
-        self._positions.clear()

@@ -5,7 +5,7 @@ is the same on every capture. What cannot be told is an error, and so stops capt
 dead letter; it is never an empty text, nor quietly the tenant of somebody else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self, cast
 from uuid import UUID
 
@@ -57,24 +57,25 @@ class TenantRule(Config):
         *,
         after: Document | None = None,
         updated: Document | None = None,
+        removed: Collection[str] = (),
         before: Document | None = None,
         text: Callable[[object], str | None] = lambda _: None,
     ) -> str:
         """The tenant of one event. `key` is the value of the document's id.
 
         A field is looked for in the document after the change; without one, in what the update
-        set; without that, in the document before. `text` writes a source's own types as text
-        (None: it cannot); text and whole numbers need no help.
+        set or removed, by paths; without that, in the document before. `text` writes a source's own
+        types as text (None: it cannot); text and whole numbers need no help.
 
         Raises TenantUnknownError where none of them is here, or where what is here names no
         tenant and the rule has no `otherwise`. A missing document is never `otherwise`: it might
         well name a tenant.
         """
         if self.field is not None:
-            value = self._in_documents(after, updated, before)
+            value = self._in_documents(after, updated or {}, removed, before)
             where = f"the field {self.field} of its document"
         elif self.id_field is not None:
-            value = _at(key, self.id_field)
+            value = _at(key, *self.id_field.split("."))
             where = f"the field {self.id_field} of its key"
         else:
             assert self.id_prefix is not None
@@ -94,15 +95,24 @@ class TenantRule(Config):
         )
 
     def _in_documents(
-        self, after: Document | None, updated: Document | None, before: Document | None
+        self,
+        after: Document | None,
+        updated: Document,
+        removed: Collection[str],
+        before: Document | None,
     ) -> object:
         assert self.field is not None
+        whole = self.field.split(".")
         if after is not None:
-            return _at(after, self.field)
-        if updated is not None and self.field in updated:
-            return updated[self.field]
+            return _at(after, *whole)
+        for length in range(1, len(whole) + 1):
+            path = ".".join(whole[:length])
+            if path in updated:
+                return _at(updated[path], *whole[length:])
+            if path in removed:
+                return None
         if before is not None:
-            return _at(before, self.field)
+            return _at(before, *whole)
         raise TenantUnknownError(
             f"its tenant cannot be told: the event holds no document with the field {self.field}. "
             f"Let the server store before images, or take the tenant from the key"
@@ -121,8 +131,8 @@ def control_tenant(tenant: Tenant, *, database: str, source: str) -> str:
     return tenant if isinstance(tenant, str) else database or source
 
 
-def _at(value: object, path: str) -> object:
-    for name in path.split("."):
+def _at(value: object, *path: str) -> object:
+    for name in path:
         if not isinstance(value, Mapping):
             return None
         value = cast("Document", value).get(name)

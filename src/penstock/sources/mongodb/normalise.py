@@ -348,10 +348,12 @@ class Normaliser:
     def _told(self, document: Mapping[str, Any]) -> str:
         """The tenant by the rule. Raises TenantUnknownError."""
         assert self._rule is not None
+        update: Mapping[str, Any] = document.get("updateDescription") or {}
         return self._rule.of(
             document["documentKey"].get("_id"),
             after=document.get("fullDocument"),
-            updated=document.get("updateDescription", {}).get("updatedFields"),
+            updated=update.get("updatedFields"),
+            removed=update.get("removedFields") or (),
             before=document.get("fullDocumentBeforeChange"),
             text=tenant_text,
         )

@@ -64,9 +64,10 @@ class StoreSource:
                 rings, asked = db.bell.rings, self._desk.asked
                 tables = [request.names for request in asked]
                 step = await self._looked(partial(session.step, tables))
-                if step.begun:
-                    self._desk.begun(asked)
-                for item in step.items:
+                for number, item in enumerate(step.items, start=1):
+                    # Copies begin with the last item: those before it do not speak of them.
+                    if step.begun and number == len(step.items):
+                        self._desk.begun(asked)
                     self._desk.saying(item)
                     yield item
                     heard = clock()
