@@ -134,6 +134,37 @@ async def test_no_answer_for_the_deadline_is_unavailable_and_the_next_wait_is_lo
         assert any(isinstance(error, SourceUnavailableError) for error in read.failures)
 
 
+@pytest.mark.slow
+async def test_a_search_that_outlasts_the_deadline_is_waited_for_longer_each_time(
+    mongo_with_fail_points: MongoReplicaSet,
+) -> None:
+    """S15: the stream opens at once, and that says nothing of how long a search takes."""
+    mongo = mongo_with_fail_points
+    options: dict[str, Any] = {"heartbeat_seconds": 0.2, "heartbeat_deadline_seconds": 0.3}
+    slow = {
+        "failCommands": ["getMore"],
+        "appName": "penstock",
+        "blockConnection": True,
+        "blockTimeMS": 800,
+    }
+    with Client(mongo.uri) as client:
+        async with source(mongo.uri, database="patience", **options) as opened:
+            read = Reading(opened)
+            await read.next()
+            await read.stop()
+            client["patience"]["orders"].insert_one({"_id": 1})
+            client.admin.command(
+                {"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": slow}
+            )
+            try:
+                async with asyncio.timeout(30):
+                    await read.until(lambda r: len(r.changes) == 1)
+            finally:
+                client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+    assert "nothing for 0.3 seconds" in str(read.failures[0])
+    assert "nothing for 0.6 seconds" in str(read.failures[1])
+
+
 @pytest.mark.parametrize(
     "error",
     [

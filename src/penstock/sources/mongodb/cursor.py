@@ -31,7 +31,7 @@ class Patience:
 
     The server may search a long oplog for a rare event and be silent meanwhile; a reconnect would
     make it start over. So each silence in a row is allowed to last twice as long, up to 64 times
-    the deadline, and an answer ends that.
+    the deadline, until one of them is answered; that the stream is open again answers none.
     """
 
     def __init__(self, deadline_seconds: float) -> None:
@@ -44,6 +44,7 @@ class Patience:
         return self._deadline_seconds * self._factor
 
     def answered(self) -> None:
+        """A search has ended; the next silence is the first one."""
         self._factor = 1
 
     def exhausted(self, source: str) -> SourceUnavailableError:
@@ -115,6 +116,7 @@ class ChangeCursor:
                 "maxTimeMS": max(await_ms, 1),
             }
         )
+        self._patience.answered()
         return Reply(
             # The driver gives a view of a document of 4 KiB or more.
             [bytes(event.raw) for event in cursor["nextBatch"]],
@@ -144,7 +146,6 @@ class ChangeCursor:
         except TimeoutError:
             self._id = 0
             raise self._patience.exhausted(self._source) from None
-        self._patience.answered()
         cursor = reply["cursor"]
         self._id = int(cursor["id"])
         return cursor
