@@ -351,6 +351,26 @@ async def test_a_replay_says_what_the_document_is_now_not_what_the_old_change_wa
             await opened.replay([], settle=True)
 
 
+async def test_a_letter_is_not_replayed_from_a_view_that_took_its_collections_name(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    database = mongo_client[mongo_database]
+    orders = database.create_collection("orders")
+    options: dict[str, Any] = {"database": mongo_database, "on_undecodable": "dead_letter"}
+    async with source(mongo.uri, **options) as opened:
+        read = Reading(opened)
+        await read.next()
+        orders.insert_one(twice(1))
+        orders.replace_one({"_id": 1}, {"v": "mended"})
+        orders.rename("orders_v2")
+        database.create_collection("orders", viewOn="orders_v2", pipeline=[])
+        await read.until(lambda r: any(e.operation == "rename" for e in r.events))
+        (outcome,) = await dealt_with(read, opened)
+        await read.stop()
+    assert not outcome.done
+    assert "dropped or renamed since" in outcome.detail
+
+
 async def test_a_replay_says_both_keys_of_a_document_whose_id_got_another_type(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
 ) -> None:

@@ -140,6 +140,21 @@ async def test_a_collection_that_is_gone_has_no_rows(
             assert await read_all(opened, part, position) == []
 
 
+async def test_a_view_under_the_name_of_a_collection_has_no_rows(
+    mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str
+) -> None:
+    """Nor does it stop who reads on behind a key."""
+    mongo_client[mongo_database]["a"].insert_many({"_id": n} for n in range(4))
+    position = await position_of(mongo, mongo_database)
+    whole = KeyRange(database=mongo_database, collection="a")
+    parts = [whole, structs.replace(whole, after=bson.encode({"_id": 1}))]
+    async with source(mongo.uri, database=mongo_database) as opened:
+        assert [len(await read_all(opened, part, position)) for part in parts] == [4, 2]
+        mongo_client[mongo_database]["a"].rename("b")
+        mongo_client[mongo_database].create_collection("a", viewOn="b", pipeline=[])
+        assert [len(await read_all(opened, part, position)) for part in parts] == [0, 0]
+
+
 @pytest.mark.parametrize("full_document", ["default", "whenAvailable"])
 async def test_updates_that_do_not_say_the_document_are_refused(
     mongo: MongoReplicaSet, mongo_client: Client, mongo_database: str, full_document: str

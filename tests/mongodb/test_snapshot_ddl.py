@@ -1,5 +1,6 @@
 """What happens to a collection while it is copied: renamed, dropped, or its database dropped."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -120,3 +121,40 @@ async def test_a_database_dropped_while_it_is_copied_ends_as_it_is(
     assert operations[-1] == "snapshot_completed"
     assert folded(read.events) == stored_rows(database, ["a", "b"])
     assert len({event.event_id for event in read.events}) == len(read.events)
+
+
+@pytest.mark.parametrize("kind", ["view", "timeseries"])
+@pytest.mark.parametrize("chunk", [1, 2])
+async def test_what_takes_the_name_of_a_collection_that_is_to_be_copied_is_not_copied_for_it(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    chunk: int,
+    kind: str,
+) -> None:
+    """Before its first chunk, and in the middle: no stream would ever tell of these rows again.
+
+    The rename is told before that chunk is read, so it takes none of them away either.
+    """
+    database = mongo_client[mongo_database]
+    database["a"].insert_one({"_id": 1})
+    database["orders"].insert_many({"_id": n} for n in range(9))
+
+    def replace(number: int) -> None:
+        if number != chunk - 1:
+            return
+        database["orders"].rename("orders_v2")
+        if kind == "view":
+            database.create_collection("orders", viewOn="orders_v2", pipeline=[])
+        else:
+            database.create_collection("orders", timeseries={"timeField": "at"})
+            database["orders"].insert_one({"_id": 1, "at": datetime(2024, 1, 1, tzinfo=UTC)})
+
+    before_chunk(monkeypatch, replace)
+    options: dict[str, Any] = {"start": "snapshot", "snapshot_chunk_documents": 3}
+    async with reading(mongo.uri, database=mongo_database, **options) as read:
+        await read.until(completed)
+        database["orders_v2"].update_one({"_id": 1}, {"$set": {"n": 1}})
+        await read.until(lambda r: r.events[-1].operation == "update")
+    assert folded(read.events) == stored_rows(database, ["a", "orders_v2"])

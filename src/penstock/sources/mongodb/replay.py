@@ -185,7 +185,7 @@ class Rereader:
         Asked after the document was read: a rename in between would leave it out of both names.
         """
         listed = await self._client[letter.database].list_collections(
-            filter={"name": letter.collection}
+            filter={"name": letter.collection, "type": "collection"}
         )
         async for entry in listed:
             uuid = entry["info"].get("uuid")

@@ -29,6 +29,7 @@ from typing import Any
 from bson import Int64, MaxKey, MinKey, Timestamp
 from bson.raw_bson import RawBSONDocument
 from msgspec import Struct
+from pymongo.errors import OperationFailure
 
 from penstock.event import ClusterTime
 from penstock.sources.mongodb.config import MongoSourceConfig
@@ -87,8 +88,54 @@ async def read_chunk(
 
     Or those from `start` on, where there is no `after`; and only those before `stop`. The state
     read is that of `not_before` or later. A reply holds 16 MiB, so there may be fewer than `limit`;
-    only `last` says that there are no more.
+    only `last` says that there are no more. What has the collection's name now and is none, a view
+    or a time series, has no stream, and so no documents either.
     """
+    try:
+        chunk = await _read(
+            *(client, namespace),
+            after=after,
+            limit=limit,
+            not_before=not_before,
+            start=start,
+            stop=stop,
+        )
+    except OperationFailure:
+        # A view refuses `min`.
+        at = await _other_at(client, namespace)
+        if at is None:
+            raise
+    else:
+        # Asked behind the read: it may have got the name just before that.
+        at = await _other_at(client, namespace)
+        if at is None:
+            return chunk
+    return Chunk([], after, True, at)
+
+
+async def _other_at(client: Client, namespace: tuple[str, str]) -> ClusterTime | None:
+    """A time of the server when the name was that of something else than a collection.
+
+    None if it is not, and if nothing has the name: a drop is told by the stream.
+    """
+    database, collection = namespace
+    reply = await client[database].command({"listCollections": 1, "filter": {"name": collection}})
+    if all(found["type"] == "collection" for found in reply["cursor"]["firstBatch"]):
+        return None
+    time = reply["operationTime"]
+    return ClusterTime(time.time, time.inc)
+
+
+async def _read(
+    client: Client,
+    namespace: tuple[str, str],
+    *,
+    after: bytes | None,
+    limit: int,
+    not_before: ClusterTime | None,
+    start: bytes | None,
+    stop: bytes | None,
+) -> Chunk:
     database, collection = namespace
     concern: dict[str, Any] = {"level": "majority"}
     if not_before is not None:
