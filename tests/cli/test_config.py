@@ -171,6 +171,19 @@ def test_a_mistake_is_named_by_its_key_with_what_was_meant(
     assert said in refused(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    "source", ["type = 'mongodb'\nuri = 'mongodb://a'", "type = 'mysql'\nuser = 'a'"]
+)
+def test_a_deadline_that_an_idle_server_cannot_meet_is_refused(tmp_path: Path, source: str) -> None:
+    """It answers once in a heartbeat, so capture would reconnect for ever (S15)."""
+    text = f"[sources.shop]\n{source}\nheartbeat_seconds = 6\nheartbeat_deadline_seconds = "
+    for deadline in (3, 6):
+        said = f"heartbeat_deadline_seconds ({deadline}) is not over heartbeat_seconds (6)"
+        assert said in refused(tmp_path, f"{text}{deadline}")
+    config = accepted(tmp_path, f"{text}6.5").sources["shop"].config
+    assert config.deadline_seconds == 6.5  # type: ignore[attr-defined]
+
+
 def test_each_parameter_of_auto_cdc_is_a_setting_or_told_how_to_have_it(tmp_path: Path) -> None:
     """And the page on pipelines says the same of each."""
     pipelines = pytest.importorskip("pyspark.pipelines", exc_type=ImportError)

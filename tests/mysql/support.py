@@ -30,7 +30,7 @@ Rows = dict[str, dict[str, Any]]
 def config_of(server: SqlServer, **options: Any) -> MysqlSourceConfig:
     """A configuration that captures from `server`."""
     options = {"port": server.port, "user": "root", "heartbeat_seconds": 0.2, **options}
-    options.setdefault("heartbeat_deadline_seconds", 20)
+    options.setdefault("heartbeat_deadline_seconds", max(20, 2 * options["heartbeat_seconds"]))
     return MysqlSourceConfig.model_validate(options)
 
 

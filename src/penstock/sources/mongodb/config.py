@@ -68,7 +68,8 @@ class MongoSourceConfig(Config):
     heartbeat_deadline_seconds: Seconds | None = Field(
         None,
         gt=0,
-        description="No answer for so long is a broken connection. Default: two heartbeats.",
+        description="No answer for so long is a broken connection. Over `heartbeat_seconds`; "
+        "default: two heartbeats.",
     )
     snapshot_chunk_documents: int = Field(
         2000, gt=0, le=100_000, description="Documents copied between two looks at the stream."
@@ -85,6 +86,18 @@ class MongoSourceConfig(Config):
     def _database(self) -> "MongoSourceConfig":
         if self.database in {"admin", "config", "local", ""}:
             raise ValueError(f"the database {self.database!r} has no change stream")
+        return self
+
+    @model_validator(mode="after")
+    def _deadline(self) -> "MongoSourceConfig":
+        """An idle server speaks once in a heartbeat: who waits less reconnects for ever (S15)."""
+        if self.deadline_seconds <= self.heartbeat_seconds:
+            raise ValueError(
+                f"heartbeat_deadline_seconds ({self.deadline_seconds:g}) is not over "
+                f"heartbeat_seconds ({self.heartbeat_seconds:g}), so the silence of an idle server "
+                f"would be taken for a broken connection. Set it to two heartbeats or more, or "
+                f"leave it out: that is two"
+            )
         return self
 
     @model_validator(mode="after")

@@ -190,7 +190,8 @@ class MysqlSourceConfig(Config):
     heartbeat_deadline_seconds: Seconds | None = Field(
         None,
         gt=0,
-        description="No word for so long is a broken connection. Default: two heartbeats.",
+        description="No word for so long is a broken connection. Over `heartbeat_seconds`; "
+        "default: two heartbeats.",
     )
     connect_timeout: Seconds = Field(
         10.0, gt=0, le=3600, description="Wait so long for a connection, or an answer."
@@ -226,6 +227,18 @@ class MysqlSourceConfig(Config):
             raise ValueError("ca, certificate and key need tls = 'verify' or 'unverified'")
         if self.key is not None and self.certificate is None:
             raise ValueError("key needs the certificate that it is of")
+        return self
+
+    @model_validator(mode="after")
+    def _deadline(self) -> "MysqlSourceConfig":
+        """An idle server speaks once in a heartbeat: who waits less reconnects for ever (S15)."""
+        if self.deadline_seconds <= self.heartbeat_seconds:
+            raise ValueError(
+                f"heartbeat_deadline_seconds ({self.deadline_seconds:g}) is not over "
+                f"heartbeat_seconds ({self.heartbeat_seconds:g}), so the silence of an idle server "
+                f"would be taken for a broken connection. Set it to two heartbeats or more, or "
+                f"leave it out: that is two"
+            )
         return self
 
     @property
