@@ -89,6 +89,27 @@ async def test_variables_that_would_take_long_are_refused_before_they_are_looked
 
 
 @pytest.mark.slow
+async def test_a_number_that_none_is_is_refused_and_others_are_fed() -> None:
+    """GraphQL reads 1e400 as infinite, and it is not what any key is."""
+    hostile = "subscription { onDataChange(sites: [{entityPrimaryKey: [1e400]}]) { progress } }"
+    query = "subscription { onDataChange { __typename progress ... on Capture { version } } }"
+    async with (
+        filled(1) as (log, service),
+        answered_by(service) as address,
+        opened(address) as connection,
+        opened(address) as other,
+    ):
+        await subscribe(other, query)
+        assert (await said(other))["type"] == "next"  # its confirmation
+        await subscribe(connection, hostile)
+        message = await said(connection)
+        assert message["type"] == "error"
+        assert "entityPrimaryKey" in message["payload"][0]["message"]
+        await log.append([committed(changed(2))])
+        assert [one["version"] for one in await items(other, 1)] == ["2"]
+
+
+@pytest.mark.slow
 async def test_a_description_of_the_whole_schema_holds_nobody_up() -> None:
     types = {f"c{n}": {f"field{m}": "Int" for m in range(200)} for n in range(10)}
     async with filled(1, types=types) as (_, service), service.running():

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from penstock.errors import RequestError
 from penstock.event import AnyEvent, ChangeEvent, Commit, Operation
 from penstock.extjson import encode
 from penstock.log.memory import MemoryLog
@@ -24,7 +25,16 @@ from penstock.subscribe.captures.routing import Routes
 from penstock.subscribe.captures.since import Start
 from penstock.subscribe.scope import EVERYTHING, Grant, Scope, Verb
 from penstock.wire import Block, Stream
-from tests.captures.support import add, captures, finished, hubbed, rest, sequences, subscribed
+from tests.captures.support import (
+    add,
+    captures,
+    finished,
+    hubbed,
+    rest,
+    sequences,
+    subscribed,
+    until,
+)
 from tests.seeds import cases
 from tests.subscribe.events import blocks_of, change, commit, one_each, schema, system
 
@@ -478,3 +488,32 @@ async def test_who_is_offered_too_much_after_a_long_rest_reads_on_from_there(
         assert session.positions()["a"].sequence == 40
         session.request(10)
         assert [n for _, n, _ in captures(await rest(session, log))] == [41, 42]
+
+
+class Unfit(Lane):
+    """It cannot say what it wants."""
+
+    def plan(self, stream: Stream) -> Plan:
+        raise OverflowError(stream.collection)
+
+
+async def test_a_lane_that_cannot_say_what_it_wants_fails_alone() -> None:
+    """Invariant 8: whoever else listens gets all that is for it, of the same block, too."""
+    log = MemoryLog()
+    await log.append(one_each(1, 1))
+    async with hubbed(log) as hub, subscribed(log, hub=hub) as good:
+        await add(good, {"id": "a", **ORDERS})
+        await rest(good, log)
+        start = Start(after=hub.place)
+        request = parse_request({"id": "b", **ORDERS}, new_id=str)
+        unfit = Unfit({"b": request}, start, hub=hub, scope=EVERYTHING, wake=lambda: None)
+        assert not await unfit.advance(log)
+        await log.append(one_each(2, 2))
+        assert sequences(await until(good, 1)) == [2]
+        assert hub.failure is None
+        with pytest.raises(RequestError, match="cannot be looked up"):
+            await unfit.advance(log)
+        await log.append(one_each(3, 3))
+        assert sequences(await until(good, 1)) == [3]
+        assert unfit.place().sequence == 1
+        assert not unfit.pending

@@ -1,6 +1,7 @@
 """Where a request begins, against a plain reading of the whole log."""
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from msgspec import structs
 from penstock.errors import GapError, RequestError, TrimmedError
 from penstock.event import ChangeEvent
 from penstock.subscribe.captures import Since, parse_request
+from penstock.subscribe.captures.matching import spellings_of
 from penstock.subscribe.captures.since import resolve
 from penstock.wire import Block
 from tests.captures.support import (
@@ -149,6 +151,36 @@ def test_what_cannot_be_meant_is_refused_by_the_name_of_its_field(since: Any) ->
     """E8."""
     with pytest.raises(RequestError, match="since"):
         parse_request({"since": since}, new_id=str)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        math.inf,
+        -math.inf,
+        math.nan,
+        pytest.param(10**400, id="400 digits"),
+        {"_id": math.inf},
+        {"_id": [math.nan]},
+        pytest.param("\ud800", id="half a pair"),
+        {"_id": "\ud800"},
+    ],
+)
+def test_a_key_that_no_log_can_have_is_refused(key: Any) -> None:
+    """E8: by name, and before anybody looks for it."""
+    criteria = [{"area": "data", "site": {"entityPrimaryKey": [1, key]}}]
+    with pytest.raises(RequestError, match="entityPrimaryKey"):
+        parse_request({"criteria": criteria}, new_id=str)
+    assert spellings_of(10**400)  # GET of one document asks for it without a request
+
+
+def test_a_key_may_be_any_number_that_a_log_can_have() -> None:
+    keys = [2**63, 2**70, -1.5, 1e308, -0.0, {"_id": {"a": [1, None, 2.5]}}]
+    criteria = [{"area": "data", "site": {"entityPrimaryKey": keys}}]
+    (found,) = parse_request({"criteria": criteria}, new_id=str).criteria
+    assert list(found.site.keys) == keys
+    for key in keys:
+        assert all(spellings_of(key))
 
 
 async def test_a_header_comes_for_index_0_and_not_behind_it() -> None:

@@ -12,7 +12,12 @@ from typing import Final, Protocol
 
 import structlog
 
-from penstock.errors import PenstockError, ServiceUnavailableError, TrimmedError
+from penstock.errors import (
+    PenstockError,
+    RequestError,
+    ServiceUnavailableError,
+    TrimmedError,
+)
 from penstock.ports import LogReader
 from penstock.progress import Progress
 from penstock.subscribe.captures.routing import Routes, Wanting
@@ -42,7 +47,7 @@ class Listener(Wanting, Protocol):
         ...
 
     def fail(self, error: PenstockError) -> None:
-        """The log cannot be read now, and nothing is offered any more."""
+        """The log cannot be read now, or not for this one, and nothing is offered any more."""
         ...
 
 
@@ -128,9 +133,7 @@ class Hub:
         failed = self._failed = error if isinstance(error, PenstockError) else _broken()
         facts: dict[str, object] = {"code": failed.code, "failures": failures}
         if failed is not error:
-            # Where it happened, but not its text, which might quote a document.
-            where = traceback.format_tb(error.__traceback__)
-            facts |= {"error": type(error).__name__, "where": where}
+            facts |= _facts(error)
         if failed.transient:
             logger.warning(
                 "captures: the log cannot be read; trying again",
@@ -160,6 +163,9 @@ class Hub:
         for block in blocks:
             for listener, entries in self._routes.interested(block).items():
                 listener.offer(block, entries, before=self.place)
+            for listener, error in self._routes.take_failed():
+                logger.error("captures: what a request asks for cannot be found", **_facts(error))
+                listener.fail(error if isinstance(error, PenstockError) else _unfit())
             last = block.stop - 1
             sequence = block.first_sequence + last
             self._place = Progress(block.log_id, sequence, block.check(last) & 0xFFFFFFFF)
@@ -167,6 +173,19 @@ class Hub:
             await asyncio.sleep(self._pause_seconds)
         else:
             await self._log.wait(after=place.sequence, timeout_seconds=wait_seconds)
+
+
+def _facts(error: Exception) -> dict[str, object]:
+    """Where it happened, but not its text, which might quote a document."""
+    where = traceback.format_tb(error.__traceback__)
+    return {"error": type(error).__name__, "where": where}
+
+
+def _unfit() -> RequestError:
+    return RequestError(
+        "what is asked for cannot be looked up, by an error of ours, which the service has logged. "
+        "What you saved is safe. Ask in another way, and report it."
+    )
 
 
 def _broken() -> ServiceUnavailableError:

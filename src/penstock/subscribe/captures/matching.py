@@ -12,7 +12,13 @@ import msgspec
 
 from penstock.errors import GapError, RenamedError, RequestError
 from penstock.event import Kind, Operation
-from penstock.subscribe.captures.requests import Area, CaptureRequest, Container, Site
+from penstock.subscribe.captures.requests import (
+    Area,
+    CaptureRequest,
+    Container,
+    Site,
+    is_finite,
+)
 from penstock.subscribe.captures.touched import meets, touched
 from penstock.subscribe.scope import EVERYTHING, Scope, Verb
 from penstock.wire import OPERATION_CODES, Block, Mask, Stream, decode_message, key_shown
@@ -324,9 +330,10 @@ def spellings_of(key: object) -> list[bytes]:
     if isinstance(key, dict) and not _is_wrapped(cast("dict[str, Any]", key)):
         return [msgspec.json.encode(key)]
     values: list[Any] = [key]
-    if isinstance(key, (int, float)) and not isinstance(key, bool) and key == int(key):
+    if isinstance(key, (int, float)) and not isinstance(key, bool) and is_finite(key):
         number = int(key)
-        values = [number, float(number), {"$numberLong": str(number)}]
+        if key == number:
+            values = [number, float(number), {"$numberLong": str(number)}]
     return [msgspec.json.encode(value) for value in values]
 
 

@@ -11,11 +11,13 @@ field, for who got everything, or nothing, for a slip would not notice.
 """
 
 import re
+import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar, cast
 
+import msgspec
 from msgspec import Struct
 
 from penstock.errors import RequestError
@@ -247,7 +249,24 @@ def _keys(given: object, where: str) -> tuple[Any, ...]:
         raise _refused(where, f"has more than {VALUES_MAX} values")
     if any(one is None or isinstance(one, list) for one in listed):
         raise _refused(where, "must be values, or objects with the fields of a key")
+    if not all(map(_is_written, listed)):
+        raise _refused(where, "must be what JSON can say; its numbers, what a double can hold")
     return tuple(listed)
+
+
+def _is_written(key: object) -> bool:
+    """Whether a log can have it. GraphQL reads 1e400 as an infinite number: JSON has none."""
+    if isinstance(key, (int, float)) and not is_finite(key):
+        return False
+    try:
+        return bool(msgspec.json.decode(msgspec.json.encode(key)) == key)
+    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError):
+        return False
+
+
+def is_finite(number: float) -> bool:
+    """Whether a double holds it, if not all its digits; of a whole number of any length."""
+    return abs(number) <= sys.float_info.max
 
 
 def _since(asked: dict[str, Any]) -> Since:

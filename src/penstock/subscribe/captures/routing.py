@@ -50,6 +50,7 @@ class Routes(Generic[_Lane]):
         self._streams: dict[Stream, _StreamRoutes[_Lane]] = {}
         self._all: dict[_Lane, None] = {}
         self._edges: dict[_Lane, None] = {}
+        self._failed: list[tuple[_Lane, Exception]] = []
 
     def __iter__(self) -> Iterator[_Lane]:
         """Who listens now."""
@@ -74,15 +75,20 @@ class Routes(Generic[_Lane]):
         self._edges.pop(lane, None)
 
     def interested(self, block: Block) -> Mapping[_Lane, Sequence[int] | None]:
-        """Whom `block` may be for, with the entries in view to look at, in order; None: all."""
+        """Whom `block` may be for, with the entries in view to look at, in order; None: all.
+
+        A lane that cannot say what it wants costs the others nothing: it is taken out, and
+        `take_failed` has it then; `block` was not looked up for it.
+        """
         start, stop = block.start, block.stop
         if block.kinds()[start:stop].any():
             # Rare, and told to more than those of its stream: a gap of a source, a rename.
             return dict.fromkeys(self._entered)
         numbers: list[int] = block.stream_numbers()[start:stop].tolist()
         codes: list[int] = block.index["operation"][start:stop].tolist()
-        found: dict[_Lane, list[int] | None] = dict.fromkeys(self._all)
         here = {number: self._of(block.streams[number]) for number in set(numbers)}
+        # Only now: whoever cannot say what it wants of these streams is not there any more.
+        found: dict[_Lane, list[int] | None] = dict.fromkeys(self._all)
         for number, code in set(zip(numbers, codes, strict=True)):
             found.update(here[number].by_code[code])
         if self._edges:
@@ -98,6 +104,11 @@ class Routes(Generic[_Lane]):
                     entries.append(i)
         return found
 
+    def take_failed(self) -> list[tuple[_Lane, Exception]]:
+        """The lanes that were taken out since the last call, each with what it raised."""
+        failed, self._failed = self._failed, []
+        return failed
+
     def _of(self, stream: Stream) -> "_StreamRoutes[_Lane]":
         found = self._streams.get(stream)
         if found is None:
@@ -106,7 +117,12 @@ class Routes(Generic[_Lane]):
             found = self._streams[stream] = _StreamRoutes()
         for lane in self._joins[found.joins :]:
             if lane in self._entered and stream not in self._entered[lane]:
-                plan = lane.plan(stream)
+                try:
+                    plan = lane.plan(stream)
+                except Exception as error:  # whatever it is, it is of this lane alone
+                    self.remove(lane)
+                    self._failed.append((lane, error))
+                    continue
                 if not plan.is_empty:
                     found.add(lane, plan)
                     self._entered[lane].add(stream)
