@@ -130,3 +130,26 @@ async def test_a_certificate_opens_dynamodb_streams_whatever_it_signs_with(tmp_p
                     client = boto(address, "any", "any", verify=ca, own=own)
                     assert await asyncio.to_thread(tables, client) == expected, (name, keys)
     access.close()
+
+
+@pytest.mark.slow
+async def test_a_certificate_alone_opens_nothing_where_keys_are_asked_for(tmp_path: Path) -> None:
+    """Without `[access]` nobody says what a certificate may do: the keys do."""
+    authority = Authority()
+    config = CapturedConfig(address="127.0.0.1:0")
+    tls = TlsConfig.model_validate(tls_of(tmp_path, authority, mutual=True))
+    ca, own = tmp_path / "clients.crt", authority.sign("app.example").write(tmp_path, "app")
+    async with LmdbLog(LogConfig(path=tmp_path / "log")) as log:
+        await log.append(one_each(1, 2))
+        index = CapturedIndex(log, tmp_path / "index", config, clock=SystemClock())
+        async with serving_captured(log, index, config, keys=KEYS, tls=tls) as address:
+            index.wait(2, seconds=30)
+            for key, secret, expected in (
+                ("any", "any", "UnrecognizedClientException"),
+                ("KEY1", "wrong", "InvalidSignatureException"),
+                ("KEY1", "secret-1", ["shop.db.orders"]),
+            ):
+                client = boto(address, key, secret, verify=ca, own=own)
+                assert await asyncio.to_thread(tables, client) == expected, key
+                client = boto(address, key, secret, "any token", verify=ca, own=own)
+                assert await asyncio.to_thread(tables, client) == expected, key

@@ -122,13 +122,14 @@ class _Server:
 
     def _known(self, sent: Sent, presented: Presented, target: str) -> Principal:
         """Who asks: by a token of ours as the session token of any client, else by a signature,
-        else by the certificate of mutual TLS."""
+        else by the certificate of mutual TLS, where `[access]` says whose that is."""
         token = sent.headers.get("x-amz-security-token")
         if token is not None and self._access.is_on:
             shown = structs.replace(presented, authorization=f"Bearer {token}")
             return self._access.authenticate(shown, target)
         # Clients sign with whatever keys they have, also one that shows its certificate.
-        if self._keys and (not presented.certificate or key_of(sent) in self._keys):
+        by_certificate = bool(presented.certificate) and self._access.is_on
+        if self._keys and (not by_certificate or key_of(sent) in self._keys):
             try:
                 key = verify(sent, self._keys, now_ms=self._endpoint.now_ms)
             except WireError:
