@@ -345,6 +345,66 @@ def test_maintenance_between_a_beginning_and_its_entry_makes_no_count_wrong() ->
     assert (again.since.progress, again.complete_after) == (mark(20), 7)
 
 
+async def lose(changes: Subscription) -> None:
+    """Its connection."""
+    await changes._disconnect()  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_change_that_was_refused_takes_no_other_one_with_it() -> None:
+    """E7: nor is it forgotten when the connection is lost."""
+    refused, good = where.data("x" * 600), where.data("lines")
+    async with connected() as (log, client), asyncio.timeout(20):
+        for several in ((refused, good), (good, refused)):
+            async with await client.subscribe(where.data("orders").named("a")) as changes:
+                for wanted in several:
+                    await changes.change("a", wanted)
+                with pytest.raises(RequestError):
+                    await anext(changes)
+                for _ in range(2):
+                    both = changed(1), changed(1, collection="lines", ordinal=1)
+                    await log.append([committed(*both)])
+                    assert [one.entity_type for one in await take(changes, 1)] == ["lines"]
+                    await lose(changes)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_changes_in_a_row_begin_where_the_first_of_them_says(lost: bool) -> None:
+    """E7: also one behind which the connection is lost."""
+    async with connected() as (log, client), asyncio.timeout(20):
+        await log.append(singles(1, 3))
+        wanted = where.data("orders").named("a")
+        (first, *_) = starts = [
+            wanted.since(version=1),
+            wanted.since_beginning(),
+            wanted.since(timestamp=1),
+        ]
+        async with await client.subscribe(first) as changes:
+            assert places(await take(changes, 3)) == [(1, 1), (2, 1), (3, 1)]
+            for start in starts:
+                await changes.change("a", start)
+                await changes.change("a", wanted.body())
+                if lost:
+                    await lose(changes)
+                found = await take(changes, 3)
+                assert places(found) == [(1, 1), (2, 1), (3, 1)]
+                assert all(one.body is not None for one in found)
+
+
+def test_a_refusal_may_overtake_the_confirmation_of_an_earlier_change() -> None:
+    """Each takes back the change that it names."""
+    taken = confirmed_of(pb.CaptureConfirmed(request_id="a", progress=mark(1)))
+    request = Request(pb.CaptureRequest(id="a"))
+    assert request.again().content == pb.CONTENT_HEADER
+    request.change(pb.CaptureRequest(id="a", content=pb.CONTENT_BODY), "change 1")
+    request.confirm(taken)  # of the request itself
+    request.change(pb.CaptureRequest(id="a", content=pb.CONTENT_HEADER), "change 2")
+    request.keep("change 2")
+    request.confirm(taken)
+    again = request.again()
+    assert (again.content, again.since.progress) == (pb.CONTENT_BODY, mark(1))
+    assert request.again() == again
+
+
 # --- servers that die ----------------------------------------------------------------------------
 
 

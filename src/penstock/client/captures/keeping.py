@@ -46,7 +46,10 @@ class Request:
         while it waits for what it begins with."""
         self.removed = False
         """It was limited, and its end was not read yet."""
-        self._changed: pb.CaptureRequest | None = None
+        self._unanswered: dict[str, pb.CaptureRequest | None] = {}
+        """What it was asked for on this connection and nothing has answered yet, oldest first:
+        changes by their references, and None for the request itself. What is refused is told
+        before whatever was asked later is confirmed, but may overtake confirmations."""
         self._begin(asked)
 
     def _begin(self, asked: pb.CaptureRequest) -> None:
@@ -71,17 +74,19 @@ class Request:
 
     # --- what is asked --------------------------------------------------------------------------
 
-    def change(self, asked: pb.CaptureRequest) -> None:
+    def change(self, asked: pb.CaptureRequest, reference: str) -> None:
         """It is to be replaced, once that is confirmed."""
-        self._changed = asked
+        self._unanswered[reference] = asked
 
-    def keep(self) -> None:
-        """The change was refused."""
-        self._changed = None
+    def keep(self, reference: str) -> None:
+        """The change of this reference was refused."""
+        self._unanswered.pop(reference, None)
 
     def again(self) -> pb.CaptureRequest:
-        """What asks a new connection for the rest of it."""
-        self._renew()
+        """What asks a new connection for the rest of it, as it was changed last."""
+        for change in self._unanswered.values():
+            self._renew(change)
+        self._unanswered = {"": None}
         asked = pb.CaptureRequest()
         asked.CopyFrom(self._asked)
         if self.position and not self._waits:
@@ -98,8 +103,7 @@ class Request:
         place = _sequence(self.position)
         return sum(one.comes_again(place) for one in self._given)
 
-    def _renew(self) -> None:
-        asked, self._changed = self._changed, None
+    def _renew(self, asked: pb.CaptureRequest | None) -> None:
         if asked is None:
             return
         last = self._last, self._ended_version
@@ -112,7 +116,7 @@ class Request:
         # It goes on from where it is.
         self._last, self._ended_version = last
         self._newest, self._waits = newest, waits
-        if waits:
+        if waits or not self.position:
             self._asked = pb.CaptureRequest()
             self._asked.CopyFrom(asked)
             self._asked.since.CopyFrom(since)
@@ -120,8 +124,9 @@ class Request:
     # --- what came ------------------------------------------------------------------------------
 
     def confirm(self, said: Confirmed) -> None:
-        """It was taken, for the first time or again."""
-        self._renew()
+        """It was taken, for the first time or again, or the oldest change of it was."""
+        if self._unanswered:
+            self._renew(self._unanswered.pop(next(iter(self._unanswered))))
         self.confirmed = self.confirmed or said
         if not self.position and not self._waits:
             self.position = self._newest = said.progress

@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 
 METHOD: Final = "/penstock.v1.CaptureService/Captures"
 RETRY: Final = Retry()
+_CHANGE: Final = "change "
 _AS_MANY_AS_THERE_ARE: Final = 1 << 53
 SILENCE_SECONDS: Final = 10.0
 
@@ -128,6 +129,7 @@ class Subscription:
         self._owed = 0
         """Credit that repeats have used."""
         self._requests: dict[str, Request] = {}
+        self._changes = 0
         self._call: Any = None
         self._outputs: deque[pb.CaptureOutput] = deque()
         self._receiving: asyncio.Task[Any] | None = None
@@ -236,8 +238,10 @@ class Subscription:
         if request is None:
             raise RequestError(f"there is no request {name}. Nothing was changed.")
         asked = wanted.named(name).message()
-        request.change(asked)
-        await self._send(pb.CaptureCommand(reference="change", change=asked))
+        self._changes += 1
+        reference = f"{_CHANGE}{self._changes}"
+        request.change(asked, reference)
+        await self._send(pb.CaptureCommand(reference=reference, change=asked))
 
     async def limit(self, name: str) -> None:
         """Remove a request. Nothing of it is handed out once this returned."""
@@ -490,8 +494,8 @@ class Subscription:
         request = self._requests.get(said.request_id)
         if said.reference == "limit":
             return  # it had ended by itself, which was told
-        if request is not None and said.reference == "change":
-            request.keep()
+        if request is not None and said.reference.startswith(_CHANGE):
+            request.keep(said.reference)
         elif request is not None:
             del self._requests[request.id]
             request.end(error)
