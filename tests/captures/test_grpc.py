@@ -161,9 +161,10 @@ async def test_a_command_that_cannot_be_is_refused_with_its_reference_and_the_re
         commands: dict[str, dict[str, Any]] = {
             "none": {},
             "credit": {"request": pb.CaptureCredit(n=0)},
-            "key": {"extend": _with_key("{" * 2_000)},
-            "json": {"extend": _with_key("nonsense")},
-            "deep": {"extend": _with_key('{"a":' * 200 + "1" + "}" * 200)},
+            "key": {"extend": _with_keys("{" * 2_000)},
+            "json": {"extend": _with_keys("nonsense")},
+            "deep": {"extend": _with_keys('{"a":' * 200 + "1" + "}" * 200, *["1"] * 1_000)},
+            "deeper": {"extend": _with_keys("[" * 1_024)},
             "change": {"change": pb.CaptureRequest()},
         }
         for name, command in commands.items():
@@ -188,8 +189,8 @@ async def test_a_command_that_cannot_be_is_refused_with_its_reference_and_the_re
         assert sequences(await captures(client, 1)) == [1]
 
 
-def _with_key(text: str) -> pb.CaptureRequest:
-    site = pb.CaptureSite(entity_primary_key=[text, *["1"] * 1_000])
+def _with_keys(*texts: str) -> pb.CaptureRequest:
+    site = pb.CaptureSite(entity_primary_key=texts)
     return pb.CaptureRequest(criteria=[pb.CaptureCriterion(area=pb.AREA_DATA, site=site)])
 
 

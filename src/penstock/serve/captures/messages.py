@@ -93,7 +93,7 @@ def _key(given: str) -> object:
     if len(given) <= KEY_TEXT_MAX:
         try:
             return msgspec.json.decode(given)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             pass
     raise RequestError(
         f"entity_primary_key must be JSON of at most {KEY_TEXT_MAX} characters. Nothing was sent, "
