@@ -450,6 +450,43 @@ async def test_a_client_that_is_closed_says_so_to_who_reads_on() -> None:
             await anext(changes)
 
 
+LOST = ServiceUnavailableError("restarted")
+FEW = Retry(initial_seconds=0.001, max_retries=2)
+
+
+async def test_a_quiet_subscription_comes_back_however_often_the_service_restarts() -> None:
+    """As one that gets changes: the service works again once it tells where it stands."""
+    async with (
+        opened_log() as log,
+        serving(log) as address,
+        captures.connect(address, retry=FEW) as client,
+        asyncio.timeout(20),
+    ):
+        changes = await client.subscribe(where.data("lines").named("a"))
+        for count in range(1, 6):
+            await changes._wait_after(LOST)  # pyright: ignore[reportPrivateUsage]
+            await log.append(singles(count, count))
+            # Only maintenance says that this is not for it.
+            while parse_progress(changes.positions["a"]).sequence < count:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(anext(changes), 0.02)
+
+
+async def test_a_service_that_confirms_and_fails_again_is_given_up() -> None:
+    async with (
+        opened_log() as log,
+        serving(log, maintenance_interval=60) as address,
+        captures.connect(address, retry=FEW) as client,
+    ):
+        changes = await client.subscribe(where.data("lines"))
+        for _ in range(2):
+            await changes._wait_after(LOST)  # pyright: ignore[reportPrivateUsage]
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(anext(changes), 0.1)
+        with pytest.raises(ServiceUnavailableError):
+            await changes._wait_after(LOST)  # pyright: ignore[reportPrivateUsage]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("total", [130, pytest.param(250, marks=pytest.mark.soak)])
 async def test_kills_of_the_server_cost_no_change_and_repeat_none_e4_e9(

@@ -422,6 +422,7 @@ class Subscription:
         if which == "confirmed":
             self._take_confirmed(output.confirmed)
         elif which == "maintenance":
+            self._works()
             self._interval_seconds = output.maintenance.interval_ms / 1000
             for name, place in output.maintenance.positions.items():
                 if name in self._requests:
@@ -459,9 +460,13 @@ class Subscription:
                 ids.append(name)
         return boundary_of(said, tuple(ids)) if self._is_new(tuple(ids)) else None
 
-    def _came(self) -> None:
+    def _works(self) -> None:
+        """The service does more than to confirm: what fails from now on is a first failure."""
         if self._backoff is not None:
             self._backoff.reset()
+
+    def _came(self) -> None:
+        self._works()
         if self._credit:
             self._credit -= 1
 
