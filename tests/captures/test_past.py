@@ -298,8 +298,10 @@ async def test_a_time_before_what_is_kept_of_its_transaction_is_trimmed() -> Non
 class Later:
     """Current rows that have what a change behind the place made of a document."""
 
-    def look(self, name: tuple[str, str, str], spellings: Sequence[bytes]) -> Known | None:
-        del name, spellings
+    def look(
+        self, name: tuple[str, str, str], spellings: Sequence[bytes], *, at: int | None = None
+    ) -> Known | None:
+        del name, spellings, at
         later = structs.asdict(changed(7, key=1))
         kind: Any = CurrentRow
         row = kind(**{**later, "full_document_as_of_event": True, "sequence": 7})

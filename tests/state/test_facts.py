@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from msgspec import structs
 
+from penstock.errors import HistoryUnknownError
 from penstock.event import AnyEvent, ChangeEvent, SchemaEvent, SystemEvent
+from penstock.state import facts as facts_module
 from penstock.state.facts import Facts
 from penstock.state.layout import Name
 from tests.state.histories import change, schema, system
@@ -265,3 +267,45 @@ def test_letters_that_a_copy_names_are_not_taken_for_gone_either(whole: bool) ->
     ).collections[letters]
     assert named.complete
     assert named.snapshot is None
+
+
+def renamed(old: str, new: str, **also: Any) -> SchemaEvent:
+    return schema("shop", "rename", old, {"to": {"db": "db", "coll": new}, **also})
+
+
+@pytest.mark.parametrize(
+    ("events", "names"),
+    [
+        pytest.param([renamed("a", "b")], ["b", "a"], id="renamed"),
+        pytest.param([renamed("a", "b"), renamed("b", "c")], ["c", "a"], id="twice"),
+        pytest.param([renamed("a", "b"), renamed("b", "a")], ["a", None], id="and back"),
+        pytest.param(
+            [renamed("a", "b"), renamed("c", "a")], ["b", None], id="another has its name"
+        ),
+        pytest.param([renamed("b", "a")], [None, "a"], id="replaced"),
+        pytest.param([renamed("a", "b"), renamed("c", "b")], [None, "a"], id="replaced later"),
+        pytest.param([renamed("a", "b", targetCaptured=False)], [None, "a"], id="far away"),
+        pytest.param(
+            [schema("shop", "drop", "a"), renamed("b", "c")], ["a", "a"], id="only others renamed"
+        ),
+    ],
+)
+def test_what_a_collection_is_called_now(events: list[AnyEvent], names: list[str | None]) -> None:
+    """That of before the events, and that of after the first one."""
+    facts = known(*events)
+    found = [facts.called_now(A, at=at) for at in (0, 1)]
+    assert [one and one.collection for one in found] == names
+    assert facts.called_now(A, at=len(events)) == A
+
+
+def test_of_renames_that_are_not_remembered_none_is_guessed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(facts_module, "_RENAMES_MAX", 2)
+    facts = known(renamed("a", "b"), GAP, renamed("b", "c"), renamed("c", "d"))
+    for at in (0, 2):
+        with pytest.raises(HistoryUnknownError):
+            facts.called_now(A, at=at)
+    assert facts.called_now(B, at=3) == B
+    assert facts.called_now(Name("shop", "db", "c"), at=3) == Name("shop", "db", "d")
+    assert facts.called_now(Name("crm", "db", "a"), at=0) == Name("crm", "db", "a")

@@ -11,16 +11,23 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import LogLockedError, ServiceUnavailableError, StateIncompleteError
+from penstock.errors import (
+    HistoryUnknownError,
+    LogLockedError,
+    ServiceUnavailableError,
+    StateIncompleteError,
+)
 from penstock.event import Commit
 from penstock.log.memory import MemoryLog
 from penstock.state import keeper as keeper_module
 from penstock.state.config import StateConfig
 from penstock.state.keeper import StateKeeper
+from penstock.state.layout import APPLIED_KEY, META
 from penstock.state.tables import find_state
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import Reading
@@ -275,6 +282,67 @@ async def test_a_log_whose_files_were_put_back_by_hand_is_another_log(tmp_path: 
             all_steps(keeper)
             assert list(current(keeper)["shop", "a"]) == [f'{{"_id": {number}}}']
         await log.close()
+
+
+def renamed(old: str, new: str, position: int) -> Commit:
+    said = {"to": {"db": "db", "coll": new}}
+    event = schema("shop", "rename", old, said, position=position)
+    return Commit(source="shop", position=str(position), events=(event,))
+
+
+def looked(keeper: StateKeeper, collection: str, *, at: int) -> Any:
+    """The document that a look for key 1 finds; None where there is none."""
+    known = keeper.look(("shop", "db", collection), [b'{"_id": 1}'], at=at)
+    assert known is not None
+    if known.row is None:
+        return None
+    return known.row.collection, json.loads(bytes(known.row.full_document or b"null"))
+
+
+async def test_a_row_is_found_by_the_name_that_its_collection_had(tmp_path: Path) -> None:
+    """Also by who opens the state later."""
+    log = await log_of_empty_sources()
+    row = change("shop", "a", 1, document={"_id": 1, "n": 1}, position=1)
+    await log.append([Commit(source="shop", position="1", events=(row,))])
+    before = (await log.bounds()).head
+    later = change("shop", "a", 1, document={"_id": 1, "n": 2}, position=3)
+    commit = Commit(source="shop", position="3", events=(later,))
+    await log.append([renamed("a", "b", 2), commit])
+    after = (await log.bounds()).head
+    for _ in range(2):
+        with keeping(log, tmp_path) as keeper:
+            all_steps(keeper)
+            assert looked(keeper, "a", at=before) == ("b", {"_id": 1, "n": 1})
+            assert looked(keeper, "a", at=after) == ("a", {"_id": 1, "n": 2})
+            assert looked(keeper, "b", at=before) is None
+    await log.close()
+
+
+async def test_renames_that_the_state_did_not_see_are_not_taken_for_none(tmp_path: Path) -> None:
+    """Those that an older Penstock applied, and those that were trimmed before they came."""
+    log = await log_of_empty_sources()
+    await log.append([renamed("a", "b", 1)])
+    head = (await log.bounds()).head
+    with keeping(log, tmp_path) as keeper:
+        all_steps(keeper)
+        older = msgspec.to_builtins(keeper.applied)[:-1]
+        with keeper._env.write() as txn:
+            txn.put(APPLIED_KEY, msgspec.msgpack.encode(older), db=keeper._env[META])
+    row = change("shop", "a", 1, document={"_id": 1}, position=2)
+    await log.append([Commit(source="shop", position="2", events=(row,))])
+    for _ in range(2):
+        with keeping(log, tmp_path) as keeper:
+            all_steps(keeper)
+            with pytest.raises(HistoryUnknownError):
+                looked(keeper, "a", at=head - 1)
+            assert looked(keeper, "a", at=head) == ("a", {"_id": 1})
+    await log.append([renamed("a", "b", 3), renamed("b", "c", 4)])
+    await log.trim((await log.bounds()).head)
+    with keeping(log, tmp_path) as keeper:
+        all_steps(keeper)
+        with pytest.raises(HistoryUnknownError):
+            looked(keeper, "a", at=head + 1)
+    await log.close()
 
 
 def stored(keeper: StateKeeper) -> tuple[int, int, int]:

@@ -242,6 +242,11 @@ class Replica:
         elif tag == "truncate":
             for one in change["relations"]:
                 self.rows[_name(one)] = {}
+        elif tag == "rename-table":
+            old, new = _name(change["old"]), _name(change["new"])
+            assert new not in self.tables
+            self.tables = {new if n == old else n: t for n, t in self.tables.items()}
+            self.rows[new] = self.rows.pop(old)
         elif tag == "drop-table":
             self.tables = {n: t for n, t in self.tables.items() if n != _name(change["id"])}
             del self.rows[_name(change["id"])]

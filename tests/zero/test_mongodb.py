@@ -2,13 +2,14 @@
 
 import random
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bson import Decimal128, Int64, ObjectId
 from pymongo import MongoClient
 
-from penstock.event import SchemaEvent
+from penstock.event import Operation, SchemaEvent
 from penstock.testing.servers import MongoReplicaSet
 from penstock.wire import Stream
 from penstock.zero.changes import Teller, Told
@@ -16,6 +17,8 @@ from penstock.zero.config import ZeroTablesConfig
 from penstock.zero.mapping import Mapping
 from tests.mongodb.support import reading
 from tests.seeds import seed_of
+from tests.zero.endpoint import SHIPPED, connection, fold, served
+from tests.zero.endpoint import Replica as Shipped
 from tests.zero.folding import Replica
 
 pytestmark = pytest.mark.server
@@ -105,3 +108,43 @@ async def test_documents_that_change_and_move_between_tables_are_what_a_find_say
         }
     assert sorted(name for _, name in replica.tables) == ["articles", "notes", "others", "second"]
     assert replica.rows("second") == [{"_id": "x", "n": 1}, {"_id": "y", "n": 2.5}]
+
+
+@pytest.mark.slow
+async def test_an_update_without_its_document_that_a_rename_follows_reaches_the_replica(
+    mongo: MongoReplicaSet,
+    mongo_client: Client,
+    mongo_database: str,
+    tmp_path: Path,
+) -> None:
+    database = mongo_client[mongo_database]
+    async with (
+        reading(mongo.uri, database=mongo_database, full_document="default") as read,
+        served(tmp_path, sources={"shop": {}}) as endpoint,
+    ):
+        database["first"].insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 1}])
+        await read.until_events(2)
+        for commit in read.commits:
+            await endpoint.append(*commit.events)
+        await endpoint.applied()
+        replica, begun = Shipped(), len(read.commits)
+        async with connection(endpoint, **SHIPPED) as socket:
+            await fold(socket, replica)
+        database["first"].update_one({"_id": 1}, {"$set": {"n": 9}})
+        database["first"].rename("second")
+        await read.until(
+            lambda r: any(
+                isinstance(event, SchemaEvent) and event.operation == "rename" for event in r.events
+            )
+        )
+        (update,) = [one for one in read.changes if one.operation is Operation.UPDATE]
+        assert update.full_document is None
+        last = 0
+        for commit in read.commits[begun:]:
+            last = await endpoint.append(*commit.events)
+        await endpoint.applied()
+        async with connection(endpoint, **SHIPPED, **replica.resuming()) as socket:
+            await fold(socket, replica, last)
+        found = {row["_id"]: row for row in database["second"].find()}
+    assert not replica.resets
+    assert {key: row for (key,), row in replica.rows["second"].items()} == found

@@ -60,9 +60,11 @@ class Late:
     def open(self, criteria: Criteria) -> Reading:
         return self._keeper.open(criteria)
 
-    def look(self, name: tuple[str, str, str], spellings: Sequence[bytes]) -> Known | None:
+    def look(
+        self, name: tuple[str, str, str], spellings: Sequence[bytes], *, at: int | None = None
+    ) -> Known | None:
         """As the keeper's, but as of the look before."""
-        before, self._before = self._before, self._keeper.look(name, spellings)
+        before, self._before = self._before, self._keeper.look(name, spellings, at=at)
         return before
 
 

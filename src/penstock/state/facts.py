@@ -21,11 +21,14 @@ import msgspec
 from msgspec import Struct, structs
 
 from penstock.capture.deadletter import COLLECTION as DEAD_LETTERS
+from penstock.errors import HistoryUnknownError
 from penstock.event import SchemaEvent, SystemEvent
-from penstock.state.layout import CollectionFacts, Copy, Doubt, Gap, Name, SourceFacts
+from penstock.state.layout import CollectionFacts, Copy, Doubt, Gap, Name, Renamed, SourceFacts
 
 _DOUBTS_MAX: Final = 32
 """More of a collection are told by one, which only a copy dispels."""
+_RENAMES_MAX: Final = 1_000
+"""Of a source; whoever asks for a name from before those is told that it is not known."""
 
 
 class _Target(Struct, frozen=True):
@@ -49,10 +52,13 @@ class Facts:
         collections: dict[Name, CollectionFacts],
         *,
         next_number: int,
+        renames_since: int = 0,
     ) -> None:
         self.sources = sources
         self.collections = collections
         self.next_number = next_number
+        self.renames_since = renames_since
+        """All renames behind this sequence came here."""
         self.changed_sources: set[str] = set()
         self.changed: set[Name] = set()
         self.forgotten: list[int] = []
@@ -68,6 +74,32 @@ class Facts:
     def of(self, source: str) -> list[Name]:
         """The collections of a source that are known."""
         return [name for name in self.collections if name.source == source]
+
+    def called_now(self, name: Name, *, at: int) -> Name | None:
+        """The name now of what was called `name` at the sequence `at`; None where a rename has
+        ended it since, by taking its name or by one that is not captured.
+
+        Raises HistoryUnknownError where not every rename since is remembered.
+        """
+        renames = self.source(name.source).renames
+        forgotten = len(renames) >= _RENAMES_MAX and at < renames[0].sequence
+        if forgotten or at < self.renames_since:
+            raise HistoryUnknownError(
+                why="collections of its source were renamed since, or may have been, and which "
+                "ones is not remembered",
+                what="what a collection was called there",
+            )
+        now = name
+        for one in renames:
+            if one.sequence <= at:
+                continue
+            if now == one.new:
+                return None
+            if now == one.old:
+                if one.new is None:
+                    return None
+                now = one.new
+        return now
 
     def heard(self, name: Name, sequence: int) -> CollectionFacts:
         """The collection of a change at `sequence`."""
@@ -149,12 +181,15 @@ class Facts:
 
     def _renamed(self, name: Name, said: "_Rename", sequence: int) -> None:
         moved = self.collections.get(name)
-        if not said.target_captured:
+        target = Name(name.source, said.to.db, said.to.coll) if said.target_captured else None
+        if target == name:
+            return
+        source = self.source(name.source)
+        renames = (*source.renames, Renamed(sequence, name, target))[-_RENAMES_MAX:]
+        self._put_source(name.source, structs.replace(source, renames=renames))
+        if target is None:
             # Nobody follows it any further.
             self._emptied(name, sequence)
-            return
-        target = Name(name.source, said.to.db, said.to.coll)
-        if target == name:
             return
         self._forget(target)
         if moved is None:

@@ -243,6 +243,7 @@ class StateKeeper:
                 check=last.check(i) & 0xFFFFFFFF,
                 ends_commit=last.ends_commit(i),
                 next_number=self._facts.next_number,
+                renames_since=self._facts.renames_since,
             )
             write_applied(txn, self._env, applied)
         self._applied = applied
@@ -267,6 +268,7 @@ class StateKeeper:
                 place = Progress(bounds.log_id, bounds.trimmed, bounds.trimmed_check)
                 for source in {*self._facts.sources, *(n.source for n in self._facts.collections)}:
                     self._facts.interrupted(source, by_us=True)
+                self._facts.renames_since = place.sequence
                 write_facts(txn, self._env, self._facts)
             except (StreamChangedError, AheadError):
                 if applied.log_id:
@@ -277,7 +279,9 @@ class StateKeeper:
                 for name in DATABASES:
                     txn.drop(self._env[name], delete=False)
                 self._holds = {}
-                self._facts = Facts({}, {}, next_number=self._facts.next_number)
+                self._facts = Facts(
+                    {}, {}, next_number=self._facts.next_number, renames_since=place.sequence
+                )
             applied = structs.replace(
                 applied,
                 log_id=place.log_id,
@@ -285,6 +289,7 @@ class StateKeeper:
                 check=place.check,
                 ends_commit=True,
                 next_number=self._facts.next_number,
+                renames_since=self._facts.renames_since,
             )
             write_applied(txn, self._env, applied)
         self._applied = applied
@@ -386,15 +391,23 @@ class StateKeeper:
                 wanted = self._wanted(criteria)
             return self._begin(wanted, criteria.shards)
 
-    def look(self, name: tuple[str, str, str], spellings: Sequence[bytes]) -> Known | None:
+    def look(
+        self, name: tuple[str, str, str], spellings: Sequence[bytes], *, at: int | None = None
+    ) -> Known | None:
         """As `CurrentRows.look`."""
         of = Name(*name)
         with self._turn:
             if self._doubtful or self._failure is not None:
                 return None
-            applied, facts = self._applied, self._facts.collections.get(of)
+            applied = self._applied
             if applied.log_id != self._log.bounds_now().log_id:
                 return None
+            if at is not None:
+                now = self._facts.called_now(of, at=at)
+                if now is None:
+                    return Known(row=None, sequence=applied.sequence)
+                of = now
+            facts = self._facts.collections.get(of)
             if facts is None:
                 whole = self._facts.source(of.source).whole_since
                 return Known(row=None, sequence=applied.sequence) if whole else None

@@ -50,6 +50,8 @@ class Applied(Struct, frozen=True, kw_only=True, array_like=True):
     """False within a commit too large for one write: no reading begins there."""
     next_number: int
     """For the next collection."""
+    renames_since: int | None = None
+    """Renames behind this sequence are remembered; None in what an older Penstock wrote."""
 
 
 class Name(NamedTuple):
@@ -84,6 +86,15 @@ class Copy(Struct, frozen=True, kw_only=True):
     """The sequence of its first announcement."""
 
 
+class Renamed(Struct, frozen=True, array_like=True):
+    """A rename, which the state may be behind while a reader of the log is not there yet."""
+
+    sequence: int
+    old: Name
+    new: Name | None
+    """None: a name that is not captured."""
+
+
 class SourceFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is known of a source as a whole."""
 
@@ -92,6 +103,8 @@ class SourceFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is first heard of later is wholly in the log. 0: not so."""
     gaps: tuple[Gap, ...] = ()
     copy: Copy | None = None
+    renames: tuple[Renamed, ...] = ()
+    """Oldest first; the newest of them, where there are too many."""
 
 
 class Doubt(Struct, frozen=True, array_like=True):

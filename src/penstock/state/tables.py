@@ -99,10 +99,14 @@ def read_facts(txn: Transaction, env: Env) -> Facts:
             key.decode(): msgspec.json.decode(value, type=SourceFacts) for key, value in cursor
         }
     applied = read_applied(txn, env)
+    if applied is None:
+        return Facts(sources, read_collections(txn, env), next_number=1)
+    since = applied.renames_since
     return Facts(
         sources,
         read_collections(txn, env),
-        next_number=1 if applied is None else applied.next_number,
+        next_number=applied.next_number,
+        renames_since=applied.sequence if since is None else since,
     )
 
 

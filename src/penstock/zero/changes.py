@@ -25,8 +25,8 @@ from penstock.zero.types import UnfitError
 
 Fields = dict[str, Raw]
 LookUp = Callable[[Stream, bytes], bytes | None]
-"""The document of a key now, as its reader may see it: as of the change that is told, or later.
-None where there is none any more."""
+"""The document of a key now, as its reader may see it: as of the change that is told, or later, and
+under whatever name its collection has by then. None where there is none any more."""
 
 
 class Told(Struct, frozen=True, kw_only=True):

@@ -43,8 +43,9 @@ class Looks(Protocol):
     """Finds current documents."""
 
     def __call__(self, stream: Stream, key: bytes, *, to: int) -> bytes | None:
-        """The document of a key now, as its reader may see it: as of sequence `to`, or later. None
-        where there is none. Raises BehindError where that is not known yet."""
+        """The document now of a key in what `stream` named at sequence `to`, whatever its name is
+        by now, as its reader may see it: as of `to`, or later. None where there is none. Raises
+        BehindError where that is not known yet, and ResetError where it never will be."""
         ...
 
 

@@ -18,6 +18,7 @@ from penstock.errors import (
     AheadError,
     ConfigError,
     DocumentUnknownError,
+    HistoryUnknownError,
     PenstockError,
     ResetError,
     ServiceUnavailableError,
@@ -478,7 +479,17 @@ class Session:
         await self._socket.send(frames([said]))
 
     def _look_up(self, stream: Stream, key: bytes, *, to: int) -> bytes | None:
-        known = self._service.rows.look((stream.source, stream.database, stream.collection), [key])
+        # The rows may be ahead of the log as it is told here, and renamed there.
+        name = stream.source, stream.database, stream.collection
+        try:
+            known = self._service.rows.look(name, [key], at=to)
+        except HistoryUnknownError:
+            raise ResetError(
+                f"a change of {stream.collection} came without its document, and it is not known "
+                f"what that collection is called now: its source has renamed more since than the "
+                f"current rows remember, or they were written by an older Penstock. Its shards "
+                f"begin anew."
+            ) from None
         if known is None or known.sequence < to:
             raise BehindError
         row, scope = known.row, self._view.scope
@@ -489,4 +500,6 @@ class Session:
             return None  # it is another tenant's meanwhile
         if row.full_document is None:
             raise DocumentUnknownError(source=stream.source, collection=stream.collection)
-        return without(bytes(row.full_document), scope.hidden(now))
+        # Under another name, other fields may be hidden: nothing is shown that either hides.
+        hidden = scope.hidden(now) | scope.hidden(stream)
+        return without(bytes(row.full_document), hidden)

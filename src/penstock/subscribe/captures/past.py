@@ -55,10 +55,15 @@ class Known(Struct, frozen=True, kw_only=True):
 class CurrentRows(Protocol):
     """Whoever keeps current rows, asked for one. From any thread."""
 
-    def look(self, name: tuple[str, str, str], spellings: Sequence[bytes]) -> Known | None:
+    def look(
+        self, name: tuple[str, str, str], spellings: Sequence[bytes], *, at: int | None = None
+    ) -> Known | None:
         """The row of a collection whose key, or its only value, is written in one of these ways.
+        With `at`, of the collection that had this name at that sequence, whatever it has now: no
+        row where a rename has ended it since.
 
-        None where rows of the collection may be missing.
+        None where rows of the collection may be missing. Raises HistoryUnknownError where it is
+        not known which one had the name.
         """
         ...
 
