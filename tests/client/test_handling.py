@@ -154,6 +154,38 @@ async def test_a_program_that_hangs_is_killed_and_the_change_is_tried_again(
     assert (setting.saved(), setting.dead()) == (20, [])
 
 
+@pytest.mark.slow
+async def test_what_a_program_that_hangs_has_started_is_killed_with_it(setting: Setting) -> None:
+    """It holds the program's output, so nothing would ever end that waits for it."""
+    pids = setting.folder / "pids"
+    script = setting.folder / "handler.sh"
+    script.write_text(f"read line; sleep 600 & echo $! >> {pids}; wait; echo ok")
+    async with asyncio.timeout(30), Program(["bash", str(script)], answer_seconds=0.5) as program:
+        with pytest.raises(ProgramError, match="did not answer within"):
+            await handle_changes(setting.changes(), program, retry=QUICK)
+    assert (len(pids.read_text().split()), still_running(pids)) == (3, [])
+    assert setting.saved() == 0
+
+
+def still_running(pids: Path) -> list[str]:
+    """Those of the processes that are neither gone nor dead."""
+    stats = (Path(f"/proc/{pid}/stat") for pid in pids.read_text().split())
+    return [stat.parent.name for stat in stats if stat.exists() and ") Z " not in stat.read_text()]
+
+
+@pytest.mark.slow
+async def test_closing_ends_what_a_program_leaves_behind_holding_its_output(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.program._LEAVE_SECONDS", 0.5)
+    pids = setting.folder / "pids"
+    script = f"sleep 600 & echo $! >> {pids}; while read line; do echo ok; done"
+    async with asyncio.timeout(30):
+        await run_until(setting, Program(["bash", "-c", script]), 20)
+    assert still_running(pids) == []
+    assert setting.saved() == 20
+
+
 async def test_without_dead_letters_the_error_ends_it_and_the_change_comes_again(
     setting: Setting,
 ) -> None:

@@ -2,11 +2,15 @@
 
 The program reads one event a line from its standard input, in the JSON of the puller's design, and
 writes one line to its standard output once it is done with it: `ok`, or `error` and a reason. Its
-standard error is its own. It is started again when it ends, and killed when it does not answer.
+standard error is its own. It is started again when it ends, and killed, with what it started, when
+it does not answer.
 """
 
 import asyncio
+import os
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
@@ -70,17 +74,12 @@ class Program:
 
     async def aclose(self) -> None:
         """Let the program read its end of input and leave; kill it if it does not."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None or process.returncode is not None:
             return
         assert process.stdin is not None
         process.stdin.close()
-        try:
-            async with asyncio.timeout(_LEAVE_SECONDS):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await self._end(process, leave_seconds=_LEAVE_SECONDS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,13 +107,31 @@ class Program:
                 raise ProgramError(f"the program cannot be started: {error}") from error
         return self._process
 
-    async def _end(self, process: asyncio.subprocess.Process) -> int:
-        """Kill it if it still runs; its exit code."""
-        if process.returncode is None:
-            try:
-                async with asyncio.timeout(0.2):
-                    await process.wait()
-            except TimeoutError:
-                process.kill()
+    async def _end(
+        self, process: asyncio.subprocess.Process, *, leave_seconds: float = 0.2
+    ) -> int | None:
+        """Kill it, with what it started, if it does not leave by itself; its exit code.
+
+        What has left its session cannot be killed, and is not waited for.
+        """
         self._process = None
-        return await process.wait()
+        try:
+            async with asyncio.timeout(leave_seconds):
+                return await _over(process)
+        except TimeoutError:
+            # Its children too: one that holds its output would be waited for.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await _over(process)
+        return process.returncode
+
+
+async def _over(process: asyncio.subprocess.Process) -> int:
+    """Its exit code, once it and all that hold its output have ended. What they say is read, for
+    asyncio sees no end of a pipe that is full."""
+    assert process.stdout is not None
+    while await process.stdout.read(ANSWER_BYTES_MAX):
+        pass
+    return await process.wait()
