@@ -3,6 +3,8 @@
 import asyncio
 import json
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -184,6 +186,40 @@ async def test_closing_ends_what_a_program_leaves_behind_holding_its_output(
         await run_until(setting, Program(["bash", "-c", script]), 20)
     assert still_running(pids) == []
     assert setting.saved() == 20
+
+
+@pytest.mark.parametrize("extra", ["ok\nok\n", "ok\no", "error no\nok\n"])
+async def test_an_answer_that_came_before_its_event_is_none(setting: Setting, extra: str) -> None:
+    """The second line is there before the next event is written: it cannot be about that."""
+    do = f"os.write(1, {extra.encode()!r}); continue"
+    async with setting.changes() as changes, setting.program(do) as program:
+        first, second = await anext(changes), await anext(changes)
+        with suppress(ProgramError):
+            await program(first)
+        with pytest.raises(ProgramError, match="more than one answer"):
+            await program(second)
+        assert setting.seen() == [1]
+        with suppress(ProgramError):
+            await program(second)  # by a new one
+        assert setting.seen() == [1, 2]
+
+
+async def test_an_answer_that_lies_in_the_pipe_before_its_event_is_none(setting: Setting) -> None:
+    """And not in our memory yet."""
+    wrote = setting.folder / "wrote"
+    do = (
+        "print('ok', flush=True); "
+        "import time; time.sleep(0.05); "
+        f"print('ok', flush=True); open({str(wrote)!r}, 'w').close(); continue"
+    )
+    async with setting.changes() as changes, setting.program(do) as program:
+        first, second = await anext(changes), await anext(changes)
+        await program(first)
+        while not wrote.exists():
+            time.sleep(0.001)  # noqa: ASYNC251 - the loop is to read nothing
+        with pytest.raises(ProgramError, match="more than one answer"):
+            await program(second)
+    assert setting.seen() == [1]
 
 
 async def test_without_dead_letters_the_error_ends_it_and_the_change_comes_again(

@@ -1,9 +1,9 @@
 """A program of any language as a consumer: JSON lines in, one answer a line out.
 
 The program reads one event a line from its standard input, in the JSON of the puller's design, and
-writes one line to its standard output once it is done with it: `ok`, or `error` and a reason. Its
-standard error is its own. It is started again when it ends, and killed, with what it started, when
-it does not answer.
+writes one line to its standard output once it is done with it: `ok`, or `error` and a reason. What
+it writes before it was given an event answers nothing, and ends it. Its standard error is its own.
+It is started again when it ends, and killed, with what it started, when it does not answer.
 """
 
 import asyncio
@@ -37,10 +37,20 @@ class Program:
         Raises ProgramError if the program says that it could not, if it ends, answers anything
         else, or does not answer in time. All but the first end it: what it still does with the
         change cannot be known, so the next change meets a new one.
+
+        Raises it too, and ends the program, if it has written anything since its last answer: that
+        would be taken for the answer to this change. What comes after that look cannot be told
+        from an answer; it is seen at the next change, when the answer itself is left over.
         """
         process = await self._started()
         assert process.stdin is not None
         assert process.stdout is not None
+        if await _is_unasked(process.stdout):
+            await self._end(process)
+            raise ProgramError(
+                "the program wrote more than one answer to an event, or wrote before it had one; "
+                "what it has to say beside its answers belongs on its standard error"
+            )
         try:
             async with asyncio.timeout(self._answer_seconds or None):
                 process.stdin.write(to_json(change.entry) + b"\n")
@@ -135,3 +145,15 @@ async def _over(process: asyncio.subprocess.Process) -> int:
     while await process.stdout.read(ANSWER_BYTES_MAX):
         pass
     return await process.wait()
+
+
+async def _is_unasked(output: asyncio.StreamReader) -> bool:
+    """Whether there is output now. Takes some of it."""
+    # What lies in the pipe is in the reader after these: the loop reads it, then hands it on.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(0):
+            return bool(await output.read(1))
+    except TimeoutError:
+        return False
