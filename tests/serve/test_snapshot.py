@@ -14,7 +14,13 @@ import pytest
 from penstock.client import follow, snapshot, snapshot_sync
 from penstock.client.change import Change
 from penstock.client.flight import LogClient, ReadRequest, RowsRequest
-from penstock.errors import PenstockError, RequestError, StateIncompleteError
+from penstock.client.rows import Rows as SnapshotRows
+from penstock.errors import (
+    PenstockError,
+    RequestError,
+    ServiceUnavailableError,
+    StateIncompleteError,
+)
 from penstock.event import Commit, Kind
 from penstock.log.memory import MemoryLog
 from penstock.serve.config import ServeConfig
@@ -384,3 +390,44 @@ async def test_there_is_no_marker_before_the_last_row(tmp_path: Path) -> None:
             await anext(rows)
             with pytest.raises(RequestError, match="not read to their end"):
                 _ = rows.progress
+
+
+@pytest.mark.slow
+async def test_rows_that_were_given_up_or_failed_never_end_like_whole_ones(tmp_path: Path) -> None:
+    """Whoever asks again is told so, each time, though it never looks at the marker."""
+    model, rng = Model(), random.Random(5)
+    async with serving(tmp_path, batch_bytes_max=1) as served:
+        for source in SOURCES:
+            await served.log.append(copied_whole(source))
+        await served.log.append([random_commit(model, rng) for _ in range(50)])
+        await served.caught_up()
+        async with snapshot(served.grpc) as given_up:
+            await anext(given_up)
+            asking = asyncio.create_task(anext(given_up))
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+            assert asking.cancelled()
+            await _never_ends(given_up)
+        async with snapshot(served.grpc) as closed:
+            await anext(closed)
+        await _never_ends(closed)
+        whole = snapshot(served.grpc)
+        assert [row async for row in whole]
+        assert not [row async for row in whole]
+
+    failed, failed_sync = snapshot(served.grpc), snapshot_sync(served.grpc)
+    with pytest.raises(ServiceUnavailableError):
+        await anext(failed)
+    await _never_ends(failed)
+    with pytest.raises(ServiceUnavailableError):
+        await asyncio.to_thread(list, failed_sync)
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailableError, match="begin anew"):
+            await asyncio.to_thread(list, failed_sync)
+
+
+async def _never_ends(rows: SnapshotRows) -> None:
+    for _ in range(2):
+        with pytest.raises(ServiceUnavailableError, match="begin anew"):
+            _ = [row async for row in rows]

@@ -7,7 +7,8 @@
     async with follow("127.0.0.1:50051", after=marker, ...) as changes: ...
 
 Rows come once each, as of one place of the log, and the changes after `progress` are exactly the
-later ones. A break on the way is an error: what came is not whole, and is to be thrown away.
+later ones. A break on the way is an error, as often as more is asked for: what came is not whole,
+and is to be thrown away.
 """
 
 from collections.abc import AsyncGenerator, Generator, Iterable
@@ -18,7 +19,7 @@ from penstock._generated.penstock.v1 import penstock_pb2 as pb
 from penstock.client.change import Change, Received, Taken
 from penstock.client.credentials import NOBODY, Credentials
 from penstock.client.remote import SyncCall, receive
-from penstock.errors import RequestError
+from penstock.errors import RequestError, ServiceUnavailableError
 from penstock.subscribe.shards import Shards
 
 METHOD: Final = "/penstock.v1.PullerService/Snapshot"
@@ -45,6 +46,14 @@ class _Arriving:
         """Take a message, its next row last."""
         self._came = received.messages[::-1]
         self._progress = received.progress
+
+    def _broken_off(self) -> ServiceUnavailableError:
+        """To be raised where a stream has ended without the marker: it failed, was cancelled or
+        closed, and has nothing more to say."""
+        return ServiceUnavailableError(
+            "the rows broke off before their end, and what came is not whole. Nothing is lost at "
+            "the service. Throw away what came, and begin anew."
+        )
 
     def _next(self) -> Change:
         return Change(Taken(self._came.pop(), 0))
@@ -73,12 +82,15 @@ class Rows(_Arriving):
         return self
 
     async def __anext__(self) -> Change:
-        """The next row."""
+        """The next row. Ends behind the last one only: raises what `snapshot` says until then."""
         while not self._came:
             if self._progress:
                 await self._stream.aclose()
                 raise StopAsyncIteration
-            self._receive(await anext(self._stream))
+            try:
+                self._receive(await anext(self._stream))
+            except StopAsyncIteration:
+                raise self._broken_off() from None
         return self._next()
 
     async def __aenter__(self) -> Self:
@@ -105,12 +117,15 @@ class SyncRows(_Arriving):
         return self
 
     def __next__(self) -> Change:
-        """The next row."""
+        """As in `Rows`."""
         while not self._came:
             if self._progress:
                 self._call.close()
                 raise StopIteration
-            self._receive(next(self._stream))
+            try:
+                self._receive(next(self._stream))
+            except StopIteration:
+                raise self._broken_off() from None
         return self._next()
 
     def __enter__(self) -> Self:
@@ -141,7 +156,8 @@ def snapshot(
     one message in memory.
 
     Iterating raises StateIncompleteError if rows may be missing, RequestError if the service keeps
-    none, and ServiceUnavailableError if it breaks off: then begin anew.
+    none, and ServiceUnavailableError if it breaks off: then begin anew. One that failed, or whose
+    asking was cancelled, raises this for good, and so never ends like a whole one.
     """
     return Rows(target, _request(collections, shards, consumer_id), credentials)
 
