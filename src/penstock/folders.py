@@ -1,7 +1,6 @@
 """Folders and files that appear whole or not at all, whenever the process or the machine dies."""
 
 import asyncio
-import fcntl
 import os
 import shutil
 from collections.abc import Generator
@@ -19,6 +18,8 @@ def appearing(target: Path) -> Generator[Path]:
     process that died is emptied first. Raises ConfigError when `target` holds something, or another
     process fills it.
     """
+    import fcntl  # there is none on Windows, where clients keep files too
+
     target = target.resolve()
     if target.exists() and (not target.is_dir() or any(target.iterdir()) or target.is_mount()):
         raise ConfigError(
@@ -64,6 +65,8 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut: LMDB syncs its files, not their names."""
+    if os.name == "nt":
+        return  # Windows has no folder to sync: its names are journaled
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,12 +1,14 @@
 """Where progress is kept, and how a client comes back."""
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
-from penstock.client import FileProgress, Retry
+from penstock.client import DeadLetter, DeadLetterFile, FileProgress, Retry
 from penstock.client.retry import Backoff
 from penstock.errors import MalformedProgressError
 from penstock.progress import Progress
@@ -37,6 +39,42 @@ def test_a_save_that_fails_leaves_the_marker_before(
     with pytest.raises(OSError, match="the disk is gone"):
         store.save(str(Progress(1, 9, 9)))
     assert store.load() == MARKER
+
+
+LETTER = DeadLetter(reason="no", attempts=1, failed_at=1, progress=MARKER, event=Raw(b"{}"))
+
+
+def keep(what: str, path: Path) -> None:
+    if what == "marker":
+        FileProgress(path).save(MARKER)
+    else:
+        DeadLetterFile(path).add(LETTER)
+
+
+@pytest.mark.parametrize("what", ["marker", "letter"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_names_of_what_is_kept_survive_a_power_cut_and_those_of_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_there: bool
+) -> None:
+    """A letter that is lost was a change that was passed; without its marker a consumer starts at
+    the head. Whoever made a file that is there may have died before its name was durable."""
+    path = tmp_path / "kept" / "here" / "file"
+    if is_there:
+        path.parent.mkdir(parents=True)
+        path.touch()
+    held = dict[Path, list[Path]]()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        folder = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if folder.is_dir():
+            held[folder] = list(folder.iterdir())
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", note)
+    keep(what, path)
+    made = [path.parent] if is_there else [path.parent, tmp_path / "kept", tmp_path]
+    assert held == {folder: list(folder.iterdir()) for folder in made}
 
 
 @pytest.mark.parametrize("content", ["", "\n", "half a mark", "\xff\xfe"])

@@ -20,6 +20,7 @@ from penstock.client.change import Change
 from penstock.client.following import AsyncChange, Following
 from penstock.client.retry import Backoff, Retry
 from penstock.errors import RequestError
+from penstock.folders import make_folder, sync_folder
 from penstock.wire import to_json
 
 log = structlog.get_logger(__name__)
@@ -59,13 +60,15 @@ class DeadLetterFile:
         self.path = Path(path)
 
     def add(self, letter: DeadLetter) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         with self.path.open("ab") as file:
             if file.tell() and not self._ends_a_line():
                 file.write(b"\n")  # a crash cut the last one short: it comes again, whole
             file.write(msgspec.json.encode(letter) + b"\n")
             file.flush()
             os.fsync(file.fileno())
+        # Whether new or not: whoever made it may have failed, or died, in front of this.
+        sync_folder(self.path.parent)
 
     def _ends_a_line(self) -> bool:
         with self.path.open("rb") as file:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.errors import MalformedProgressError
+from penstock.folders import make_folder, sync_folder
 from penstock.progress import parse_progress
 
 
@@ -58,16 +59,11 @@ class FileProgress:
         return marker
 
     def save(self, marker: str) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path.parent)
         beside = self.path.with_name(f"{self.path.name}.new")
         with beside.open("w", encoding="ascii") as file:
             file.write(f"{marker}\n")
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)
-        if os.name != "nt":  # Windows has no directory to sync: the rename itself is journaled
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+        sync_folder(self.path.parent)
