@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from penstock.event import ChangeEvent, Kind, Operation
 from penstock.progress import Progress, parse_progress
 from penstock.serve.consumers import Consumers
 from penstock.subscribe.resume import oldest
+from tests.client.support import breaking
 from tests.serve.calls import until
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, schema, system
@@ -298,6 +300,37 @@ async def test_a_server_that_stays_away_is_raised_after_max_retries_with_progres
         with pytest.raises(ServiceUnavailableError):
             await anext(changes)
         assert parse_progress(store.marker).sequence == 3
+
+
+@pytest.mark.slow
+async def test_restarts_between_which_only_heartbeats_came_are_not_failures_in_a_row(
+    log: Log, serve: Serve
+) -> None:
+    """Of a filter that matches nothing there is no other sign that the service is well."""
+    server = await serve(log, heartbeat_interval=0.02)
+    store = MemoryProgress(await beginning(log))
+    retry = Retry(initial_seconds=0.2, max_retries=2)
+    async with follow(server.address, store=store, retry=retry, collections=["rare"]) as changes:
+        waiting = asyncio.ensure_future(anext(changes))
+
+        def is_at(sequence: int) -> bool:
+            return waiting.done() or parse_progress(store.marker).sequence == sequence
+
+        for restart in range(1, 5):
+            await log.append([commit(change(restart))])
+            await until(partial(is_at, restart))
+            await server.stop(0)
+            server = await serve(log, heartbeat_interval=0.02, grpc=server.address)
+        await log.append([commit(change(5, collection="rare"))])
+        assert (await waiting).sequence == 5
+
+
+async def test_a_service_that_breaks_whenever_it_has_begun_is_given_up() -> None:
+    async with breaking() as address:
+        retry = Retry(initial_seconds=0.01, max_seconds=0.01, max_retries=3)
+        async with follow(address, retry=retry) as changes:
+            with pytest.raises(ServiceUnavailableError):
+                await anext(changes)
 
 
 async def test_a_full_server_is_waited_for(log: Log, serve: Serve) -> None:

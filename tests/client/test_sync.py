@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.errors import GapError, MalformedProgressError, ServiceUnavailable
 from penstock.progress import parse_progress
 from penstock.serve.consumers import Consumers
 from penstock.subscribe.resume import oldest
+from tests.client.support import breaking
 from tests.serve.calls import until
 from tests.serve.conftest import Log, Serve
 from tests.subscribe.events import change, commit, one_each, system
@@ -125,6 +127,38 @@ async def test_terminal_errors_are_raised_and_transient_ones_after_max_retries(
 
     with pytest.raises(ServiceUnavailableError):
         await in_thread(unserved)
+
+
+@pytest.mark.slow
+async def test_restarts_between_which_only_heartbeats_came_are_not_failures_in_a_row(
+    log: Log, serve: Serve
+) -> None:
+    server = await serve(log, heartbeat_interval=0.02)
+    store = MemoryProgress(await beginning(log))
+    retry = Retry(initial_seconds=0.2, max_retries=2)
+    changes = follow_sync(server.address, store=store, retry=retry, collections=["rare"])
+    waiting = asyncio.ensure_future(in_thread(lambda: next(changes).sequence))
+
+    def is_at(sequence: int) -> bool:
+        return waiting.done() or parse_progress(store.marker).sequence == sequence
+
+    for restart in range(1, 5):
+        await log.append([commit(change(restart))])
+        await until(partial(is_at, restart))
+        await server.stop(0)
+        server = await serve(log, heartbeat_interval=0.02, grpc=server.address)
+    await log.append([commit(change(5, collection="rare"))])
+    assert await waiting == 5
+    await in_thread(changes.close)
+
+
+async def test_a_service_that_breaks_whenever_it_has_begun_is_given_up() -> None:
+    retry = Retry(initial_seconds=0.01, max_seconds=0.01, max_retries=3)
+    async with breaking() as address:
+        changes = follow_sync(address, retry=retry)
+        with pytest.raises(ServiceUnavailableError):
+            await in_thread(lambda: next(changes))
+        changes.close()
 
 
 async def test_closing_in_the_midst_of_a_backlog_ends_thread_and_call(

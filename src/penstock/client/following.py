@@ -123,6 +123,8 @@ class Following:
         self._confirm_on_ask = True
         self._stream: AsyncGenerator[Received] | None = None
         self._receiving: asyncio.Task[Received] | None = None
+        self._is_begun = False
+        """Whether the stream has told where it starts."""
         self.whole = whole
         """Every entry of the log comes, so that commits can be put together."""
 
@@ -211,8 +213,10 @@ class Following:
             )
             await asyncio.sleep(wait_seconds)
             return
-        if received.messages:
+        if received.messages or self._is_begun:
+            # Its start alone proves nothing: a service may end each time it begins to read.
             self._backoff.reset()
+        self._is_begun = True
         keeper.cursor.receive(received)
         # Ask for the next message now: it arrives while the consumer works on this one.
         self._ask(keeper.cursor.received)
@@ -221,6 +225,7 @@ class Following:
         """Start to receive the next message. The task holds the stream and nothing of ours."""
         if self._stream is None:
             self._stream = self._connect(after)
+            self._is_begun = False
         self._receiving = asyncio.create_task(_next(self._stream))
         return self._receiving
 

@@ -15,7 +15,8 @@ class Retry(Struct, frozen=True, kw_only=True):
     initial_seconds: float = 1.0
     max_seconds: float = 30.0
     max_retries: int = 0
-    """Failures in a row after which the last one is raised; 0 = never give up."""
+    """Failures in a row after which the last one is raised; 0 = never give up. To follow, those
+    are in a row between which came neither a change nor a heartbeat."""
 
 
 class Backoff:

@@ -122,6 +122,8 @@ class SyncFollowing:
         )
         self._backoff = Backoff(retry)
         self._reader: _Reader | None = None
+        self._is_begun = False
+        """Whether the stream has told where it starts."""
         self._stopped = threading.Event()
         self._keeper = SyncKeeper(Cursor(store.load() or after), store, save_interval_seconds)
 
@@ -181,6 +183,7 @@ class SyncFollowing:
         if self._reader is None:
             request = self._request(cursor.received)
             self._reader = _Reader(SyncCall(self._target, request, credentials=self._credentials))
+            self._is_begun = False
         if self._stopped.is_set():
             # Looked at only now: `stop` looks for a reader after it has set this, so that one of
             # the two always sees the other.
@@ -190,8 +193,10 @@ class SyncFollowing:
         except queue.Empty:
             return
         if isinstance(received, Received):
-            if received.messages:
+            if received.messages or self._is_begun:
+                # Its start alone proves nothing: a service may end each time it begins to read.
                 self._backoff.reset()
+            self._is_begun = True
             cursor.receive(received)
             return
         self._disconnect()
