@@ -27,10 +27,10 @@ else:
 
 T = TypeVar("T")
 GRANTS: Final = "REPLICATION SLAVE, REPLICATION CLIENT, SELECT"
-_DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
+DENIED: Final = frozenset({1044, 1045, 1142, 1143, 1227, 1698, 1130, 1141, 1370})
 """Access denied, in its many forms; and hosts that may not connect."""
 CANNOT_READ_BINLOG: Final = 1236
-_NO_SUCH_SYNTAX: Final = 1064
+NO_SUCH_SYNTAX: Final = 1064
 LOCKED: Final = 1205
 """Somebody has what is asked about locked, for longer than was to be waited."""
 NO_TABLE: Final = frozenset({1049, 1146})
@@ -57,6 +57,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     lower_case_table_names: bool
     """Whether names of tables and databases are in its binlog's rows in lower case."""
     log_bin: bool
+    logs_replicated: bool
+    """Whether what it replicates from another server is in its binlog, too."""
     gtid_end: str
     """The transactions up to where its binlogs end: gtid_binlog_pos, or gtid_executed."""
     gtid_logged: str
@@ -190,6 +192,7 @@ def facts(connection: Connected) -> Facts:
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
             "'server_uuid', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', "
             "'binlog_checksum', 'gtid_strict_mode', 'lower_case_table_names', 'log_bin', "
+            "'log_slave_updates', 'log_replica_updates', "
             "'gtid_binlog_pos', 'gtid_binlog_state', 'gtid_mode', 'enforce_gtid_consistency', "
             "'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
         )
@@ -212,6 +215,8 @@ def facts(connection: Connected) -> Facts:
         gtid_strict_mode=said.get("gtid_strict_mode", "") in {"ON", "1"},
         lower_case_table_names=said.get("lower_case_table_names", "0") != "0",
         log_bin=said.get("log_bin", "") in {"ON", "1"},
+        logs_replicated=(said.get("log_replica_updates") or said.get("log_slave_updates", ""))
+        in {"ON", "1"},
         gtid_end=_one_line(executed) or said.get("gtid_binlog_pos", ""),
         gtid_logged=_one_line(executed) or said.get("gtid_binlog_state", ""),
         gtid_purged=_one_line(purged),
@@ -360,14 +365,24 @@ def binlogs(connection: Connected) -> list[str]:
 
 def binlog_end(connection: Connected) -> tuple[str, int]:
     """Where a MySQL's binlogs end, which is always between two transactions: a file, a place."""
+    file, offset, *_ = _binlog_status(connection)
+    return str(file), int(offset)
+
+
+def binlog_filters(connection: Connected) -> tuple[str, str]:
+    """What `binlog_do_db` and `binlog_ignore_db` are: names of databases with commas between."""
+    _, _, do, ignore, *_ = _binlog_status(connection)
+    return str(do or ""), str(ignore or "")
+
+
+def _binlog_status(connection: Connected) -> tuple[Any, ...]:
     try:
         rows = ask(connection, "SHOW BINARY LOG STATUS")
     except pymysql.MySQLError as error:
-        if code_of(error) != _NO_SUCH_SYNTAX:
+        if code_of(error) != NO_SUCH_SYNTAX:
             raise
-        rows = ask(connection, "SHOW MASTER STATUS")  # before 8.2
-    file, offset, *_ = rows[0]
-    return str(file), int(offset)
+        rows = ask(connection, "SHOW MASTER STATUS")  # MariaDB, and MySQL before 8.2
+    return rows[0]
 
 
 def oldest_binlog(connection: Connected) -> str | None:
@@ -401,7 +416,7 @@ def translated(source: str, config: MysqlSourceConfig, error: Exception) -> Exce
         )
     code = code_of(error)
     name = f"{type(error).__name__} ({code})"
-    if code in _DENIED:
+    if code in DENIED:
         return ConfigError(
             f"{source}: the server refuses us: {name}. Nothing was skipped. As an administrator, "
             f"run: {grant(config)}"

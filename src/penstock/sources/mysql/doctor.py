@@ -26,6 +26,7 @@ from penstock.sources.mysql.connection import (
 )
 from penstock.sources.mysql.described import described, forbidden, idle
 from penstock.sources.mysql.holdings import flavour_of, holdings
+from penstock.sources.mysql.logged import Filters, replicates, unlogged
 from penstock.sources.mysql.moments import no_copies
 from penstock.sources.mysql.positions import parse_position
 from penstock.sources.mysql.stream import BinlogStream, drawn_server_id
@@ -130,7 +131,8 @@ def _examine(
     position: str | None,
 ) -> list[Check]:
     oldest = oldest_binlog(connection)
-    checks = [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
+    checks = _logged(config, connection, found)
+    checks += [_expiry(connection), *_tables(config, connection), _cascades(config, connection)]
     checks += _columns(config, connection)
     if position is not None:
         checks.append(_position(position, connection, found))
@@ -145,6 +147,41 @@ def _examine(
         checks.append(_semi_sync(connection, found))
     checks.append(_privileges(name, config, found, oldest))
     return checks
+
+
+def _logged(config: MysqlSourceConfig, connection: Connected, found: Facts) -> list[Check]:
+    unfit = unlogged(connection, found, config.scope)
+    checks = [Check(name="logged", ok=False, detail=why, fix=remedy) for why, remedy in unfit]
+    if not found.logs_replicated and replicates(connection) is None:
+        checks.append(_maybe_replica(connection, found))
+    elif not unfit:
+        checks.append(Check(name="logged", ok=True, detail="whoever changes a captured table"))
+    filters = Filters.of(connection)
+    if filters.do or filters.ignore:
+        checks.append(
+            Check(
+                name="filters",
+                ok=False,
+                detail=f"{filters.text()}: a CREATE, ALTER, RENAME, TRUNCATE or DROP of a captured "
+                f"table is in no binlog where the session's own database (USE) is left out",
+                fix="take it out of the server's file and restart the server",
+            )
+        )
+    return checks
+
+
+def _maybe_replica(connection: Connected, found: Facts) -> Check:
+    """Of a server that does not log what it replicates, if it does."""
+    has = found.is_mariadb and ask(connection, "SELECT @@GLOBAL.gtid_slave_pos") != [("",)]
+    told = "it did replicate once, and " if has else ""
+    return Check(
+        name="logged",
+        ok=not has,
+        detail=f"log_slave_updates is OFF: {told}whether it is a replica, whose replicated changes "
+        f"would be missed, this user may only see while it replicates",
+        fix="GRANT REPLICA MONITOR ON *.* to this user (MySQL: REPLICATION CLIENT), or "
+        "log_slave_updates = ON in the server's file",
+    )
 
 
 def _copies(connection: Connected, found: Facts, position: str | None) -> Check:

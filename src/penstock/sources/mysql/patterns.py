@@ -51,6 +51,11 @@ def matches(patterns: Sequence[str], name: str) -> bool:
     return any(matching(pattern, [name])[0] for pattern in patterns)
 
 
+def of_databases(pattern: str) -> str | None:
+    """What a pattern of tables says of their databases, a pattern itself; None of an expression."""
+    return None if _is_expression(pattern) else pattern.partition(".")[0]
+
+
 def _is_expression(pattern: str) -> bool:
     return len(pattern) > 2 and pattern[0] == pattern[-1] == "/"
 

@@ -6,6 +6,7 @@ from penstock.errors import ConfigError
 from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.connection import Connected, Facts, cascading, obstacles
 from penstock.sources.mysql.described import described, forbidden
+from penstock.sources.mysql.logged import unlogged
 from penstock.sources.mysql.moments import no_copies
 from penstock.sources.mysql.positions import Flavour
 
@@ -23,6 +24,7 @@ def require(
     """Raise ConfigError where a server cannot be captured by this configuration, whatever its
     tables are. `flavour` is how its places are said."""
     unfit = obstacles(found, partial_rows=config.on_partial_rows == "decode")
+    unfit = unfit or unlogged(asking, found, config.scope)
     if not unfit and config.copies and (obstacle := no_copies(asking, flavour)) is not None:
         unfit.append(obstacle)
     if unfit:

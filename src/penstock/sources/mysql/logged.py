@@ -1,0 +1,116 @@
+"""Whether a server writes every change of the captured tables to its binlog."""
+
+from collections.abc import Collection
+from typing import Final, Self
+
+import pymysql
+from msgspec import Struct
+
+from penstock.sources.mysql.connection import (
+    DENIED,
+    NO_SUCH_SYNTAX,
+    Connected,
+    Facts,
+    ask,
+    binlog_filters,
+    code_of,
+)
+from penstock.sources.mysql.patterns import matches, of_databases
+from penstock.sources.mysql.scope import SYSTEM_DATABASES, Scope
+
+_STATUS: Final = ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
+"""As MariaDB is asked, MySQL, and MySQL before 8.0.22. Each knows its own, or a part of it."""
+_ANY_TABLE: Final = "penstock_any_table"
+"""A table that is there as little as any other that will be made."""
+
+
+class Filters(Struct, frozen=True):
+    """Databases of whose tables a server logs changes alone, or does not."""
+
+    do: tuple[str, ...] = ()
+    """`binlog_do_db`. Where there are any, the others do not count."""
+    ignore: tuple[str, ...] = ()
+    """`binlog_ignore_db`."""
+
+    @classmethod
+    def of(cls, connection: Connected) -> Self:
+        """Ask a server."""
+        return cls(*(tuple(filter(None, one.split(","))) for one in binlog_filters(connection)))
+
+    def text(self) -> str:
+        """For people."""
+        name = "binlog_do_db" if self.do else "binlog_ignore_db"
+        return f"{name} is {', '.join(self.do or self.ignore)}"
+
+    def left_out(self, scope: Scope, there: Collection[tuple[str, str]]) -> list[str]:
+        """The captured databases whose changes are not logged, or patterns of such. Pure.
+
+        `there` are all tables that are there. Of databases without any, an expression of `include`
+        is tried with a table by a name that says nothing.
+        """
+        captured = {database for database, name in there if (database, name) in scope}
+        patterns = [of_databases(pattern) for pattern in scope.include]
+        named = {one for one in patterns if one is not None}
+        if self.do:
+            captured |= named if scope.include else {"*"}
+            return sorted(captured - set(self.do) - SYSTEM_DATABASES)
+        return [
+            one
+            for one in self.ignore
+            if one.lower() not in SYSTEM_DATABASES
+            and (one in captured or matches([*named], one) or (one, _ANY_TABLE) in scope)
+        ]
+
+
+def unlogged(connection: Connected, found: Facts, scope: Scope) -> list[tuple[str, str]]:
+    """What keeps changes of captured tables from the binlog, each with what mends it.
+
+    A replica that we may not see to be one counts while it replicates.
+    """
+    missing: list[tuple[str, str]] = []
+    if not found.logs_replicated and replicates(connection):
+        name = "log_slave_updates" if found.is_mariadb else "log_replica_updates"
+        why = (
+            f"{name} is OFF and the server is a replica: the changes that it replicates are not in "
+            f"its binlog, and would be missed"
+        )
+        remedy = (
+            f"have {name} = ON in the server's file and restart the server, or capture the one "
+            f"that it replicates; or RESET REPLICA ALL, where it is to be a replica no more. If it "
+            f"was captured before, copy the tables again (penstock snapshot)"
+        )
+        missing.append((why, remedy))
+    filters = Filters.of(connection)
+    if not filters.do and not filters.ignore:
+        return missing
+    # Without their types, for which a server would open them and wait for whoever has them locked.
+    rows = ask(connection, "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES")
+    left_out = filters.left_out(scope, [(str(database), str(name)) for database, name in rows])
+    if left_out:
+        why = (
+            f"{filters.text()}: changes of captured databases ({', '.join(left_out[:10])}) are not "
+            f"in its binlog, and would be missed"
+        )
+        remedy = (
+            "take the setting out of the server's file and restart the server, or have include and "
+            "exclude name what it logs alone. If one of them was captured before, copy its tables "
+            "again (penstock snapshot)"
+        )
+        missing.append((why, remedy))
+    return missing
+
+
+def replicates(connection: Connected) -> bool | None:
+    """Whether a server is another one's replica, at work or not; None where it may be, at rest,
+    and we may not look."""
+    for question in _STATUS:
+        try:
+            return bool(ask(connection, question))
+        except pymysql.MySQLError as error:
+            if code_of(error) in DENIED:
+                break
+            if code_of(error) != NO_SUCH_SYNTAX:
+                raise
+    # MariaDB tells everybody.
+    at_work = ask(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+    return True if any(int(count) for _, count in at_work) else None
