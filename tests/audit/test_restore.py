@@ -378,6 +378,36 @@ async def test_a_clock_that_went_back_is_told(audited: Audited, db: Connected) -
 
 
 @both_servers
+async def test_a_table_is_made_in_the_mode_in_which_its_statement_was_written(
+    audited: Audited, db: Connected
+) -> None:
+    """Else || is OR, a backslash takes what follows it, and NOT is of less."""
+    await audited.begin()
+    modes = "ANSI,NO_BACKSLASH_ESCAPES,HIGH_NOT_PRECEDENCE"
+    run(
+        db,
+        "USE d",
+        f"SET SESSION sql_mode = '{modes}'",
+        'CREATE TABLE "t" ("id" INT PRIMARY KEY, "a" VARCHAR(4), "n" BOOLEAN AS (NOT 1 BETWEEN -5 '
+        "AND 5) STORED, \"ab\" VARCHAR(9) AS (a || 'y') STORED, d CHAR DEFAULT '\\', r REAL)",
+        "INSERT INTO t (id, a, r) VALUES (1, '\\x', 0.1)",
+        "ALTER TABLE t ADD COLUMN c VARCHAR(9) AS (a || a) STORED",
+        "SET SESSION sql_mode = ''",
+        "CREATE TABLE o (id INT PRIMARY KEY, b INT AS (id || 0) STORED)",
+        "INSERT INTO o (id) VALUES (1)",
+    )
+    keep(db, "d", "kept")
+    until = ("--until", f"at:{await audited.catch_up()}", "--execute")
+    restore(audited, "--mode", "replay", "--db", "d", "--into", "again", *until)
+    assert differing(db, "again", "kept") == []
+    run(db, "INSERT INTO again.t (id) VALUES (2)")
+    assert run(db, "SELECT HEX(d) FROM again.t") == [("5C",), ("5C",)]
+    # One that was not altered since is made by its statement alone.
+    restore(audited, "--table", "d.o", "--into", "alone", *until)
+    assert run(db, "SELECT * FROM alone.o") == run(db, "SELECT * FROM d.o") == [(1, 1)]
+
+
+@both_servers
 async def test_statements_in_between_are_replayed_in_their_place(
     audited: Audited, db: Connected
 ) -> None:

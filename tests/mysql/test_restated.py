@@ -12,10 +12,13 @@ def moved(name: Name) -> Name:
     return f"new_{name[0]}", name[1]
 
 
-def restate(statement: str, *, operation: str = "create", **said: Any) -> str | None:
+def restate(statement: str, *, operation: str = "create", **said: Any) -> str:
     """A statement of the table `d.t`."""
     facts = {"operation": operation, "statement": statement, **said}
-    return restated({"meta": {"db": "d", "tbl": "t"}, "said": facts}, moved)
+    found = restated({"meta": {"db": "d", "tbl": "t"}, "said": facts}, moved)
+    assert found is not None
+    assert found.sql_mode == said.get("sqlMode", "")
+    return found.text
 
 
 @pytest.mark.parametrize(
@@ -50,3 +53,28 @@ def test_a_name_of_a_session_that_is_not_known_is_refused(statement: str) -> Non
 def test_what_mysql_logs_of_a_table_made_of_rows_begins_no_transaction() -> None:
     text = "CREATE TABLE `t` (\n  `n` int\n) ENGINE=InnoDB START TRANSACTION"
     assert restate(text) == "CREATE TABLE `new_d`.`t` (\n  `n` int\n) ENGINE=InnoDB"
+
+
+@pytest.mark.parametrize(
+    ("statement", "modes", "expected"),
+    [
+        ('CREATE TABLE "t" LIKE "u"', "ANSI_QUOTES", "CREATE TABLE `new_d`.`t` LIKE `new_d`.`u`"),
+        (
+            "CREATE TABLE t (a TEXT DEFAULT '\\', b TEXT DEFAULT ' REFERENCES u')",
+            "NO_BACKSLASH_ESCAPES",
+            "CREATE TABLE `new_d`.`t` (a TEXT DEFAULT '\\', b TEXT DEFAULT ' REFERENCES u')",
+        ),
+        ("CREATE TABLE t (a INT AS (1 || 0))", "", "CREATE TABLE `new_d`.`t` (a INT AS (1 || 0))"),
+    ],
+)  # fmt: skip
+def test_a_statement_is_read_in_the_mode_in_which_it_was_written(
+    statement: str, modes: str, expected: str
+) -> None:
+    assert restate(statement, sqlMode=modes) == expected
+
+
+def test_what_two_bars_were_is_refused_where_no_mode_is_said() -> None:
+    """A trail of before does not say it."""
+    with pytest.raises(UnclearStatementError, match="sql_mode is not known"):
+        restate("CREATE TABLE t (a TEXT, b TEXT AS (a || 'x'))")
+    assert restate("CREATE TABLE t (a TEXT DEFAULT '||')")

@@ -79,7 +79,9 @@ class Table(Struct, kw_only=True):
     statement: str = ""
     """The one that created it, while it is known,"""
     made_as: Name = ("", "")
-    """and the name that it had then."""
+    """and the name that it had then,"""
+    sql_mode: str | None = None
+    """and the modes of its session that count; None where that is not said."""
     shape: int = 0
     """How often it was altered since."""
     keyless: bool = False
@@ -286,13 +288,14 @@ class Fold:
             if not (truncates and name in self.tables):
                 made = _table(name, "created", record)
                 made.statement, made.made_as = str(said.get("statement", "")), name
+                made.sql_mode = said.get("sqlMode")
                 self._add(made)
         elif operation == "drop":
             gone = self._remove(name)
             if truncates and gone is not None:
                 emptied = _table(name, "created", record)
                 emptied.statement, emptied.shape = gone.statement, gone.shape
-                emptied.made_as = gone.made_as
+                emptied.made_as, emptied.sql_mode = gone.made_as, gone.sql_mode
                 self._add(emptied)
         elif operation == "dropDatabase":
             for one in [one for one in self.tables if one[0] == name[0]]:

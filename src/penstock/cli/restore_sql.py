@@ -16,7 +16,7 @@ from penstock.cli.restoring import Tick, refuse_doubts
 from penstock.errors import AuditError, ConfigError
 from penstock.sources.mysql.restoring import sql
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted
-from penstock.sources.mysql.restoring.ddl import UnclearStatementError, recreated
+from penstock.sources.mysql.restoring.ddl import Restated, UnclearStatementError, recreated
 from penstock.sources.mysql.restoring.replay import Replay
 from penstock.sources.mysql.restoring.server import Failure, Server
 from penstock.sources.mysql.restoring.sql import BEGIN, COMMIT, HEAD, Statement, UnfitError
@@ -27,12 +27,13 @@ _JSON: Final = re.compile(r"\b(JSON|LIKE|SELECT)\b", re.IGNORECASE)
 _COMPUTES: Final = re.compile(r"\bAS\s*\(", re.IGNORECASE)
 
 
-def created(table: Table, asked: Asked) -> str | None:
+def created(table: Table, asked: Asked) -> Restated | None:
     """The statement that makes a table, where the trail has all of it."""
     if not table.statement or table.shape:
         return None
     with suppress(UnclearStatementError):
-        return recreated(table.statement, table.made_as, asked.to(table.name), asked.to)
+        name = asked.to(table.name)
+        return recreated(table.statement, table.sql_mode, table.made_as, name, asked.to)
     return None
 
 
@@ -81,7 +82,9 @@ def alone(tables: list[Table], asked: Asked) -> Iterator[Statement]:
             about = ".".join(name)
             made = f"CREATE DATABASE IF NOT EXISTS {quoted(name[0])}"
             yield Statement(text=made, about=about, alters=True)
-            yield Statement(text=statement, about=about, alters=True)
+            yield Statement(
+                text=statement.text, about=about, sql_mode=statement.sql_mode, alters=True
+            )
     yield BEGIN
     for table in tables:
         name = asked.to(table.name)

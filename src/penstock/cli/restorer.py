@@ -16,6 +16,7 @@ from penstock.cli.restore_sql import all_fitting, created, filling, fitting
 from penstock.cli.restoring import rows_known
 from penstock.errors import AuditError
 from penstock.sources.mysql.restoring.columns import ServerTable, quoted
+from penstock.sources.mysql.restoring.ddl import Restated
 from penstock.sources.mysql.restoring.differences import (
     Difference,
     against_state,
@@ -203,7 +204,7 @@ class Restorer:
         about = ".".join(name)
         made = created(table, self._asked)
         if made is None and name != table.name and self._model(table) is not None:
-            made = f"CREATE TABLE {quoted(*name)} LIKE {quoted(*table.name)}"
+            made = Restated(f"CREATE TABLE {quoted(*name)} LIKE {quoted(*table.name)}")
         if made is None:
             raise AuditError(
                 f"{about} is not there, and how it was made is not known from the trail. Nothing "
@@ -213,7 +214,7 @@ class Restorer:
         database = f"CREATE DATABASE IF NOT EXISTS {quoted(name[0])}"
         return [
             Statement(text=database, about=about, alters=True),
-            Statement(text=made, about=about, alters=True),
+            Statement(text=made.text, about=about, sql_mode=made.sql_mode, alters=True),
         ]
 
 

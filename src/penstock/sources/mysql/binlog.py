@@ -321,10 +321,22 @@ class Query(NamedTuple):
     @property
     def escapes(self) -> bool:
         """Whether a backslash in a text begins an escape."""
-        return not self.sql_mode & _NO_BACKSLASH_ESCAPES
+        return not self.sql_mode & _MODES["NO_BACKSLASH_ESCAPES"]
+
+    @property
+    def modes(self) -> str:
+        """Those of its session's modes without which its text may mean something else."""
+        return ",".join(name for name, bit in _MODES.items() if self.sql_mode & bit)
 
 
-_NO_BACKSLASH_ESCAPES: Final = 1 << 20
+_MODES: Final = {
+    "REAL_AS_FLOAT": 1 << 0,
+    "PIPES_AS_CONCAT": 1 << 1,
+    "ANSI_QUOTES": 1 << 2,
+    "ORACLE": 1 << 9,  # MariaDB's: a DATE is a DATETIME
+    "NO_BACKSLASH_ESCAPES": 1 << 20,
+    "HIGH_NOT_PRECEDENCE": 1 << 29,
+}
 _QUERY = Layout("<IIBHH")
 
 

@@ -72,7 +72,7 @@ class StatementTeller:
             named = known and "\N{REPLACEMENT CHARACTER}" not in repr(effect)
             clear = named or isinstance(effect, statements.RowsAsStatement)
             done.append(effect if clear else statements.Unclear())
-            events += self._told(done[-1], text, place, session=database)
+            events += self._told(done[-1], text, place, session=database, modes=said.modes)
             shapes.alter(done[-1], dict([after] if after and named else []))
             if not named:
                 break
@@ -91,9 +91,11 @@ class StatementTeller:
             return None
         return statements.RowsChanged(effect.table, "FOREIGN KEY")
 
-    def _told(self, effect: Effect, text: str, place: Place, *, session: str) -> Sequence[AnyEvent]:
+    def _told(
+        self, effect: Effect, text: str, place: Place, *, session: str, modes: str
+    ) -> Sequence[AnyEvent]:
         """The events of one effect of a statement, whose text this is, and in which a name without
-        its database is in that of its `session`."""
+        its database is in that of its `session`. `modes` are those that say what it means."""
         scope, facts = self._scope, self._facts(text)
         if isinstance(effect, statements.RowsAsStatement):
             raise MalformedEventError(
@@ -119,6 +121,9 @@ class StatementTeller:
             facts["truncated"] = "true"
         if facts and session and session != effect.table[0]:
             facts["sessionDatabase"] = session
+        if facts and (modes or "||" in text):
+            # What || is, hangs on it: where there is one, no mode is said as such.
+            facts["sqlMode"] = modes
         return [self._teller.schema(word, effect.table, place, facts) for word in words]
 
     def _renamed(

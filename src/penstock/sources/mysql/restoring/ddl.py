@@ -5,30 +5,45 @@ that they are to be in, and a statement in which a name may be left, or be of an
 it seems, is refused. A name without its database is of the session's, which is that of the
 statement's table where that has none either, and else what the trail says it was; what REFERENCES
 names is of the table's own database.
+
+What a backslash, `"` and `||` are is said by the sql_mode in which a statement was written.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, Final
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 from penstock.audit.fold import Name, name_of
 from penstock.sources.mysql.restoring.columns import quoted
 
 Place = Callable[[Name], Name]
 """Where a table of the trail is to be."""
-_TOKEN: Final = re.compile(
-    r"""
-      (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
-    | (?P<hint>/\*M?!\d*|\*/)
-    | `(?P<quoted>(?:[^`]|``)*)`
-    | (?P<double>"(?:[^"\\]|""|\\.)*")
-    | (?P<text>'(?:[^'\\]|''|\\.)*')
-    | (?P<word>[\w$@]+)
-    | (?P<sign>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
+
+
+@cache
+def _token(modes: str) -> re.Pattern[str]:
+    """A word or sign of a statement that was written in these modes."""
+    escapes = "NO_BACKSLASH_ESCAPES" not in modes
+    text = r"'(?:[^'\\]|''|\\.)*'" if escapes else r"'(?:[^']|'')*'"
+    double = r'"(?:[^"\\]|""|\\.)*"' if escapes else r'"(?:[^"]|"")*"'
+    if "ANSI_QUOTES" in modes:
+        double = r'"(?P<ansi>(?:[^"]|"")*)"'
+    return re.compile(
+        rf"""
+          (?P<space>\s+|--(?=\s|$)[^\n]*|\#[^\n]*|/\*(?!M?!).*?\*/)
+        | (?P<hint>/\*M?!\d*|\*/)
+        | `(?P<quoted>(?:[^`]|``)*)`
+        | (?P<double>{double})
+        | (?P<text>{text})
+        | (?P<word>[\w$@]+)
+        | (?P<sign>.)
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+
+
 _BEFORE_NAME: Final = frozenset({"IF", "NOT", "EXISTS"})
 _AFTER_RENAME: Final = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
 
@@ -42,14 +57,26 @@ class _Word:
 
     def __init__(self, match: "re.Match[str]") -> None:
         self.start, self.end = match.span()
-        kind = match.lastgroup
-        name = match["quoted"].replace("``", "`") if kind == "quoted" else match[0]
+        kind, groups = match.lastgroup, match.groupdict()
+        name = match[0]
+        if kind == "quoted":
+            name = match["quoted"].replace("``", "`")
+        elif groups.get("ansi") is not None:
+            kind, name = "quoted", match["ansi"].replace('""', '"')
         self.is_name = kind in {"quoted", "word"}
         self.name = name
         self.word = match[0].upper() if kind in {"word", "sign"} else ""
 
 
-def restated(record: Mapping[str, Any], to: Place) -> str | None:
+class Restated(NamedTuple):
+    """A statement for tables that are elsewhere."""
+
+    text: str
+    sql_mode: str = ""
+    """The modes without which it would mean something else."""
+
+
+def restated(record: Mapping[str, Any], to: Place) -> Restated | None:
     """The statement of a record (`op` ddl), for tables that are to be elsewhere; None if the record
     says what another one of the same statement says too.
 
@@ -61,33 +88,36 @@ def restated(record: Mapping[str, Any], to: Place) -> str | None:
         raise UnclearStatementError("a statement that was erased")
     name = name_of(record)
     if operation == "drop":
-        return None if "truncated" in said else f"DROP TABLE IF EXISTS {quoted(*to(name))}"
+        if "truncated" in said:
+            return None
+        return Restated(f"DROP TABLE IF EXISTS {quoted(*to(name))}")
     if operation == "create" and "truncated" in said:
-        return f"TRUNCATE TABLE {quoted(*to(name))}"
+        return Restated(f"TRUNCATE TABLE {quoted(*to(name))}")
     if operation == "rename":
         other = (said["to"]["db"], said["to"]["coll"])
         if not said.get("targetCaptured", True):
-            return f"DROP TABLE IF EXISTS {quoted(*to(name))}"
-        return f"RENAME TABLE {quoted(*to(name))} TO {quoted(*to(other))}"
+            return Restated(f"DROP TABLE IF EXISTS {quoted(*to(name))}")
+        return Restated(f"RENAME TABLE {quoted(*to(name))} TO {quoted(*to(other))}")
     if operation in {"create", "modify"}:
-        return _renamed(
-            str(said.get("statement", "")), name[0], to, session=said.get("sessionDatabase")
-        )
+        text, modes = str(said.get("statement", "")), said.get("sqlMode")
+        renamed = _renamed(text, modes, name[0], to, session=said.get("sessionDatabase"))
+        return Restated(renamed, modes or "")
     raise UnclearStatementError(f"a statement that is a {operation}")
 
 
-def recreated(statement: str, made_as: Name, name: Name, to: Place) -> str:
+def recreated(statement: str, modes: str | None, made_as: Name, name: Name, to: Place) -> Restated:
     """The statement that made the table `made_as`, for a table `name`; what it refers to is where
-    `to` says.
+    `to` says. `modes` are those in which it was written, None where that is not said.
 
     Raises UnclearStatementError; also for one that makes a table like another, which is what that
     one was then.
     """
-    if any(_Word(match).word == "LIKE" for match in _TOKEN.finditer(statement)):
+    if any(_Word(match).word == "LIKE" for match in _token(modes or "").finditer(statement)):
         raise UnclearStatementError("a statement that makes a table like another")
-    text = _renamed(statement, made_as[0], lambda one: name if one == made_as else to(one))
+    text = _renamed(statement, modes, made_as[0], lambda one: name if one == made_as else to(one))
     # The table is made only where there is none, so nothing is to be replaced.
-    return re.sub(r"^(\s*CREATE)\s+OR\s+REPLACE\b", r"\1", text, flags=re.IGNORECASE)
+    text = re.sub(r"^(\s*CREATE)\s+OR\s+REPLACE\b", r"\1", text, flags=re.IGNORECASE)
+    return Restated(text, modes or "")
 
 
 class _Resolver:
@@ -115,12 +145,17 @@ class _Resolver:
         return self._session, name
 
 
-def _renamed(statement: str, database: str, to: Place, *, session: str | None = None) -> str:
+def _renamed(
+    statement: str, modes: str | None, database: str, to: Place, *, session: str | None = None
+) -> str:
     words = [
         _Word(match)
-        for match in _TOKEN.finditer(statement)
+        for match in _token(modes or "").finditer(statement)
         if match.lastgroup not in {"space", "hint"}
     ]
+    pairs = pairwise(words)
+    if modes is None and any(a.word == b.word == "|" and a.end == b.start for a, b in pairs):
+        raise UnclearStatementError("a statement with ||, in a session whose sql_mode is not known")
     verb = words[0].word if words else ""
     if verb not in {"CREATE", "ALTER", "DROP"}:
         # None, SET STATEMENT ... FOR, and what a future server may write.

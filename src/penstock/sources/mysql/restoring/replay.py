@@ -111,13 +111,13 @@ class Replay:
         this = (record["txn"]["id"], str(said.get("statement", "")))
         if this == self._raw:
             return  # it did that too
-        text = restated(record, self._to)
-        if text is None:
+        found = restated(record, self._to)
+        if found is None:
             return
         if said.get("operation") in {"create", "modify"} and "truncated" not in said:
             self._raw = this
         self._facts.clear()
-        yield Statement(text=text, about=_about(record), alters=True)
+        yield Statement(text=found.text, about=_about(record), sql_mode=found.sql_mode, alters=True)
 
     def _changed(self, record: Mapping[str, Any], name: Name) -> Iterator[Statement]:
         at, about = self._to(name), _about(record)

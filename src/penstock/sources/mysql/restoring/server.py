@@ -6,7 +6,7 @@ Its answers to errors are never shown: they hold values. What is shown is the co
 import re
 import ssl
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -31,9 +31,9 @@ from penstock.sources.mysql.restoring.sql import (
     BEGIN,
     COMMIT,
     HEAD,
-    LOOSE_MODE,
     SQL_MODE,
     Statement,
+    setting,
     where,
 )
 
@@ -269,17 +269,27 @@ class Server:
 
         self.run(proved())
 
+    @contextmanager
+    def _in_mode(self, cursor: Cursor, mode: str) -> Generator[None]:
+        """A part that is run in an sql_mode; what follows it is run in SQL_MODE, also where the
+        server refused it."""
+        if mode == SQL_MODE:
+            yield
+            return
+        cursor.execute(setting(mode))
+        try:
+            yield
+        finally:
+            cursor.execute(setting(SQL_MODE))
+
     def _failure_of(self, statement: Statement) -> Failure | None:
         try:
-            with self._db.cursor(Cursor) as cursor:
-                if statement.unlisted:
-                    cursor.execute(f"SET SESSION sql_mode = '{LOOSE_MODE}'")
+            with self._db.cursor(Cursor) as cursor, self._in_mode(cursor, statement.mode):
                 cursor.execute(statement.text)
                 found = cursor.rowcount
                 if statement.unlisted:
                     cursor.execute("SHOW WARNINGS")
                     warnings = cast("Sequence[tuple[Any, ...]]", cursor.fetchall())
-                    cursor.execute(f"SET SESSION sql_mode = '{SQL_MODE}'")
                     if not all(_expected(one, statement.unlisted) for one in warnings):
                         return Failure(about=statement.about, what="a value did not fit")
         except (pymysql.MySQLError, OSError) as error:

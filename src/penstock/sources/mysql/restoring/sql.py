@@ -46,8 +46,17 @@ class Statement(Struct, frozen=True, kw_only=True):
     """How many rows it must find; None where that is not certain."""
     unlisted: tuple[str, ...] = ()
     """ENUM columns to which it writes the empty text that is no value of theirs: in LOOSE_MODE."""
+    sql_mode: str = ""
+    """Modes that it needs besides, as those in which it was written."""
     alters: bool = False
     """Whether it changes tables, and so is a transaction of its own."""
+
+    @property
+    def mode(self) -> str:
+        """The sql_mode in which to run it: SQL_MODE, or another that is set for it alone."""
+        if self.unlisted:
+            return LOOSE_MODE
+        return f"{SQL_MODE},{self.sql_mode}" if self.sql_mode else SQL_MODE
 
 
 BEGIN: Final = Statement(text="START TRANSACTION", about="")
@@ -57,11 +66,14 @@ COMMIT: Final = Statement(text="COMMIT", about="")
 def script(statement: Statement) -> str:
     """The lines of a file of SQL that run a statement."""
     lines = f"{statement.text};\n"
-    if statement.unlisted:
-        return (
-            f"SET SESSION sql_mode = '{LOOSE_MODE}';\n{lines}SET SESSION sql_mode = '{SQL_MODE}';\n"
-        )
-    return lines
+    if statement.mode == SQL_MODE:
+        return lines
+    return f"{setting(statement.mode)};\n{lines}{setting(SQL_MODE)};\n"
+
+
+def setting(mode: str) -> str:
+    """The statement that sets the session's sql_mode."""
+    return f"SET SESSION sql_mode = '{mode}'"
 
 
 class UnfitError(ValueError):
