@@ -205,3 +205,29 @@ async def test_a_lost_position_is_made_good_by_a_copy_that_tells_deletes_and_clo
             *order,
             "gap_closed",
         ]
+
+
+@on("mariadb", soak=("mysql", "files"))
+async def test_rows_under_the_key_of_before_an_alter_are_told_as_deleted(
+    start: Callable[..., SqlServer], tmp_path: Path
+) -> None:
+    """Invariant 4: the consumer, the rebuilt consumer and the table are equal."""
+    server, (port,) = start(), free_ports(1)
+    address = f"127.0.0.1:{port}"
+    config = configure(tmp_path, TEXT.format(port=server.port, grpc=address, lost="snapshot"))
+    fold = Fold()
+    with server.connect() as db:
+        prepared(db)
+        with Service(config) as service:
+            fold.progress = await asyncio.to_thread(oldest, service.ready["flight"])
+            await seen(address, fold, "snapshot_completed")
+            run(db, "ALTER TABLE orders MODIFY id DECIMAL(9)", "DELETE FROM orders WHERE id = 0")
+            await seen(address, fold, "gap_closed")
+            rebuilt = await taken(address)
+        there = {str(key) for (key,) in run(db, "SELECT id FROM shop.orders")}
+    assert len(there) == ROWS - 1
+    ids = {row["id"]["$numberDecimal"] for row in rebuilt.rows.values()}
+    assert ids == there
+    assert len(rebuilt.rows) == ROWS - 1
+    assert fold.deletes_told == ROWS
+    assert rebuilt.rows == fold.rows

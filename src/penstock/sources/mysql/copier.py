@@ -26,6 +26,7 @@ from penstock.sources.mysql.config import MysqlSourceConfig
 from penstock.sources.mysql.copying import (
     Copying,
     Name,
+    again,
     announced,
     looked_up,
     read,
@@ -56,6 +57,8 @@ class Next(NamedTuple):
 
     events: Sequence[AnyEvent]
     copying: Copying | None
+    keyed: tuple[Name, str] | None = None
+    """The table whose rows are among them, and by what they are known."""
 
 
 class _Held:
@@ -199,11 +202,18 @@ class Copier:
         """A copy of all that is captured, and there, now."""
         return whole_copy(self._reader.tables(), seconds=self.seconds())
 
-    def next(self, position: MysqlPosition, *, comes_again: bool = False) -> Next | None:
+    def next(
+        self,
+        position: MysqlPosition,
+        *,
+        comes_again: bool = False,
+        key_of: Callable[[Name], str | None] = lambda _: None,
+    ) -> Next | None:
         """What to say at `position`, where the stream stands; None: nothing yet.
 
         No rows are read while the stream `comes_again` to where it stood: which XA transactions
-        ended before is not known yet.
+        ended before is not known yet. `key_of` says by what the rows of a table were told last;
+        where they have another key now, that is a gap, and the table begins again.
 
         Raises UndecodableError for a table or a row that has no exact form.
         """
@@ -219,7 +229,7 @@ class Copier:
         if not copying.pending:
             return self._said("snapshot_completed", position, copying, None)
         try:
-            return self._rows(position, copying, comes_again=comes_again)
+            return self._rows(position, copying, comes_again=comes_again, key_of=key_of)
         except NotNowError as error:
             self._drop()
             self._waits(copying.pending[0], str(error))
@@ -229,7 +239,14 @@ class Copier:
         except (UnreadableTableError, UnicodeDecodeError, ValueError) as error:
             raise self._undecodable(copying, error) from error
 
-    def _rows(self, position: MysqlPosition, copying: Copying, *, comes_again: bool) -> Next | None:
+    def _rows(
+        self,
+        position: MysqlPosition,
+        copying: Copying,
+        *,
+        comes_again: bool,
+        key_of: Callable[[Name], str | None],
+    ) -> Next | None:
         held = self._held
         if held is not None and held.copying != copying:
             self._drop()
@@ -244,7 +261,13 @@ class Copier:
         if not held.due:
             held.due = self._reach.is_at(held.moment.place)
         if held.due:
-            return self._told_rows(held)
+            selection = held.opened.selection
+            if selection is None:
+                return self._told_rows(held, None)
+            keyed = held.opened.name, selection.compiled.keyed
+            if key_of(held.opened.name) not in {None, keyed[1]}:
+                return self._rekeyed(position, copying, selection, keyed)
+            return self._told_rows(held, keyed)
         if held.then is None and self._clock() - held.since > OPEN_SECONDS_MAX:
             self._not_before = held.moment
             self._waits(copying.pending[0], "it has no key, and the stream is too far behind it")
@@ -292,11 +315,29 @@ class Copier:
         after = selection.place(portion.rows[-1]) if portion.rows else None
         held.then = read(copying, len(events), after=after, key=shape, last=portion.last)
 
-    def _told_rows(self, held: _Held) -> Next:
+    def _rekeyed(
+        self,
+        position: MysqlPosition,
+        copying: Copying,
+        selection: Selection,
+        keyed: tuple[Name, str],
+    ) -> Next:
+        """Rows of the table were told by another key, maybe since the copy began."""
+        self._drop()
+        event = self._teller.rekeyed(
+            selection.compiled,
+            f"{copying.snapshot}:{copying.copies}:{keyed[1]}",
+            position=position.gtids,
+            seconds=max(copying.begun, position.at),
+            between=(position.gtids, position.gtids),
+        )
+        return Next((event,), again(copying, keyed[0]), keyed)
+
+    def _told_rows(self, held: _Held, keyed: tuple[Name, str] | None) -> Next:
         self._late.read()
         if held.then is not None:
             self._held = None
-            return Next(tuple(held.rows.values()), held.then)
+            return Next(tuple(held.rows.values()), held.then, keyed)
         selection = held.opened.selection
         assert selection is not None
         portion = self._reader.portion(held.opened)
@@ -304,7 +345,8 @@ class Copier:
         held.copying = read(held.copying, len(events), after=None, key="", last=portion.last)
         if portion.last:
             self._drop()
-        return Next([one for one in events if bytes(one.key) not in held.doubted], held.copying)
+        told = [one for one in events if bytes(one.key) not in held.doubted]
+        return Next(told, held.copying, keyed)
 
     def _events(
         self, copying: Copying, selection: Selection, portion: Portion

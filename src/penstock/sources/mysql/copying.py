@@ -156,6 +156,12 @@ def _to_next(copying: Copying) -> Copying:
     return structs.replace(copying, after=None, key="", copies=copying.copies + 1)
 
 
+def again(copying: Copying, name: Name) -> Copying:
+    """The copy with a table of it from its beginning, and said so: what was told of it since the
+    copy began is as old as what was told before."""
+    return with_tables(_left_out(copying, name), [name], seconds=copying.begun)
+
+
 # --- what happens meanwhile -----------------------------------------------------------------------
 
 

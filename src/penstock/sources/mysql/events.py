@@ -269,6 +269,29 @@ class Teller:
             description=Raw(json.encode(said)),
         )
 
+    def rekeyed(
+        self,
+        compiled: CompiledTable,
+        identity: str,
+        *,
+        position: str,
+        seconds: int,
+        between: tuple[str, str],
+        origin: Raw | None = None,
+    ) -> SystemEvent:
+        """That the rows of a table which were told so far have another key than what is told of it
+        from here on, so that nothing ends them. `between` are the transactions of the gap."""
+        begin, end = between
+        return self.system(
+            "gap",
+            f"rekeyed:{identity}",
+            position=position,
+            seconds=seconds,
+            facts={"from": begin, "to": end, "reason": "rekeyed", "key": compiled.key},
+            table=compiled.name,
+            origin=origin,
+        )
+
     def system(
         self,
         operation: str,

@@ -14,6 +14,7 @@ from penstock.sources.mysql.described import described, keyed_anew
 from penstock.sources.mysql.events import Teller
 from penstock.sources.mysql.positions import MysqlPosition
 from penstock.sources.mysql.scope import Scope
+from penstock.sources.mysql.shapes import without_keys
 
 logger = structlog.get_logger(__name__)
 
@@ -78,8 +79,9 @@ def rescoped(
     copying = without(position.copying, after)
     if set(anew).intersection(copying.covers if copying is not None else ()):
         copying = begun_anew(copying)
+    shapes = without_keys(position.shapes, anew)
     if copied:
         copying = with_tables(copying, copied, seconds=asking.again(seconds_now))
     elif added and copying is not None:
         copying = structs.replace(copying, whole=False)
-    return events, structs.replace(position, scope=after, copying=copying)
+    return events, structs.replace(position, scope=after, copying=copying, shapes=shapes)

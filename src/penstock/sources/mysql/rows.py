@@ -14,6 +14,7 @@ from msgspec import Struct
 from penstock import extjson
 from penstock.sources.mysql.binlog import EventType, MalformedEventError, lenenc, uncompressed
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError, TableRules
+from penstock.sources.mysql.keyed import keyed, mapped
 from penstock.sources.mysql.row_readers import (
     Document,
     RowReader,
@@ -46,6 +47,8 @@ class CompiledTable(Struct, frozen=True):
     """Of its shape, as events say it."""
     shape: Mapping[str, Any]
     """Its columns and its key, as a schema event says them."""
+    keyed: str
+    """Another where the same rows have another key."""
     heads: Mapping[int, bytes] = {}
     """What most events begin with whose rows have all columns, by their type."""
 
@@ -289,6 +292,7 @@ def compile_table(
         *(table, (table.database, table.name), reader(whole), bare, apply, key, told, reader),
         version=version,
         shape={"schemaVersion": version, **described(table, charsets, told.values())},
+        keyed=keyed(*([mapped(table.columns[i]) for i in which] for which in (table.key, told))),
         heads=_heads(len(table.columns)),
     )
 

@@ -74,6 +74,8 @@ class StatementTeller:
             done.append(effect if clear else statements.Unclear())
             events += self._told(done[-1], text, place, session=database, modes=said.modes)
             shapes.alter(done[-1], dict([after] if after and named else []))
+            if isinstance(effect, statements.Renamed) and effect.table not in self._scope:
+                shapes.unkeyed(effect.to)
             if not named:
                 break
         place.origin.ends()

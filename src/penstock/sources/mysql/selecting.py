@@ -21,6 +21,7 @@ from penstock.sources.mysql.binlog import MalformedEventError
 from penstock.sources.mysql.charsets import CODECS, latin1
 from penstock.sources.mysql.columns import ColumnRules, ForbiddenRuleError
 from penstock.sources.mysql.json_texts import json_of_text, kinds_of
+from penstock.sources.mysql.keyed import Spelled, described, keyed
 from penstock.sources.mysql.row_readers import Document, RowReader, UnreadableTableError
 from penstock.sources.mysql.rows import CompiledTable, as_it_is
 from penstock.sources.mysql.tables import Column, ColumnType, Table
@@ -398,8 +399,19 @@ def _compiled(definition: Definition, told: Sequence[ColumnFacts]) -> CompiledTa
     )
     readers = (_no_bytes, _no_bytes, as_it_is)
     return CompiledTable(
-        table, definition.table, *readers, key, {}, _no_bytes_of, version=0, shape={}
+        *(table, definition.table, *readers, key),
+        told={},
+        read_some=_no_bytes_of,
+        version=0,
+        shape={},
+        keyed=keyed(
+            [_spelled(definition.columns[i]) for i in table.key], [_spelled(one) for one in told]
+        ),
     )
+
+
+def _spelled(column: ColumnFacts) -> Spelled:
+    return described(column.name, column.type, column.whole_type)
 
 
 def _no_bytes(_data: bytes, _at: int) -> tuple[Document, int]:

@@ -388,10 +388,12 @@ class Session:
     def _copied(self) -> Commit | None:
         """The next word of a copy, between two transactions; None: the stream is to be read."""
         reading = self._reading
-        found = self._copier.next(reading.position, comes_again=reading.comes_again)
+        found = self._copier.next(
+            reading.position, comes_again=reading.comes_again, key_of=reading.shapes.key
+        )
         if found is None:
             return None
-        self._reading.copied(found.copying)
+        self._reading.copied(found.copying, found.keyed)
         return self._say(found.events)
 
     @property

@@ -1,14 +1,15 @@
 """What is known of tables that their TABLE_MAP does not say, at one place in the binlog. Pure.
 
 Which columns are virtual is followed through the statements (record 0022). It is kept in the
-position, with which tables have a new shape that nobody was told yet.
+position, with which tables have a new shape that nobody was told yet, and by which key the rows of
+each were told last (`keyed`): what a row is known by then is nothing that a TABLE_MAP says.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import xxhash
-from msgspec import Struct, msgpack
+from msgspec import Struct, msgpack, structs
 
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.charsets import CODECS, latin1
@@ -29,23 +30,40 @@ class Shape(Struct, frozen=True, omit_defaults=True, array_like=True):
     """Its virtual columns, folded; None where that is not known."""
     untold: bool = False
     """Whether it was created or altered, and its columns were told to nobody since."""
+    key: str = ""
+    """What its rows were told by last, as `keyed` says it; empty where that is not known."""
 
 
 class Shapes:
     """The tables of a server, as its binlog goes on."""
 
     def __init__(self, kept: Iterable[Shape] = ()) -> None:
-        self._known: dict[Name, Shape] = {(one.database, one.name): one for one in kept}
+        self._known: dict[Name, Shape] = {}
+        self._keys: dict[Name, str] = {}
+        """By what the rows of a table were told last."""
+        self._keying: dict[Name, tuple[int, str]] = {}
+        """Tables whose rows have another key in the open transaction than they had before, or
+        that was not known: the number of their first row in it, and the key."""
         self._plain: set[Name] = set()
         """Tables that were asked for, and have no virtual column: no position keeps them."""
         self._telling: dict[Name, int] = {}
         """Tables that the open transaction tells of: the number of their first row in it."""
         self._kept: tuple[Shape, ...] | None = None
+        for one in kept:
+            table = (one.database, one.name)
+            if one.key:
+                self._keys[table] = one.key
+            if not one.key or one.untold or one.virtual is not None:
+                self._known[table] = structs.replace(one, key="")
 
     def kept(self) -> tuple[Shape, ...]:
         """What a position has of it."""
         if self._kept is None:
-            found = list(self._known.values())
+            keys, known = self._keys, self._known.items()
+            found = [
+                Shape(*table, key=key) for table, key in keys.items() if table not in self._known
+            ]
+            found += [structs.replace(one, key=keys.get(table, "")) for table, one in known]
             if len(found) > KEPT_MAX:
                 # Of those without virtual columns, asking mostly says the same.
                 found.sort(key=lambda one: bool(one.virtual or one.untold))
@@ -69,6 +87,31 @@ class Shapes:
         self._telling[table] = number
         return True
 
+    def key(self, table: Name) -> str | None:
+        """What the rows of a table were told by last; None where that is not known."""
+        return self._keys.get(table)
+
+    def keyed(self, table: Name, key: str) -> None:
+        """Rows of a table are told by this key, in no transaction of the stream."""
+        if self._keys.get(table) != key:
+            self._keys[table], self._kept = key, None
+
+    def keys_anew(self, table: Name, key: str, number: int) -> bool:
+        """A row of a table comes by this key, with this number in the open transaction.
+
+        Whether it is the first by a key that is not that of the rows before it.
+        """
+        known = self._keys.get(table)
+        if known == key or table in self._keying:
+            return False
+        self._keying[table] = number, key
+        return known is not None
+
+    def unkeyed(self, table: Name) -> None:
+        """None of a table's rows were told, or all that were are told as gone."""
+        if self._keys.pop(table, None) is not None:
+            self._kept = None
+
     def telling(self) -> list[Name]:
         """The tables whose columns the open transaction tells."""
         return list(self._telling)
@@ -78,12 +121,24 @@ class Shapes:
         if self._telling:
             told = self._telling.items()
             self._telling = {table: number for table, number in told if number < first}
+        if self._keying:
+            keying = self._keying.items()
+            self._keying = {table: one for table, one in keying if one[0] < first}
 
-    def committed(self) -> None:
-        """The open transaction ended, and what it told is told."""
-        for table in self._telling:
-            self._put(table, self.virtual(table), untold=False)
-        self._telling.clear()
+    def committed(self) -> list[Name]:
+        """The open transaction ended, and what it told is told; the tables whose rows it told by
+        another key than those before it."""
+        if self._telling:
+            for table in self._telling:
+                self._put(table, self.virtual(table), untold=False)
+            self._telling.clear()
+        if not self._keying:
+            return []
+        anew = [table for table in self._keying if table in self._keys]
+        self._keys |= {table: key for table, (_, key) in self._keying.items()}
+        self._keying.clear()
+        self._kept = None
+        return anew
 
     def _is_untold(self, table: Name) -> bool:
         known = self._known.get(table)
@@ -102,11 +157,15 @@ class Shapes:
         match effect:
             case statements.Created(table):
                 self._put(table, after.get(table), untold=True)
+                self.unkeyed(table)
             case statements.Altered(table):
                 # Of CREATE INDEX and the like, nothing is said of columns.
                 self._put(table, after.get(table, self.virtual(table)), untold=True)
             case statements.Dropped(table):
                 self._drop(table)
+                self.unkeyed(table)
+            case statements.Emptied(table):
+                self.unkeyed(table)
             case statements.Renamed(table, to):
                 virtual, untold = self.virtual(table), self._is_untold(table)
                 known = table in self._known
@@ -116,12 +175,19 @@ class Shapes:
                     self._put(to, virtual, untold=untold)
                 elif virtual is not None:
                     self._plain.add(to)
+                key = self._keys.pop(table, None)
+                self.unkeyed(to)
+                if key is not None:
+                    self.keyed(to, key)
             case statements.DatabaseDropped(database):
                 for table in {*self._known, *self._plain}:
                     if table[0] == database:
                         self._drop(table)
+                for table in [one for one in self._keys if one[0] == database]:
+                    self.unkeyed(table)
             case statements.Unclear():
                 self._known.clear()
+                self._keys.clear()
                 self._plain.clear()
                 self._kept = None
             case _:
@@ -136,6 +202,14 @@ class Shapes:
         self._known.pop(table, None)
         self._plain.discard(table)
         self._kept = None
+
+
+def without_keys(shapes: Iterable[Shape], tables: Container[Name]) -> tuple[Shape, ...]:
+    """The same, but that nothing is known of how the rows of these tables were told."""
+    return tuple(
+        structs.replace(one, key="") if (one.database, one.name) in tables else one
+        for one in shapes
+    )
 
 
 def chosen(

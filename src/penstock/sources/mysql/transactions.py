@@ -46,6 +46,7 @@ from penstock.sources.mysql.rows import ROWS, CompiledTable, changes
 from penstock.sources.mysql.schema_events import StatementTeller
 from penstock.sources.mysql.shapes import Shapes
 from penstock.sources.mysql.standing import Prepared, Standing
+from penstock.sources.mysql.statements import RowsChanged
 from penstock.sources.mysql.xa import ENDS, Branch, Branches, Written, xa_of
 
 FRAGMENT_BYTES: Final = 8 << 20
@@ -146,10 +147,16 @@ class Transactions:
         self._standing = Standing(position)
         self.shapes = Shapes(position.shapes)
 
-    def copied(self, copying: Copying | None) -> None:
-        """A copy beside the stream is so far; only between transactions."""
+    def copied(
+        self, copying: Copying | None, keyed: tuple[tuple[str, str], str] | None = None
+    ) -> None:
+        """A copy beside the stream is so far, and told rows of a table by this key; only between
+        transactions."""
         assert not self.open
-        self._standing.position = structs.replace(self.position, copying=copying)
+        if keyed is not None:
+            self.shapes.keyed(*keyed)
+        shapes = self.position.shapes if keyed is None else self.shapes.kept()
+        self._standing.position = structs.replace(self.position, copying=copying, shapes=shapes)
 
     def close(self) -> None:
         """Keep nothing any more of what waits for its commit."""
@@ -256,8 +263,8 @@ class Transactions:
         self._held.ends()
         self._begun = self._place = None
         self._passes = self._repeats = self._ended = False
+        self.shapes.undone(0)
         if self._described:
-            self.shapes.undone(0)
             self._described.clear()
         self._effects.forget()
         self._collation = 0
@@ -271,7 +278,8 @@ class Transactions:
         told: list[CompiledTable] = []
         if self._described:
             told = [self._described[table] for table in self.shapes.telling()]
-            self.shapes.committed()
+        for table in self.shapes.committed():
+            self._effects.add(RowsChanged(table, "rekeyed"))
         copying = self._effects.behind(self.position.copying, self._name, self._place.seconds)
         self._stand(also, shapes=self.shapes.kept(), copying=copying)
         said, events = bool(self._held.handed_on), self._held.hand_on()
@@ -347,6 +355,10 @@ class Transactions:
         place.origin.at(event.begin)
         if self.shapes.met(table.name, place.ordinal):
             self._described[table.name] = table
+        if self.shapes.keys_anew(table.name, table.keyed, place.ordinal):
+            # It has the number of the row behind it, and so goes where that goes: the places of
+            # rows do not depend on who was told what before.
+            self._held.add([self._rekeyed(table, place)], place.ordinal)
         if event.type == EventType.PARTIAL_UPDATE_ROWS:
             found = partial_changes(event.body, table, self._tables.variant)
         else:
@@ -354,6 +366,16 @@ class Transactions:
             if found.lack:
                 self._images.check(found, table.table, self._tables.bodies)
         return self._hold(self._teller.changes(found, table, place))
+
+    def _rekeyed(self, table: CompiledTable, place: Place) -> AnyEvent:
+        return self._teller.rekeyed(
+            table,
+            place.gtid,
+            position=f"{place.gtid}:{place.ordinal}",
+            seconds=place.seconds,
+            between=(place.gtid, place.gtid),
+            origin=place.origin.here(),
+        )
 
     # --- transactions within others --------------------------------------------------------------
 
