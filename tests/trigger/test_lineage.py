@@ -57,6 +57,14 @@ def test_what_came_and_went_unseen_is_missing() -> None:
     assert go_on([A, B], {"gone": after("1", done=True)}).missing == ()
 
 
+def test_a_stream_of_which_nothing_was_read_is_read_from_its_first_number() -> None:
+    """Not from what is left of it."""
+    first = Shard("a", None, "1", is_closed=True)
+    assert go_on([first, B, C], {}) == ({"a": Place("AT_SEQUENCE_NUMBER", "1")}, ())
+    assert go_on([B, C, D], {}) == ({}, ("a",))
+    assert go_on([], {}) == ({}, ())
+
+
 def test_going_on_from_the_horizon_forgets_what_is_missing() -> None:
     plan = from_horizon([C, D], go_on([C, D], {"b": after("12")}))
     assert (plan.places, plan.missing) == ({"c": HORIZON, "d": HORIZON}, ())

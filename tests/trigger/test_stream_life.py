@@ -241,6 +241,35 @@ async def test_a_stream_that_came_and_ended_meanwhile_is_followed_too(
     assert calls.items() == ["k=0", "k=1", "k=2"]
 
 
+@pytest.mark.parametrize("bytes_max", [1, 1 << 20])
+async def test_what_was_trimmed_of_the_next_stream_before_it_was_followed_is_told(
+    calls: Calls, tmp_path: Path, bytes_max: int
+) -> None:
+    """With the shards gone, and within a shard: all of the stream was promised."""
+    limits = ShardLimits(age_seconds=3600, bytes_max=bytes_max)
+    with served(tmp_path / "store", clock=SetClock(), shards=limits) as everything:
+        table = everything.table()
+        put(table, ["k=0"])
+        config = configured(everything, tmp_path, table=table.name, on_stream_end="follow")
+        async with running(config) as trigger:
+            await trigger.until(lambda: calls.items() == ["k=0"])
+        table.update(StreamSpecification={"StreamEnabled": False})
+        table.update(StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"})
+        put(table, [f"k={number}" for number in range(1, 8)])
+        trim(everything, table, 5)
+        for _ in range(2):  # it does not pass the second time, either
+            with pytest.raises(TriggerTrimmedError, match="nothing was skipped"):
+                async with asyncio.timeout(30):
+                    await finish(config)
+        assert calls.items() == ["k=0"]
+        horizon = config.model_copy(update={"on_trimmed": "horizon"})
+        async with running(horizon) as trigger:
+            await trigger.until(lambda: calls.items()[-1:] == ["k=7"])
+            counts = await trigger.end()
+        assert calls.items() == ["k=0", "k=7"]
+        assert counts["trimmed"] >= 1
+
+
 async def test_a_checkpoint_of_another_stream_is_refused(
     rolling: Served, calls: Calls, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ def begin(shards: Sequence[Shard], start: Place) -> Plan:
 def go_on(
     shards: Sequence[Shard], places: Mapping[str, Place], *, running: Iterable[str] = ()
 ) -> Plan:
-    """The plan of a trigger that stands at `places`.
+    """The plan of a trigger that stands at `places`; without any, before the stream's first record.
 
     A child is begun at its first sequence number, so that the service itself refuses it when
     retention was faster. Only where nothing of its parent was ever read does it begin as the parent

@@ -211,9 +211,8 @@ class _Trigger:
         shards = described.shards
         if checkpoints.stream is None:
             plan = begin(shards, _start(self._config))
-        elif not checkpoints.places:
-            plan = begin(shards, Place("TRIM_HORIZON"))  # of a stream that follows another
         else:
+            # Without places it is a stream that follows another: all of it is to be handled.
             plan = go_on(shards, checkpoints.places, running=running)
         if plan.missing:
             plan = self._without_missing(described, plan)
