@@ -102,6 +102,12 @@ def wrong_answer(event: Any, context: Any) -> Any:
     return {"batchItemFailures": [{"itemIdentifier": ""}]} if bad() else None
 
 
+def large_answer(event: Any, context: Any) -> Any:
+    """Answers with more than there may be, while anything is bad."""
+    note(event)
+    return {"batchItemFailures": [], "more": "x" * (6 << 20)} if bad() else None
+
+
 def keep(letter: Any, context: Any) -> None:
     """A failure destination."""
     with Path(os.environ[CALLS]).open("a") as file:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.trigger.mapping import run_trigger
@@ -120,3 +121,34 @@ async def test_what_a_function_forked_does_not_hold_the_trigger(
                 await trigger.until(partial(ends_with, calls, item))
     finally:
         calls.spoil()
+
+
+@pytest.mark.slow
+async def test_an_answer_that_is_too_large_is_told_with_its_size_and_the_limit(
+    shared: Served, calls: Calls, tmp_path: Path
+) -> None:
+    """It is no crash; the process that has more to say is ended all the same."""
+    table = shared.table()
+    letters = tmp_path / "letters"
+    config = configured(
+        shared,
+        tmp_path,
+        table=table.name,
+        function="large_answer",
+        maximum_retry_attempts=0,
+        on_failure=f"file:{letters}",
+    )
+    calls.spoil("anything")
+    async with asyncio.timeout(60), running(config) as trigger:
+        put(table, ["k=1"])
+        await trigger.until(lambda: letters.exists() and letters.read_text().endswith("\n"))
+        calls.spoil()
+        put(table, ["k=2"])
+        await trigger.until(partial(ends_with, calls, "k=2"))
+    told = msgspec.json.decode(letters.read_text())["responseContext"]
+    assert told["errorType"] == "AnswerTooLarge"
+    size, limit = (int(word) for word in told["errorMessage"].split() if word.isdecimal())
+    assert size > limit == 6 << 20
+    first, second = (call["pid"] for call in calls.all())
+    assert first != second
+    assert not still_there([str(first)])

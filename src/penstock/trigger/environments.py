@@ -26,6 +26,19 @@ _LOAD_SECONDS: Final = 300.0
 """For importing the function's module."""
 
 
+class _TooLargeError(Exception):
+    """An answer beyond ANSWER_BYTES_MAX; what there is of it lies in the pipe."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            f"the answer has {size} bytes of JSON, and {ANSWER_BYTES_MAX} is the limit; the "
+            f"process was ended"
+        )
+
+    def outcome(self) -> Outcome:
+        return Outcome(error="AnswerTooLarge", message=str(self))
+
+
 class Environments:
     """A function's processes."""
 
@@ -97,6 +110,9 @@ class Environments:
                 return Outcome(
                     error="Timeout", message=f"killed after {self._timeout_seconds:g} seconds"
                 )
+            except _TooLargeError as error:
+                await self._end(process, kill=True)
+                return error.outcome()
             except asyncio.CancelledError:
                 await self._end(process, kill=True)
                 raise
@@ -137,6 +153,7 @@ class Environments:
             stopping.cancel()
             if not loading.done():
                 loading.cancel()
+                await asyncio.wait({loading})  # only one may read what it says
                 await self._end(process, kill=True)
         if loading.cancelled() or not loading.done():
             if self._stop.is_set():
@@ -144,12 +161,15 @@ class Environments:
             return process, Outcome(
                 error="Timeout", message=f"not loaded within {_LOAD_SECONDS:g} seconds"
             )
-        loaded = loading.result()
+        try:
+            loaded = loading.result()
+        except _TooLargeError as error:
+            loaded = error.outcome()
         if loaded is None:
             loaded = Outcome(error="EnvironmentEnded", message="before the function was loaded")
         return process, loaded
 
-    async def _end(self, process: subprocess.Process, *, kill: bool = False) -> int:
+    async def _end(self, process: subprocess.Process, *, kill: bool = False) -> int | None:
         """End a process, at once with `kill`; returns its exit code."""
         if kill and process.returncode is None:
             with suppress(ProcessLookupError):
@@ -158,18 +178,31 @@ class Environments:
         process.stdin.close()
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
-                code = await process.wait()
+                await _over(process)
         except TimeoutError:
-            process.kill()
-            code = await process.wait()
+            with suppress(ProcessLookupError):
+                process.kill()
+            # What has left it and holds its output is not waited for.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_SECONDS):
+                    await _over(process)
         self._running.discard(process)
         if process in self._idle:
             self._idle.remove(process)
-        return code
+        return process.returncode
+
+
+async def _over(process: subprocess.Process) -> None:
+    """Wait until it has ended. What it left in its pipe is read: asyncio sees no end of a full
+    one."""
+    assert process.stdout is not None
+    while await process.stdout.read(1 << 16):
+        pass
+    await process.wait()
 
 
 async def _ask(process: subprocess.Process, request: bytes) -> Outcome | None:
-    """Send a request; its outcome, or None if the process ended."""
+    """Send a request; its outcome, or None if the process ended. Raises _TooLargeError."""
     assert process.stdin is not None
     try:
         process.stdin.write(HEAD.pack(len(request)) + request)
@@ -184,7 +217,7 @@ async def _answer(process: subprocess.Process) -> Outcome | None:
     try:
         (size,) = HEAD.unpack(await process.stdout.readexactly(HEAD.size))
         if size > ANSWER_BYTES_MAX:
-            return None
+            raise _TooLargeError(size)
         body = await process.stdout.readexactly(size)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
