@@ -1,5 +1,8 @@
 """Services that are not well."""
 
+# The stubs of gRPC leave types open.
+# pyright: reportUnknownVariableType=false
+
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any

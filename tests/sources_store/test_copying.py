@@ -199,7 +199,7 @@ async def test_what_is_said_before_a_copy_begins_does_not_answer_who_waits_for_i
             story.take(await anext(items))
             waiting = asyncio.create_task(source.copy(["a"], known=()))
             for _ in range(10_000):
-                if source._desk.asked:
+                if source._desk.asked:  # pyright: ignore[reportPrivateUsage]
                     break
                 await asyncio.sleep(0.001)
             db.put("a", {"id": 1})

@@ -27,7 +27,7 @@ def row(collection: str, key: int, n: int) -> ChangeEvent:
 
 def update(collection: str, key: int, n: int) -> ChangeEvent:
     """One that says what it changed, and no document."""
-    said = {"updatedFields": {"n": n}, "removedFields": []}
+    said: dict[str, Any] = {"updatedFields": {"n": n}, "removedFields": []}
     return change("shop", collection, key, Operation.UPDATE, update=said)
 
 
