@@ -193,6 +193,25 @@ async def test_what_one_client_says_is_read_at_its_pace(tmp_path: Path, transpor
         assert time.monotonic() - began > 1.5
 
 
+async def test_who_has_no_token_is_refused_once_it_has_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that writes when its call ends would take it for broken, and never learn why."""
+    issue(tmp_path / "access.json", "one")
+    monkeypatch.setattr("penstock.serve.access.calls._FIRST_SECONDS_MAX", 60)
+    async with service(tmp_path) as served, grpc.aio.insecure_channel(served.grpc) as channel:
+        untyped: Any = channel
+        call = untyped.stream_stream(CAPTURES)(metadata=bearer("no token"))
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        await call.write(b"")
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        # Whoever sends nothing does not stay for it.
+        monkeypatch.setattr("penstock.serve.access.calls._FIRST_SECONDS_MAX", 0)
+        call = untyped.stream_stream(CAPTURES)(metadata=bearer("no token"))
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 async def test_a_ticket_opens_each_stream_once_and_ends_with_its_token(tmp_path: Path) -> None:
     tokens = tmp_path / "access.json"
     token = issue(tokens, "browser", collections=("shop/orders",))

@@ -150,6 +150,26 @@ async def test_bytes_that_are_no_command_end_the_call() -> None:
         assert code is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_who_is_refused_may_send_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that writes when its call ends would take it for broken, and never learn why."""
+    monkeypatch.setattr("penstock.serve.access.calls._FIRST_SECONDS_MAX", 60)
+    async with calling(subscriptions_max=1) as (_, _server, channel):
+        client = HeardClient(captures_call(channel))
+        await client.extend({"id": "a", "criteria": [{"area": "data"}]})
+        await until(client, "confirmed")
+        call = raw_call(channel)
+        await asyncio.sleep(0.1)
+        assert not call.done()
+        await call.write(b"")
+        refused = (grpc.StatusCode.RESOURCE_EXHAUSTED, "service.busy")
+        code, trailers = await status(call)
+        assert (code, trailers["penstock-code"]) == refused
+        # Whoever sends nothing does not stay for it.
+        monkeypatch.setattr("penstock.serve.access.calls._FIRST_SECONDS_MAX", 0)
+        code, trailers = await status(raw_call(channel))
+        assert (code, trailers["penstock-code"]) == refused
+
+
 async def test_a_command_that_cannot_be_is_refused_with_its_reference_and_the_rest_goes_on() -> (
     None
 ):

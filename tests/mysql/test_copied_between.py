@@ -26,7 +26,8 @@ class Between:
     """Has something happen once, right before or behind the snapshot for a table's rows.
 
     Not before the stream has told a change of the table `other`, from when on it is known where in
-    the binlog it stands, so that what is read can wait for it.
+    the binlog it stands, so that what is read can wait for it. Nor are the rows behind the first
+    that are told read before.
     """
 
     def __init__(
@@ -40,11 +41,13 @@ class Between:
         def opening(reader: chunks.ChunkReader, name: tuple[str, str], told: Any) -> Any:
             nonlocal opened
             opened = name[1]
+            if opened == table and self.story.changes and not self.knows:
+                raise moments.NotNowError("the stream has not told of the other table yet")
             return opens(reader, name, told)
 
         def asking(connection: Any, question: str, *values: object) -> Any:
-            known = any(event.collection == "other" for event in self.story.changes)
-            now = question == moments.BEGIN and opened == table and known and not self.happened
+            here = question == moments.BEGIN and opened == table
+            now = here and self.knows and not self.happened
             if now and where == "before":
                 act()
             found = asks(connection, question, *values)
@@ -55,6 +58,11 @@ class Between:
 
         monkeypatch.setattr(chunks.ChunkReader, "open", opening)
         monkeypatch.setattr("penstock.sources.mysql.moments.ask", asking)
+
+    @property
+    def knows(self) -> bool:
+        """Whether the stream has told of the table `other`."""
+        return any(event.collection == "other" for event in self.story.changes)
 
     async def copied(self, server: SqlServer, database: str, **options: Any) -> Story:
         """What a copy of `database` and the stream tell."""
@@ -134,8 +142,7 @@ async def test_only_what_is_in_doubt_is_left_to_the_stream(
 
         def opening(reader: chunks.ChunkReader, name: tuple[str, str], told: Any) -> Any:
             nonlocal changed
-            known = any(event.collection == "other" for event in between.story.changes)
-            if known and not changed:
+            if between.knows and not changed:
                 changed = True
                 run(db, "UPDATE m SET n = 1 WHERE id = 4")
             return opens(reader, name, told)

@@ -64,6 +64,7 @@ def test_without_any_the_error_says_what_was_found_and_what_to_install(
 
 
 def test_the_session_has_our_settings_but_for_the_users(spark: "SparkSession") -> None:
+    spark.newSession().createDataFrame([(1,)], "n int")
     again = local_session()
     assert again is spark
     assert spark.conf.get("spark.sql.session.timeZone") == SETTINGS["spark.sql.session.timeZone"]

@@ -3,12 +3,7 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-
-import pytest
-
-from penstock.spark.scratch import scratch_folder, sweep_scratch
 
 KILLED = """
 import os
@@ -17,28 +12,38 @@ with scratch_folder() as folder:
     print(folder, flush=True)
     os.kill(os.getpid(), 9)
 """
+SWEEPS = """
+import os
+from pathlib import Path
+from penstock.spark.scratch import scratch_folder, sweep_scratch
+os.getpid = lambda: 1 << 30
+with scratch_folder() as folder:
+    Path(folder, "t").touch()
+    print(folder, *Path(folder).parent.iterdir(), flush=True)
+    sweep_scratch()
+    print(folder, *Path(folder).parent.iterdir(), flush=True)
+    assert Path(folder, "t").exists()
+"""
 
 
-def test_only_folders_whose_process_has_ended_are_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever processes can be seen: another container has numbers of its own."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(os, "getpid", lambda: 1 << 30)
+def run(program: str, folder: Path) -> list[list[Path]]:
+    """What a process of its own prints, whose temporary folders are in this one."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        [sys.executable, "-c", program],
+        env={**os.environ, "TMPDIR": str(folder)},
         stdout=subprocess.PIPE,
         check=False,
         text=True,
     )
-    left = Path(done.stdout.strip())
+    return [[Path(one) for one in line.split()] for line in done.stdout.splitlines()]
+
+
+def test_only_folders_whose_process_has_ended_are_swept(tmp_path: Path) -> None:
+    """Whatever processes can be seen: another container has numbers of its own."""
+    [[left]] = run(KILLED, tmp_path)
     strange = tmp_path / "penstock-batch-another"
     strange.mkdir()
-    with scratch_folder() as folder:
-        (Path(folder) / "t").touch()
-        assert sorted(tmp_path.iterdir()) == sorted([left, strange, Path(folder)])
-        sweep_scratch()
-        assert sorted(tmp_path.iterdir()) == sorted([strange, Path(folder)])
-        assert (Path(folder) / "t").exists()
+    (own, *before), (_, *after) = run(SWEEPS, tmp_path)
+    assert sorted(before) == sorted([left, strange, own])
+    assert sorted(after) == sorted([strange, own])
     assert [*tmp_path.iterdir()] == [strange]

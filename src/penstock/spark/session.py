@@ -94,7 +94,7 @@ def local_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """The session of this process, which is the driver: the running one, or a new one.
+    """The session of this process, which is the driver: the first of those that run, or a new one.
 
     `master` is where the work is done, as Spark writes it; without it that is what `settings`,
     spark-submit or `users_own` say, else this machine. A new session has SETTINGS, and
@@ -110,8 +110,9 @@ def local_session(
         raise _no_driver(master)
     from pyspark.sql import SparkSession
 
-    if (running := SparkSession.getActiveSession()) is not None:
-        return _with(running, settings or {})
+    if SparkSession.getActiveSession() is not None:
+        # Not the active one: that is whichever was given rows last, also one made for one batch.
+        return _with(SparkSession.builder.getOrCreate(), settings or {})
     if _SUBMITTED in os.environ:
         return _submitted(master, settings or {})
     os.environ.update(java_environment())

@@ -6,6 +6,7 @@ UNAUTHENTICATED, also while it waits for a client that takes nothing.
 """
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -39,6 +40,7 @@ STATUS: Final = {
     ForbiddenError.code: grpc.StatusCode.PERMISSION_DENIED,
     RateLimitedError.code: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
+_FIRST_SECONDS_MAX: Final = 1.0
 
 
 def principal() -> Principal:
@@ -110,7 +112,9 @@ class Guard(grpc.aio.ServerInterceptor):
         async def guarded(request: Any, context: Any) -> Any:
             if is_open:
                 return await self._answer_anybody(behaviour, request, context)
-            return await self._answer(method, behaviour, request, context)
+            return await self._answer(
+                method, behaviour, request, context, sends=handler.request_streaming
+            )
 
         return make(
             guarded,
@@ -118,8 +122,12 @@ class Guard(grpc.aio.ServerInterceptor):
             response_serializer=handler.response_serializer,
         )
 
-    async def _answer(self, method: str, behaviour: Any, request: Any, context: Any) -> Any:
+    async def _answer(
+        self, method: str, behaviour: Any, request: Any, context: Any, *, sends: bool
+    ) -> Any:
+        """Answer one call; the client `sends` a stream of messages."""
         presented, endpoint = presented_by(context), f"grpc {method}"
+        entered = False
         try:
             known = self._access.authenticate(presented, endpoint)
             with self._access.visiting(known, presented, endpoint):
@@ -131,9 +139,12 @@ class Guard(grpc.aio.ServerInterceptor):
                         endpoint=endpoint,
                     )
                 )
+                entered = True
                 return await self._stay(known, behaviour, request, context)
         except (UnauthenticatedError, ForbiddenError, RateLimitedError) as error:
             PUBLISH_ERRORS.labels("grpc", error.code).inc()
+            if sends and not entered:
+                await let_send(context)
             await context.abort(STATUS[error.code], str(error), _trailers(error))
         except grpc.aio.BaseError:
             raise
@@ -171,6 +182,18 @@ class Guard(grpc.aio.ServerInterceptor):
             if not running.done():
                 running.cancel()
             await asyncio.gather(running, leaving, return_exceptions=True)
+
+
+async def let_send(context: Any) -> None:
+    """Wait until the first message of a stream is there, from a client that is refused; at most for
+    a second.
+
+    gRPC's client for Python takes a call that ends while it writes for a broken one, and never
+    tells the status with which it ended.
+    """
+    with contextlib.suppress(TimeoutError, grpc.aio.BaseError):
+        async with asyncio.timeout(_FIRST_SECONDS_MAX):
+            await context.read()
 
 
 async def _run(behaviour: Any, request: Any, context: Any) -> Any:

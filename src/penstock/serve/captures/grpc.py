@@ -173,7 +173,7 @@ class CaptureServicer:
                 obeying.cancel()
                 await asyncio.wait({obeying})
 
-        await self._answered(context, run)
+        await self._answered(context, run, sends=True)
 
     async def subscribe(self, request: bytes, context: Context) -> None:
         """`penstock.v1.CaptureService/Subscribe`."""
@@ -193,10 +193,16 @@ class CaptureServicer:
             if failed is not None:
                 raise failed
 
-        await self._answered(context, run)
+        await self._answered(context, run, sends=False)
 
-    async def _answered(self, context: Context, run: Callable[[_Call], Awaitable[None]]) -> None:
-        """Run one call to its end, and answer its error with its status: once (E14)."""
+    async def _answered(
+        self, context: Context, run: Callable[[_Call], Awaitable[None]], *, sends: bool
+    ) -> None:
+        """Run one call to its end, and answer its error with its status: once (E14).
+
+        The client `sends` a stream of commands, or has said everything.
+        """
+        entered = False
         try:
             if self._stopping:
                 raise _stopping()
@@ -204,6 +210,7 @@ class CaptureServicer:
             with self._service.session(_PROTOCOL, scope=scope) as session:
                 call = _Call(session, context, self._service.shared)
                 self._calls.add(call)
+                entered = True
                 try:
                     await run(call)
                 finally:
@@ -211,6 +218,8 @@ class CaptureServicer:
         except PenstockError as error:
             PUBLISH_ERRORS.labels(_PROTOCOL, error.code).inc()
             code, trailers = status_of(error)
+            if sends and not entered:
+                await calls.let_send(context)
             await context.abort(code, str(error), trailers)
         except Exception:
             PUBLISH_ERRORS.labels(_PROTOCOL, "broken").inc()
