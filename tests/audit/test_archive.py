@@ -13,6 +13,7 @@ from bson.int64 import Int64
 from penstock.audit.archives import Archives
 from penstock.audit.archiving import Archived, Table, archive, table_of
 from penstock.audit.erase import Eraser
+from penstock.audit.points import place_of
 from penstock.audit.repair import Repairer
 from penstock.audit.retire import Retired, Retirer
 from penstock.audit.trail import Trail
@@ -332,6 +333,50 @@ def test_a_file_that_an_erasure_left_behind_is_told_and_removed(
     Eraser(any_trail, patience(any_trail), named).resume(everything=True)
     assert not old.exists()
     assert sound(verify(any_trail, archives=(tmp_path,)))
+
+
+def test_a_place_beside_what_was_retired_is_where_it_was(any_trail: Trail, tmp_path: Path) -> None:
+    """Between the same records of other tables, and never the beginning of the trail."""
+    mixed = ["orders", "lines", "lines", "orders", "lines"]
+    write(
+        any_trail,
+        [
+            *(row(n, after={"id": n}) for n in (1, 2)),
+            row(3, after={"id": 3}, collection="lines"),
+            *commit_of(4, 2),
+            *(
+                row(6 + n, commit=6, ordinal=n, rows=5, after={"id": 6 + n}, collection=name)
+                for n, name in enumerate(mixed)
+            ),
+            row(11, after={"id": 11}, collection="lines"),
+            row(12, after={"id": 12}),
+        ],
+    )
+
+    def places() -> list[int]:
+        return [place_of(any_trail, f"at:{at}", head=12).at for at in range(13)]
+
+    assert places() == [0, 1, 2, 3, 3, *[5] * 5, 10, 11, 12]
+    keep(any_trail, tmp_path)
+    retire(any_trail, tmp_path)
+    assert [one["at"] for one in stored(any_trail)[:6]] == [3, 7, 8, 10, 11, 13]
+    # Of a transaction of which nothing is left, nothing can be cut.
+    assert places() == [0, 1, 2, 3, 4, *[5] * 5, 10, 11, 12]
+
+
+def test_an_erasure_leaves_what_another_one_wrote_since_it_began(
+    any_trail: Trail, tmp_path: Path
+) -> None:
+    """After a retirement, that is all there is of these records."""
+    write(any_trail, [row(1, after={"id": 77, "mail": "w"}), row(2, after={"id": 2})])
+    keep(any_trail, tmp_path)
+    retire(any_trail, tmp_path)
+    begun = Archives.at([tmp_path], source="shop")
+    erase(any_trail, "77", archives=(tmp_path,))
+    Eraser(any_trail, patience(any_trail), begun).resume(everything=True)
+    report = verify(any_trail, archives=(tmp_path,))
+    assert sound(report)
+    assert (report.retired, report.archived) == (2, 2)
 
 
 def test_an_archive_that_an_erasure_did_not_reach_is_told(any_trail: Trail, tmp_path: Path) -> None:

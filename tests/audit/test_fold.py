@@ -164,6 +164,51 @@ def test_a_rename_takes_the_rows_and_another_tables_place() -> None:
     assert names_before(lambda name: name == ("d", "b"), story.records) == {("d", "a")}
 
 
+def altering(statement: str) -> Story:
+    """A row, an ALTER TABLE, and another row."""
+    story = Story().made().insert({"id": 1, "note": "old"})
+    story.say("ddl", said={"operation": "modify", "statement": statement})
+    return story.insert({"id": 2, "note": "new"})
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t DROP COLUMN note, ADD COLUMN note TEXT",
+        "alter table t drop `Note`",
+        'ALTER TABLE t DROP IF EXISTS "note"',
+        "ALTER TABLE t ADD n INT, RENAME COLUMN note TO other, RENAME COLUMN n TO note",
+        "ALTER TABLE t CHANGE COLUMN note other TEXT",
+        "ALTER TABLE t CHANGE IF EXISTS note other TEXT",
+    ],
+)
+def test_what_was_in_a_column_before_it_was_dropped_or_renamed_is_a_doubt(statement: str) -> None:
+    """What is called so now is another column: it has not those values."""
+    story = altering(statement)
+    fold = story.fold()
+    (doubt,) = fold.doubts(fold.tables["d", "t"])
+    assert (doubt.kind, "(note)" in doubt.said) == ("altered", True)
+    story.update(1, note=("old", "newer")).delete({"id": 1, "note": "newer"})
+    fold = story.fold()
+    assert fold.doubts(fold.tables["d", "t"]) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t ADD COLUMN n INT COMMENT 'DROP COLUMN note'",
+        "ALTER TABLE t DROP INDEX note, DROP KEY note, ADD INDEX (note)",
+        "ALTER TABLE t ALTER COLUMN note DROP DEFAULT, DROP PRIMARY KEY /* DROP note */",
+        "ALTER TABLE t CHANGE note Note VARCHAR(9), RENAME INDEX note TO other",
+        "ALTER TABLE t RENAME TO note",
+        "DROP INDEX note ON t",
+    ],
+)
+def test_a_statement_that_takes_no_column_away_raises_no_doubt(statement: str) -> None:
+    fold = altering(statement).fold()
+    assert fold.doubts(fold.tables["d", "t"]) == []
+
+
 def test_equal_rows_without_a_key_are_as_many_as_they_were() -> None:
     """A11."""
     row = {"n": 1}

@@ -500,8 +500,29 @@ async def test_what_only_a_replay_knows_is_refused_by_name(audited: Audited, db:
     assert "a statement changed it (modify)" in str(refused.exception)
     restore(audited, *wanted, "--into", "then", "--execute")  # by the trail's own CREATE TABLE
     assert run(db, "SELECT * FROM then.t") == [(1, 1)]
-    refused = restore(audited, "--until", "head", "--db", "d", "--into", "last", fails=True)
+    last = ("--until", "head", "--db", "d", "--into", "last")
+    refused = restore(audited, *last, fails=True)
+    assert "columns were dropped or renamed (n)" in str(refused.exception)
+    refused = restore(audited, *last, "--accept", "altered", fails=True)
     assert "no column 'n' now" in str(refused.exception)
+
+
+async def test_what_a_dropped_column_held_is_not_put_into_another_one_of_its_name(
+    audited: Audited, db: Connected
+) -> None:
+    await audited.begin()
+    run(
+        db,
+        *("USE d", "CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 1)"),
+        *("ALTER TABLE t DROP COLUMN n", "ALTER TABLE t ADD COLUMN n INT"),
+    )
+    await audited.catch_up()
+    refused = restore(audited, "--until", "head", "--db", "d", "--execute", fails=True)
+    assert "columns were dropped or renamed (n)" in str(refused.exception)
+    assert run(db, "SELECT * FROM t") == [(1, None)]
+    replayed = ("--mode", "replay", "--until", "head", "--db", "d", "--into", "last")
+    restore(audited, *replayed, "--execute")
+    assert run(db, "SELECT * FROM last.t") == [(1, None)]
 
 
 # --- what is not certain --------------------------------------------------------------------------
@@ -589,23 +610,45 @@ async def test_records_that_are_not_there_are_told(audited: Audited, db: Connect
     for mode in ("state", "replay"):
         refused = restore(audited, *wanted, "--mode", mode, fails=True)
         assert "1 records or more are not there" in str(refused.exception)
-    retired = {"act": "retire", "count": 1, "first": 3, "last": 3}
-    audited.trail.records.insert_one(
-        {
-            "_id": "sys:1",
-            "at": head + 1,
-            "ts": datetime.now(UTC),
-            "op": "sys",
-            "meta": {"db": "d", "tbl": "t"},
-            "sys": retired,
-            "txn": {"id": "sys", "size": 1},
-        }
-    )
-    audited.trail.heads.update_one({}, {"$set": {"at": head + 1}})
+    tell_retired(audited, "t", at=head + 1, place=3)
     assert "retired" in str(restore(audited, *wanted, fails=True).exception)
     restore(audited, *wanted, "--accept", "retired")
     assert run(db, "SELECT * FROM then.t") == [(2,)]
     restore(audited, "--until", "head", "--table", "d.u", "--into", "then", "--execute")
+
+
+@pytest.mark.parametrize("mode", ["state", "replay"])
+async def test_rows_that_were_retired_under_an_earlier_name_are_told(
+    audited: Audited, db: Connected, mode: str
+) -> None:
+    await audited.begin()
+    run(db, "USE d", "CREATE TABLE a (id INT PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    last = await audited.catch_up()
+    run(db, "ALTER TABLE a RENAME TO b")
+    head = await audited.catch_up()
+    audited.trail.records.delete_one({"at": last})
+    tell_retired(audited, "a", at=head + 1, place=last)
+    wanted = ("--until", "head", "--table", "d.b", "--into", "then", "--mode", mode)
+    refused = restore(audited, *wanted, "--execute", fails=True)
+    assert f"changes of it up to record {last} retired" in str(refused.exception)
+    restore(audited, *wanted, "--execute", "--accept", "retired")
+
+
+def tell_retired(audited: Audited, tbl: str, *, at: int, place: int) -> None:
+    """As a retirement of one record does, at the trail's end."""
+    audited.trail.records.insert_one(
+        {
+            "_id": "sys:1",
+            "at": at,
+            "seq": 0,
+            "ts": datetime.now(UTC),
+            "op": "sys",
+            "meta": {"db": "d", "tbl": tbl},
+            "sys": {"act": "retire", "count": 1, "first": place, "last": place},
+            "txn": {"id": "sys", "size": 1},
+        }
+    )
+    audited.trail.heads.update_one({}, {"$set": {"at": at}})
 
 
 async def test_a_trail_of_hidden_columns_is_not_written_over_the_tables(

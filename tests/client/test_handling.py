@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 import time
 from contextlib import suppress
@@ -24,6 +25,7 @@ from penstock.errors import ProgramError, RequestError
 from penstock.log.memory import MemoryLog
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
+from tests.serve.calls import until
 from tests.serve.conftest import Serve
 from tests.subscribe.events import one_each
 
@@ -165,14 +167,25 @@ async def test_what_a_program_that_hangs_has_started_is_killed_with_it(setting: 
     async with asyncio.timeout(30), Program(["bash", str(script)], answer_seconds=0.5) as program:
         with pytest.raises(ProgramError, match="did not answer within"):
             await handle_changes(setting.changes(), program, retry=QUICK)
-    assert (len(pids.read_text().split()), still_running(pids)) == (3, [])
+        assert len(pids.read_text().split()) == 3
+        await all_ended(pids)
     assert setting.saved() == 0
 
 
 def still_running(pids: Path) -> list[str]:
     """Those of the processes that are neither gone nor dead."""
-    stats = (Path(f"/proc/{pid}/stat") for pid in pids.read_text().split())
-    return [stat.parent.name for stat in stats if stat.exists() and ") Z " not in stat.read_text()]
+    found: list[str] = []
+    for pid in pids.read_text().split():
+        with suppress(FileNotFoundError, ProcessLookupError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            found += [] if re.search(r"\) [ZX] ", stat) else [pid]
+    return found
+
+
+async def all_ended(pids: Path) -> None:
+    """Wait for that: a process that is killed closes its files, and so is known to have ended, a
+    moment before it is dead."""
+    await until(lambda: not still_running(pids))
 
 
 @pytest.mark.slow
@@ -184,7 +197,7 @@ async def test_closing_ends_what_a_program_leaves_behind_holding_its_output(
     script = f"sleep 600 & echo $! >> {pids}; while read line; do echo ok; done"
     async with asyncio.timeout(30):
         await run_until(setting, Program(["bash", "-c", script]), 20)
-    assert still_running(pids) == []
+        await all_ended(pids)
     assert setting.saved() == 20
 
 

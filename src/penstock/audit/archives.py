@@ -121,21 +121,27 @@ class Archive:
     def __init__(self, folder: Path) -> None:
         """Raises AuditError for a folder that is none."""
         self.folder = folder
+        self.manifest = self._manifest()
+        self._damaged: set[str] = set()
+
+    def read(self) -> None:
+        """Read its manifest again: another process may have written it. Raises AuditError."""
+        self.manifest = self._manifest()
+
+    def _manifest(self) -> Manifest:
         try:
-            text = (folder / MANIFEST).read_bytes()
-            self.manifest = msgspec.json.decode(text, type=Manifest)
+            found = msgspec.json.decode((self.folder / MANIFEST).read_bytes(), type=Manifest)
         except (OSError, msgspec.DecodeError) as error:
             raise AuditError(
-                f"{folder} is no archive of an audit trail, or its manifest was altered "
+                f"{self.folder} is no archive of an audit trail, or its manifest was altered "
                 f"({type(error).__name__}). Nothing was changed."
             ) from error
-        if (self.manifest.format, self.manifest.version) != (FORMAT, VERSION):
+        if (found.format, found.version) != (FORMAT, VERSION):
             raise AuditError(
-                f"{folder} is an archive of version {self.manifest.version}, and this Penstock "
+                f"{self.folder} is an archive of version {found.version}, and this Penstock "
                 f"reads {VERSION}. Nothing was changed. Use the version that wrote it."
             )
-
-        self._damaged: set[str] = set()
+        return found
 
     def damaged(self) -> list[str]:
         """Files that are not what the manifest says; from now on they are read as far as may be."""

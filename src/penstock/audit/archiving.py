@@ -8,8 +8,8 @@ import fcntl
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
@@ -326,15 +326,16 @@ def _write_chain(folder: Path, chain: list[dict[str, Any]]) -> File:
     )
 
 
-def rewrite(archive_: Archive, file: File, rows: Iterable[ArchivedRow]) -> None:
-    """Put other rows in the place of a file's: at every moment the archive is one or the other.
+@contextmanager
+def writing(archive_: Archive) -> Generator[None]:
+    """Nobody else writes an archive in the block, and it is read anew: as whoever did left it.
 
-    Raises AuditError while another process does so.
+    What a rewriting left is removed, before the block and behind it: it is of no use, and may hold
+    what is erased. Raises AuditError while another process writes it.
     """
     folder = archive_.folder
-    with ExitStack() as stack:
-        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        stack.callback(os.close, lock)
+    lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -342,27 +343,37 @@ def rewrite(archive_: Archive, file: File, rows: Iterable[ArchivedRow]) -> None:
                 f"another process writes the archive {folder}. Nothing of it was changed. Run this "
                 f"again when that has ended."
             ) from error
-        path = folder / f"records-{file.name.split('-')[1][:5]}.{time.time_ns():x}.parquet"
-        with _Writer(path) as writer:
-            writer.take(iter(rows), bytes_max=1 << 62)
-        with path.open("rb") as written:
-            os.fsync(written.fileno())
-        manifest = archive_.manifest
-        files = [writer.file if one.name == file.name else one for one in manifest.files]
-        archive_.manifest = msgspec.structs.replace(manifest, files=files)
-        text = msgspec.json.format(msgspec.json.encode(archive_.manifest))
-        draft = folder / f".{MANIFEST}"
-        with draft.open("wb") as drafted:
-            drafted.write(text)
-            drafted.flush()
-            os.fsync(drafted.fileno())
-        draft.replace(folder / MANIFEST)
-        sync_folder(folder)
-    sweep(archive_)
+        archive_.read()
+        _sweep(archive_)
+        yield
+        _sweep(archive_)
+    finally:
+        os.close(lock)
 
 
-def sweep(archive_: Archive) -> None:
-    """Remove what a rewriting left: it is of no use, and may hold what is erased."""
+def rewrite(archive_: Archive, file: File, rows: Iterable[ArchivedRow]) -> None:
+    """Put other rows in the place of a file's, while one is `writing` it: at every moment the
+    archive is one or the other."""
+    folder = archive_.folder
+    path = folder / f"records-{file.name.split('-')[1][:5]}.{time.time_ns():x}.parquet"
+    with _Writer(path) as writer:
+        writer.take(iter(rows), bytes_max=1 << 62)
+    with path.open("rb") as written:
+        os.fsync(written.fileno())
+    manifest = archive_.manifest
+    files = [writer.file if one.name == file.name else one for one in manifest.files]
+    archive_.manifest = msgspec.structs.replace(manifest, files=files)
+    text = msgspec.json.format(msgspec.json.encode(archive_.manifest))
+    draft = folder / f".{MANIFEST}"
+    with draft.open("wb") as drafted:
+        drafted.write(text)
+        drafted.flush()
+        os.fsync(drafted.fileno())
+    draft.replace(folder / MANIFEST)
+    sync_folder(folder)
+
+
+def _sweep(archive_: Archive) -> None:
     for left in archive_.leftovers():
         left.unlink()
     sync_folder(archive_.folder)

@@ -32,6 +32,8 @@ class Erasure(Struct, kw_only=True, rename="camel"):
 
     records: int = 0
     """Records of the key that it found in MongoDB and in the archives."""
+    more: bool = False
+    """Whether there may be others of the key, which a dry run does not look for."""
     taken: int = 0
     """Records whose content it took from MongoDB,"""
     taken_archived: int = 0
@@ -113,6 +115,8 @@ class Eraser:
                     f"what was written. Nothing was erased of them. Run `penstock audit verify` "
                     f"and `penstock audit repair` first, or say --broken to erase them as they are."
                 )
+            if dry_run:
+                done.more = search.more
             if dry_run or not marked:
                 break
             told = Told(act="erase", db=table.db, tbl=table.tbl, reason=reason, by=by)

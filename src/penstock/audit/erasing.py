@@ -15,8 +15,8 @@ from bson.binary import Binary
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
-from penstock.audit.archives import ArchivedRow, Archives
-from penstock.audit.archiving import rewrite, sweep
+from penstock.audit.archives import Archive, ArchivedRow, Archives
+from penstock.audit.archiving import rewrite, writing
 from penstock.audit.chain import ERASED_SALT, SALT_BYTES
 from penstock.audit.own import Deed
 from penstock.audit.reading import Reader
@@ -125,17 +125,21 @@ def carry_out_archived(archives: Archives, deed: Deed) -> int:
     """Take what an erasure names out of archives. Returns how many records had content there."""
     taken = 0
     for archive in archives.all:
-        sweep(archive)
-        for file in archive.manifest.files:
-            if file.last < deed.first or file.first > deed.last:
-                continue
-            rows = archive.rows_of(file, deed.first, deed.last)
-            if any(_is_of(row, deed) for row in rows):
-                everything = archive.rows_of(file, 0, file.last)
-                counted: list[int] = []
-                rewrite(archive, file, _erased_rows(everything, deed, counted))
-                taken += len(counted)
+        with writing(archive):
+            taken += _taken_out(archive, deed)
     return taken
+
+
+def _taken_out(archive: Archive, deed: Deed) -> int:
+    counted: list[int] = []
+    for file in archive.manifest.files:
+        if file.last < deed.first or file.first > deed.last:
+            continue
+        rows = archive.rows_of(file, deed.first, deed.last)
+        if any(_is_of(row, deed) for row in rows):
+            everything = archive.rows_of(file, 0, file.last)
+            rewrite(archive, file, _erased_rows(everything, deed, counted))
+    return len(counted)
 
 
 def _is_of(row: ArchivedRow, deed: Deed) -> bool:

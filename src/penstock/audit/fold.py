@@ -12,6 +12,7 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from msgspec import Struct
 
+from penstock.audit.altered import taken_away
 from penstock.audit.copies import COPY, Copies, names_of
 from penstock.errors import AuditError
 from penstock.updates import InexactError, apply_update
@@ -34,7 +35,7 @@ class Doubt(Struct, frozen=True, kw_only=True):
 
     kind: str
     """beginning, copying, copied_keyless, gap, erased, retired, missing, partial, inexact,
-    contradiction; of an undoing, also ddl and copied."""
+    contradiction, altered; of an undoing, also ddl and copied."""
     table: Name
     """Its name is empty where it is about all tables."""
     at: int
@@ -84,6 +85,8 @@ class Table(Struct, kw_only=True):
     """and the modes of its session that count; None where that is not said."""
     shape: int = 0
     """How often it was altered since."""
+    taken: dict[str, int] = {}
+    """The names that columns lost, in small letters, by the `shape` since which they are lost."""
     keyless: bool = False
     of_mysql: bool = False
     """Whether MySQL wrote it, whose JSON is no text."""
@@ -144,6 +147,15 @@ class Fold:
 
     def doubts(self, table: Table) -> list[Doubt]:
         """Why the rows of a table may not be what they were, in the order of the trail."""
+        stale = _stale(table)
+        if not stale:
+            return self._untold(table)
+        said = f"columns were dropped or renamed ({stale}), and rows of before have values there"
+        altered = Doubt(kind="altered", table=table.name, at=table.at, ts=table.ts, said=said)
+        return sorted([*self._untold(table), altered], key=lambda doubt: doubt.at)
+
+    def _untold(self, table: Table) -> list[Doubt]:
+        """What is doubtful for changes that were not told, or not wholly."""
         found = [*table.doubts, *(one for one in self._everywhere if one.at > table.at)]
         if table.began == "middle":
             unknown = sum(not row.whole for row in table.rows.values())
@@ -178,7 +190,7 @@ class Fold:
                 self._add(_table(name, "middle", record))
 
     def _made_good(self, table: Table, since: int, record: Mapping[str, Any]) -> None:
-        before = [one for one in self.doubts(table) if one.at <= since]
+        before = [one for one in self._untold(table) if one.at <= since]
         for key in [key for key, row in table.rows.items() if row.at <= since]:
             self._put(table, key, None)
         table.doubts = [one for one in table.doubts if one.at > since]
@@ -272,7 +284,7 @@ class Fold:
             self._bytes += len(key) + len(row.data) + _ROW_BYTES
 
     def _is_certain(self, table: Table) -> bool:
-        return table.began == "created" and not self.doubts(table)
+        return table.began == "created" and not self._untold(table)
 
     # --- statements and gaps ---------------------------------------------------------------------
 
@@ -308,6 +320,8 @@ class Fold:
                 # CREATE TABLE IF NOT EXISTS, or an ALTER of what was there before.
                 table = self._add(_table(name, "middle", record))
             table.shape += 1
+            for column in taken_away(str(said.get("statement", ""))):
+                table.taken[column] = table.shape
 
     def _rename(self, name: Name, said: Mapping[str, Any]) -> None:
         moved = self._remove(name)
@@ -347,6 +361,22 @@ class Fold:
 
 def _table(name: Name, began: str, record: Mapping[str, Any]) -> Table:
     return Table(name=name, began=began, at=int(record["at"]), ts=int(record["ts"]))
+
+
+def _stale(table: Table) -> str:
+    """The columns of which rows hold what was there before they were dropped or renamed: what is
+    called so now is another column."""
+    if not table.taken:
+        return ""
+    newest = max(table.taken.values())
+    found = {
+        column
+        for row in table.rows.values()
+        if row.shape < newest
+        for column in row.values
+        if row.shape < table.taken.get(column.lower(), 0)
+    }
+    return ", ".join(sorted(found))
 
 
 def name_of(record: Mapping[str, Any]) -> Name:

@@ -19,6 +19,7 @@ from penstock.errors import AuditError
 _AT: Final = re.compile(r"at:(\d+)")
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d([T ]|$)")
 _FETCHED: Final = 500
+_FACTS: Final = {"at": 1, "ts": 1, "txn": 1, "seq": 1}
 
 
 class Place(Struct, frozen=True, kw_only=True):
@@ -75,28 +76,35 @@ def place_of(trail: Trail, text: str, *, head: int, before: bool = False) -> Pla
 
 
 def _behind(trail: Trail, at: int) -> Place:
-    found = _at(trail, at)
+    """Behind a record; where that was retired, with what is known of the last one before it."""
+    found = _last(trail, at)
     if found is None:
-        return Place(at=0)
+        return Place(at=at)
     return Place(at=at, ts=int(found["ts"]), transaction=found["txn"]["id"])
 
 
-def _at(trail: Trail, at: int) -> Document | None:
+def _last(trail: Trail, at: int) -> Document | None:
+    """The last record up to a place that is there."""
     exact = trail.records.with_options(codec_options=EXACT)
-    return exact.find_one({"at": at}, {"ts": 1, "txn": 1, "op": 1})
+    return exact.find_one({"at": {"$lte": at}}, _FACTS, sort=[("at", -1)])
 
 
 def _before_a_cut(trail: Trail, at: int, head: int) -> Place:
-    """Behind `at`, or before the transaction that it would cut."""
-    here, behind = _at(trail, at), _at(trail, at + 1) if at < head else None
-    if here is None:
-        return Place(at=0)
-    name = here["txn"]["id"]
-    if name is not None and behind is not None and behind["txn"]["id"] == name:
-        first = trail.records.find_one({"txn.id": name}, {"at": 1}, sort=[("at", 1)])
-        assert first is not None
-        return _behind(trail, int(first["at"]) - 1)
-    return _behind(trail, at)
+    """Behind `at`, or before the transaction that it would cut.
+
+    That has records behind it. Of those before it some may have been retired, and maybe all.
+    """
+    records = trail.records
+    first = records.find_one({"at": {"$gt": at, "$lte": head}}, _FACTS, sort=[("at", 1)])
+    if first is None:
+        return _behind(trail, at)
+    name = first["txn"]["id"]
+    if name is not None:
+        first = records.find_one({"txn.id": name}, _FACTS, sort=[("at", 1)]) or first
+    before = _last(trail, int(first["at"]) - 1)
+    filled = 0 if before is None else int(before["at"])
+    begins = max(int(first["at"]) - int(first["seq"]), filled + 1)
+    return _behind(trail, min(at, begins - 1))
 
 
 def _of_transaction(trail: Trail, name: str, head: int) -> Place:

@@ -98,7 +98,7 @@ def erase(
     if done.resumed:
         say(f"{done.resumed:,} earlier erasures had broken off, and are finished")
     if dry_run:
-        say(f"{done.records:,} records would be erased")
+        say(f"{done.records:,} records{' or more' if done.more else ''} would be erased")
     else:
         where = f", {done.taken_archived:,} in archives" if archive else ""
         say(f"erased: {done.taken:,} records{where}; told at {done.at or 'no place'}")

@@ -16,6 +16,8 @@ DOUBTS: Final = {
     "missing": "changes that are not there are left out",
     "inexact": "updates without an exact meaning leave their rows out",
     "contradiction": "records that contradict one another are believed in their order",
+    "altered": "what was in a column is taken for what is in the one that is called so now; "
+    "`--mode replay --into NAME` runs the statements too",
     "ddl": "statements that changed a table are not undone",
     "partial": "rows that the source did not send as a whole are left out, or stay as they are",
     "hidden": "columns are written as the trail has them: masked, hashed, cut, or not at all",

@@ -106,10 +106,11 @@ def replayed(
 ) -> Iterator[Statement]:
     """The changes between two places as statements. Raises AuditError."""
     gone = absent(trail, after=after.at, until=until.at, head=head)
-    refuse_doubts(
-        (one for one in gone if not one.table[1] or asked.wants(one.table)), asked.accepted
-    )
     earlier = names_before(asked.wants, renames(trail, until=until.at))
+    concerned = (
+        one for one in gone if not one.table[1] or asked.wants(one.table) or one.table in earlier
+    )
+    refuse_doubts(concerned, asked.accepted)
     only = asked.only(earlier)
 
     def ticked() -> Iterator[Document]:

@@ -4,12 +4,13 @@ Nothing is changed before everything is known that can be: doubts are told first
 they were accepted by name; rows that are written are read back before they are committed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from penstock.audit.fold import (
     Doubt,
     Fold,
+    Name,
     Table,
     names_before,
     whole_rows,
@@ -45,7 +46,8 @@ def state_at(
 
     Raises AuditError for doubts that were not accepted, and for a table that was not there.
     """
-    earlier = names_before(asked.wants, renames(trail, until=place.at))
+    told = list(renames(trail, until=place.at))
+    earlier = names_before(asked.wants, told)
     fold = Fold(lambda name: asked.wants(name) or name in earlier, bytes_max=asked.memory)
     only = asked.only(earlier)
     for record in records(trail, after=0, until=place.at, tables=only):
@@ -63,15 +65,18 @@ def state_at(
     gone = absent(trail, after=0, until=place.at, head=head)
     for table in tables:
         doubts += fold.doubts(table)
-        doubts += [one for one in gone if _concerns(one, table)]
+        names = names_before(table.name.__eq__, told) | {table.name}
+        doubts += [one for one in gone if _concerns(one, table, names)]
         doubts += _still_copied(trail, table, place, head)
     refuse_doubts(doubts, asked.accepted)
     return tables, doubts
 
 
-def _concerns(doubt: Doubt, table: Table) -> bool:
-    """Whether records that are not there may have been of the rows that a table holds."""
-    return doubt.at > table.at and doubt.table in {table.name, (table.name[0], ""), ("", "")}
+def _concerns(doubt: Doubt, table: Table, names: Collection[Name]) -> bool:
+    """Whether records that are not there may have been of the rows that a table holds, under one of
+    the names that it had."""
+    concerned = {*names, *((db, "") for db, _ in names), ("", "")}
+    return doubt.at > table.at and doubt.table in concerned
 
 
 def _still_copied(trail: Trail, table: Table, place: Place, head: int) -> list[Doubt]:
