@@ -537,6 +537,34 @@ def test_zeros_own_tables_are_there_and_those_that_are_mapped_are_live_z6() -> N
         Shard(mapped)
 
 
+def test_what_an_update_did_not_send_of_zeros_own_tables_stays_as_it_was() -> None:
+    """As MySQL tells it with partial row images, of the columns that must have a value too."""
+    own = {
+        "clients": {"source": "shop", "collection": "zero_clients"},
+        "mutations": {"source": "shop", "collection": "zero_mutations"},
+    }
+    shard = Shard(own)
+    key = {"clientGroupID": "g", "clientID": "c"}
+    mutation, result = {**key, "mutationID": 7}, {"error": "app", "message": "no"}
+
+    def tell(collection: str, key: Document, row: Document, **also: Any) -> list[str]:
+        told = Told(
+            stream=stream(collection), key=encoded(key), document=encoded({**key, **row}), **also
+        )
+        return shard.take(shard.teller.told(told, no_look_up))
+
+    tell("zero_clients", key, {"lastMutationID": 7, "userID": "u"}, operation="insert")
+    tell("zero_mutations", mutation, {"result": result}, operation="insert")
+    updated: Document = {"operation": "update", "unchanged": ("lastMutationID",)}
+    assert tell("zero_clients", key, {"userID": "v"}, **updated) == ["update"]
+    assert shard.replica.rows("clients", "zero_0") == [{**key, "lastMutationID": 7, "userID": "v"}]
+    updated["unchanged"] = ("result",)
+    assert tell("zero_mutations", mutation, {"at": 1}, **updated) == ["update"]
+    assert shard.replica.rows("mutations", "zero_0") == [{**mutation, "result": result}]
+    with pytest.raises(MisfitError, match="result: null came"):
+        tell("zero_mutations", mutation, {"result": None}, operation="update")
+
+
 def test_the_fingerprint_is_that_of_the_configuration() -> None:
     def fingerprints(config: Document) -> tuple[str, str]:
         shard = Shard(config, ("items", {"_id": 1, "a": 1}))

@@ -143,10 +143,10 @@ class Rows:
                 step = path if path in fields else path.split(".", 1)[0]
                 misfits[step] = bytes(fields[step])
             else:
-                if one.required:
-                    raise self._misfit(one, UnfitError("null"))
                 if unsent and not unsent.isdisjoint(one.fields):
                     continue
+                if one.required:
+                    raise self._misfit(one, UnfitError("null"))
             if nulls:
                 parts.append(one.head + _NULL)
         if self._rest:
