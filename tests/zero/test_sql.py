@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.event import Commit
-from penstock.testing.servers import MariaDbServer
+from penstock.testing.servers import MariaDbServer, SqlServer
 from penstock.wire import Stream
 from penstock.zero.changes import Teller, Told
 from penstock.zero.config import ZeroTablesConfig
@@ -90,6 +90,38 @@ async def test_a_replica_of_tables_that_are_altered_and_renamed_is_what_a_select
         '{"k": "y", "n": 2, "at": -500, "d": -86400000}',
         '{"k": "y", "n": 3, "d": 1767312000000}',
     ]
+
+
+RENAMES = (
+    "CREATE TABLE d.t (id INT PRIMARY KEY, a TEXT, b TEXT, c TEXT, n INT)",
+    "INSERT INTO d.t VALUES (1, 'a', 'b', 'c', 1), (2, 'A', 'B', 'C', 2)",
+    "ALTER TABLE d.t DROP COLUMN b, RENAME COLUMN a TO b",
+    "ALTER TABLE d.t RENAME COLUMN b TO c, RENAME COLUMN c TO b",
+    "INSERT INTO d.t VALUES (3, 'c', 'b', 3)",
+    "ALTER TABLE d.t CHANGE c a VARCHAR(9), CHANGE b c TEXT, ADD COLUMN b TEXT",
+    "ALTER TABLE d.t RENAME COLUMN A TO title, MODIFY ID INT, DROP n",
+    "ALTER TABLE d.t ADD COLUMN n INT",
+    "SET SESSION sql_mode = 'ANSI'",
+    """ALTER TABLE d.t CHANGE "c" "C" TEXT COMMENT '"', RENAME COLUMN "b" TO "B" """,
+    "SET SESSION sql_mode = ''",
+    "INSERT INTO d.t (ID, title, B, C, n) VALUES (4, 'title', 'B', 'C', 4)",
+)
+
+
+@pytest.mark.parametrize("flavour", ["mariadb", "mysql"])
+async def test_values_of_columns_that_change_their_names_are_where_a_select_finds_them(
+    flavour: str, request: pytest.FixtureRequest
+) -> None:
+    server: SqlServer = request.getfixturevalue(f"start_{flavour}")()
+    with server.connect() as db:
+        run(db, "CREATE DATABASE d", *RENAMES)
+        selected = run(db, "SELECT ID, title, B, C, n FROM d.t ORDER BY ID")
+    story = await caught_up(server, source_of(server, include=["d.*"], start="beginning"))
+    replica, _ = folded(story, {"sources": {"db": {}}})
+    names = ("ID", "title", "B", "C", "n")
+    assert set(replica.tables["public", "t"].columns) == set(names)
+    found = sorted(replica.rows("t"), key=lambda row: row["ID"])
+    assert [tuple(row.get(name) for name in names) for row in found] == selected
 
 
 async def test_clients_and_mutations_are_live_as_the_how_to_has_them_for_sql_z6(

@@ -12,12 +12,12 @@ from penstock import extjson
 from penstock.errors import ConfigError, MisfitError, ResetError
 from penstock.event import Kind
 from penstock.wire import HIDDEN_KEY, Stream
+from penstock.zero.alterations import Alteration, Renaming, alteration
 from penstock.zero.changes import Teller, Told, creation
 from penstock.zero.config import ZeroTablesConfig
 from penstock.zero.inferring import FIELDS_MAX
 from penstock.zero.mapping import Mapping
 from penstock.zero.rows import permissions_row
-from penstock.zero.shapes import renamed_columns
 from penstock.zero.tables import Table
 from tests.zero.folding import Replica
 
@@ -473,22 +473,143 @@ def test_a_renamed_column_that_is_declared_is_a_reset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "renames"),
+    ("what", "after"),
     [
-        ("ALTER TABLE t CHANGE a b INT, CHANGE COLUMN `c d` `e``f` TEXT",
-         [("a", "b"), ("c d", "e`f")]),
-        ("ALTER TABLE t CHANGE a a BIGINT", []),
-        ("ALTER TABLE t COMMENT 'RENAME COLUMN a TO b'", []),
-        ("ALTER TABLE t ADD x INT DEFAULT 1 -- CHANGE a b INT", []),
-        ("ALTER TABLE t RENAME TO u", []),
-        ("CREATE TABLE t (`CHANGE a b ` INT)", []),
-        ("ALTER ONLINE TABLE t RENAME COLUMN IF EXISTS a TO b", [("a", "b")]),
+        ("DROP COLUMN b, RENAME COLUMN a TO b", {"b": "a's", "c": "c's"}),
+        ("CHANGE a b TEXT, DROP b", {"b": "a's", "c": "c's"}),
+        ("RENAME COLUMN a TO b, RENAME COLUMN b TO a", {"a": "b's", "b": "a's", "c": "c's"}),
+        ("CHANGE a b TEXT, CHANGE b a TEXT", {"a": "b's", "b": "a's", "c": "c's"}),
+        ("RENAME COLUMN a TO B, RENAME COLUMN b TO A", {"A": "b's", "B": "a's", "c": "c's"}),
+        ("RENAME COLUMN a TO b, RENAME COLUMN b TO d", {"b": "a's", "d": "b's", "c": "c's"}),
+        ("RENAME COLUMN a TO b, RENAME COLUMN b TO c, DROP c", {"b": "a's", "c": "b's"}),
+        ("RENAME COLUMN a TO b, RENAME COLUMN b TO c, RENAME COLUMN c TO a",
+         {"a": "c's", "b": "a's", "c": "b's"}),
+        ("RENAME COLUMN a TO d, ADD COLUMN a TEXT", {"b": "b's", "c": "c's", "d": "a's"}),
+        ("DROP COLUMN a, ADD COLUMN a TEXT", {"b": "b's", "c": "c's"}),
+        ("RENAME COLUMN A TO title", {"title": "a's", "b": "b's", "c": "c's"}),
+        ("RENAME COLUMN a TO A", {"A": "a's", "b": "b's", "c": "c's"}),
+        ("MODIFY A TEXT", {"A": "a's", "b": "b's", "c": "c's"}),
+        ("CHANGE A a TEXT", {"a": "a's", "b": "b's", "c": "c's"}),
+        ("RENAME COLUMN IF EXISTS x TO b", {"a": "a's", "b": "b's", "c": "c's"}),
+        ("RENAME COLUMN IF EXISTS a TO b, DROP IF EXISTS b", {"b": "a's", "c": "c's"}),
+        ("RENAME COLUMN a TO `id-`, RENAME COLUMN b TO `id.`",
+         {"id-": "a's", "id_": "b's", "c": "c's"}),
     ],
 )  # fmt: skip
-def test_renames_are_read_from_the_words_of_a_statement(
-    statement: str, renames: list[tuple[str, str]]
+def test_the_values_of_columns_go_where_an_alter_puts_them(what: str, after: Document) -> None:
+    """All it says is of the table as it was, as MySQL and MariaDB take it."""
+    shard = Shard(WHOLE, ("items", {"id": 1, "a": "a's", "b": "b's", "c": "c's"}))
+    shard.shape("modify", "items", statement=f"ALTER TABLE items {what}")
+    paths = {one.path for one in shard.teller.tables[-1].columns}
+    added = {"a"} if "ADD COLUMN a" in what else set[str]()
+    described = [{"name": name, "type": "text"} for name in sorted(paths | added)]
+    said = shard.shape("modify", "items", columns=described, key=["id"])
+    assert said == ["add-column"] * len(added)
+    assert shard.replica.rows("items") == [{"id": 1, **after}]
+    columns = shard.replica.tables["public", "items"].columns
+    assert set(columns) == {"id", *after, *added}
+    row = {one.path: one.path for one in shard.teller.tables[-1].columns if not one.key}
+    shard.insert("items", {"id": 2, **row})
+    names = {one.name: one.path for one in shard.teller.tables[-1].columns if not one.key}
+    assert shard.replica.rows("items")[1] == {"id": 2, **names}
+
+
+def test_a_column_that_another_statement_dropped_gives_its_values_to_no_namesake() -> None:
+    """Its source describes the table with its next row, which is behind both."""
+    shard = Shard(WHOLE, ("items", {"id": 1, "a": "a's", "b": "b's"}))
+    assert shard.shape("modify", "items", statement="ALTER TABLE items DROP b") == ["drop-column"]
+    rename = "ALTER TABLE items RENAME COLUMN IF EXISTS b TO a"
+    assert shard.shape("modify", "items", statement=rename) == []
+    rename = "ALTER TABLE items RENAME COLUMN a TO b"
+    assert shard.shape("modify", "items", statement=rename) == ["update-column"]
+    assert shard.replica.rows("items") == [{"id": 1, "b": "a's"}]
+    # Of a row's column that it does not know, as where all of them were null.
+    rename = "ALTER TABLE items RENAME COLUMN unknown TO b"
+    assert shard.shape("modify", "items", statement=rename) == ["drop-column"]
+
+
+def test_a_name_in_double_quotes_is_one_in_a_session_with_ansi_quotes() -> None:
+    statement = """ALTER TABLE "items" CHANGE "a" "title" TEXT COMMENT 'CHANGE "b" "c" INT'"""
+    shard = Shard(WHOLE, ("items", {"id": 1, "a": "x"}))
+    modes = "REAL_AS_FLOAT,PIPES_AS_CONCAT,ANSI_QUOTES"
+    said = shard.shape("modify", "items", statement=statement, sqlMode=modes)
+    assert said == ["update-column"]
+    assert shard.replica.rows("items") == [{"id": 1, "title": "x"}]
+
+
+@pytest.mark.parametrize(
+    "what", ["RENAME COLUMN a TO old", "RENAME COLUMN x TO old", "DROP OLD, CHANGE a old TEXT"]
+)
+def test_a_column_that_takes_the_place_of_one_that_is_declared_is_a_reset(what: str) -> None:
+    columns = {"id": "int", "old": "text"}
+    shard = Shard(
+        one_table(columns=columns, key=["id"], new_fields="add"), ("items", {"id": 1, "a": "x"})
+    )
+    with pytest.raises(ResetError, match="another column of items was renamed to old"):
+        shard.shape("modify", "items", statement=f"ALTER TABLE items {what}")
+    rename = "ALTER TABLE items RENAME COLUMN IF EXISTS x TO old, DROP old, CHANGE ID id BIGINT"
+    assert shard.shape("modify", "items", statement=rename) == []
+
+
+def test_a_rename_of_what_may_not_be_there_to_what_is_there_is_a_reset() -> None:
+    """Rows that came before a rename keep its old name, so a table may have both."""
+    shard = Shard(WHOLE, ("items", {"id": 1, "a": "x"}), ("items", {"id": 2, "b": "x"}))
+    statement = "ALTER TABLE items RENAME COLUMN IF EXISTS a TO b"
+    with pytest.raises(ResetError, match="not known which of them"):
+        shard.shape("modify", "items", statement=statement)
+
+
+def test_a_column_that_takes_the_place_of_the_key_is_a_reset() -> None:
+    shard = Shard(WHOLE, ("items", {"id": 1, "a": 2}))
+    statement = "ALTER TABLE items DROP COLUMN id, RENAME COLUMN a TO id, ADD PRIMARY KEY (id)"
+    with pytest.raises(ResetError, match="is a part of its key"):
+        shard.shape("modify", "items", statement=statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "renamed", "dropped"),
+    [
+        ("ALTER TABLE t CHANGE a b INT, CHANGE COLUMN `c d` `e``f` TEXT",
+         [("a", "b"), ("c d", "e`f")], []),
+        ("ALTER TABLE d.t CHANGE t.a b DECIMAL(9,2) DEFAULT 1, MODIFY COLUMN d.t.c INT",
+         [("a", "b"), ("c", "c")], []),
+        ("ALTER TABLE t COMMENT 'RENAME COLUMN a TO b'", [], []),
+        ("ALTER TABLE t ADD x INT DEFAULT 1 -- CHANGE a b INT", [], []),
+        ("ALTER TABLE t ADD (x INT, `, CHANGE a b ` INT), ADD y TEXT DEFAULT (\"', DROP z\")",
+         [], []),
+        ("ALTER TABLE t RENAME TO u", [], []),
+        ("CREATE TABLE t (`CHANGE a b ` INT)", [], []),
+        ("ALTER DATABASE t CHANGE a b INT", [], []),
+        ("ALTER TABLE t CHANGE ? b INT, RENAME COLUMN a TO ?, DROP ?", [], []),
+        ("SET STATEMENT max_statement_time=5 FOR ALTER TABLE t WAIT 5 RENAME COLUMN a TO b",
+         [("a", "b")], []),
+        ("/*!50000 ALTER TABLE t RENAME COLUMN a TO b */ /* xid=8 */", [("a", "b")], []),
+        ("ALTER TABLE t /*!80013 RENAME COLUMN a TO b */", [], []),
+        ("ALTER TABLE t DROP a, DROP COLUMN IF EXISTS `index`, DROP t.b RESTRICT, DROP c CASCADE",
+         [], ["a", "index", "b", "c"]),
+        ("ALTER TABLE t DROP PRIMARY KEY, DROP INDEX i, DROP KEY IF EXISTS j, DROP FOREIGN KEY f",
+         [], []),
+        ("ALTER TABLE t DROP CONSTRAINT c, DROP CHECK k, DROP SYSTEM VERSIONING, DROP PERIOD FOR p",
+         [], []),
+        ("ALTER TABLE t DROP PARTITION p0", [], []),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_columns_is_read_from_the_words_of_a_statement(
+    statement: str, renamed: list[tuple[str, str]], dropped: list[str]
 ) -> None:
-    assert renamed_columns(statement) == renames
+    wanted = tuple(Renaming(old, new) for old, new in renamed)
+    assert alteration(statement) == Alteration(wanted, tuple(dropped))
+
+
+def test_a_rename_of_what_may_not_be_there_is_told_as_one() -> None:
+    found = alteration("ALTER ONLINE TABLE IF EXISTS t RENAME COLUMN IF EXISTS a TO b")
+    assert found == Alteration((Renaming("a", "b", if_exists=True),))
+
+
+def test_a_backslash_escapes_nothing_in_a_session_with_no_backslash_escapes() -> None:
+    statement = r"ALTER TABLE t COMMENT '\', RENAME COLUMN a TO b -- '"
+    assert alteration(statement) == Alteration()
+    assert alteration(statement, "NO_BACKSLASH_ESCAPES").renamed == (Renaming("a", "b"),)
 
 
 # --- Zero's own tables, and the configuration ---------------------------------------------------

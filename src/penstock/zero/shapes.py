@@ -11,7 +11,6 @@
 | columns of SQL, as told | `add-column`, `drop-column`              | the same, of inferred ones |
 """
 
-import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from msgspec import structs
 from penstock.errors import ResetError
 from penstock.wire import Stream
 from penstock.wire.shown import is_hidden
+from penstock.zero.alterations import Alteration, alteration
 from penstock.zero.inferring import column_name
 from penstock.zero.mapping import Mapping, Place, place_of
 from penstock.zero.messages import (
@@ -124,9 +124,10 @@ class Shaping:
     def _modified(self, stream: Stream, facts: dict[str, Any]) -> list[bytes]:
         place = place_of(stream)
         said: list[bytes] = []
-        for old, new in renamed_columns(str(facts.get("statement", ""))):
-            for table in self._at(place):
-                said += self._column_renamed(table, old, new)
+        statement, sql_mode = str(facts.get("statement", "")), str(facts.get("sqlMode", ""))
+        altered = alteration(statement, sql_mode)
+        for table in self._at(place):
+            said += self._altered(table, altered)
         columns = facts.get("columns")
         if columns:
             hidden = frozenset[str]() if self._mapping is None else self._mapping.hidden(stream)
@@ -135,23 +136,38 @@ class Shaping:
                 said += self._as_described(table, columns)
         return said
 
-    def _column_renamed(self, table: Table, old: str, new: str) -> list[bytes]:
-        column = next((one for one in table.columns if one.path == old), None)
-        if column is None:
-            return []
-        if column.declared:
-            raise ResetError(
-                f"the column {old} of {table.collection} was renamed to {new}, and table "
-                f"{table.name} of Zero has it as {column.name} by configuration. Write "
-                f"{column.name} = {{ from = '{new}', ... }} there; its shards begin anew."
-            )
-        taken = {one.name.casefold() for one in table.columns if one is not column}
-        named = structs.replace(column, name=column_name(new, taken), path=new)
-        columns = tuple(named if one is column else one for one in table.columns)
-        self._replace(table, structs.replace(table, columns=columns))
-        if named.name == column.name:
-            return []
-        return [change(UpdateColumn(table=table.id, old=column.named, new=named.named))]
+    def _altered(self, table: Table, altered: Alteration) -> list[bytes]:
+        """What an ALTER says of columns, all of it of the table as it was before. The server tells
+        their names apart without their capitals."""
+        renames = _renames(table, altered)
+        comes = {new.casefold() for new in renames.values()}
+        goes = {name.casefold() for name in altered.dropped} | comes
+        said: list[bytes] = []
+        kept: list[Column] = []
+        moved: dict[Column, str] = {}
+        for column in table.columns:
+            path = column.path.casefold()
+            new = renames.get(path, column.path)
+            if new != column.path:
+                if column.declared:
+                    raise _declared_renamed(table, column, new)
+                moved[column] = new
+            elif path in comes - renames.keys() and (column.declared or column.key):
+                raise _replaced(table, column)
+            elif path in goes - renames.keys() and not (column.declared or column.key):
+                said.append(change(DropColumn(table=table.id, column=column.name)))
+                continue
+            kept.append(column)
+        taken = {one.name.casefold() for one in kept if one not in moved}
+        named = {
+            one: structs.replace(one, name=column_name(new, taken), path=new)
+            for one, new in moved.items()
+        }
+        said += _renamed_in_turn(table.id, kept, named)
+        after = structs.replace(table, columns=tuple(named.get(one, one) for one in kept))
+        if after != table:
+            self._replace(table, after)
+        return said
 
     def _as_described(self, table: Table, described: Sequence[dict[str, Any]]) -> list[bytes]:
         """What a table has to be for its collection to have these columns."""
@@ -181,6 +197,70 @@ class Shaping:
         return said
 
 
+def _renames(table: Table, altered: Alteration) -> dict[str, str]:
+    """The new names of columns by their old ones, in lower case. Raises ResetError where it is not
+    known whether a column is renamed."""
+    there = {one.path.casefold() for one in table.columns}
+    olds = {one.old.casefold() for one in altered.renamed}
+    staying = there - olds - {name.casefold() for name in altered.dropped}
+    found: dict[str, str] = {}
+    for one in altered.renamed:
+        old = one.old.casefold()
+        if one.if_exists and old not in there:
+            continue
+        if one.if_exists and one.new.casefold() in staying:
+            raise ResetError(
+                f"of {table.collection}, the column {one.old} was renamed to {one.new} if there "
+                f"was one, and table {table.name} of Zero has both: it is not known which of them "
+                f"was there. Its shards begin anew."
+            )
+        found[old] = one.new
+    return found
+
+
+def _renamed_in_turn(
+    table: TableId, columns: Sequence[Column], named: dict[Column, Column]
+) -> list[bytes]:
+    """The messages that give columns their names, such that no two have one at any moment."""
+    said: list[bytes] = []
+    taken = {one.name.casefold() for one in columns}
+    wanted = {new.name.casefold() for new in named.values()}
+    left = [(old, new) for old, new in named.items() if old.name != new.name]
+    while left:
+        free = (
+            at
+            for at, (old, new) in enumerate(left)
+            if new.name.casefold() not in taken - {old.name.casefold()}
+        )
+        at = next(free, None)
+        old, new = left.pop(at or 0)
+        if at is None:
+            # Each waits for the name of another: one of them steps aside.
+            aside = structs.replace(old, name=column_name(new.name, taken | wanted))
+            left.append((aside, new))
+            new = aside
+        said.append(change(UpdateColumn(table=table, old=old.named, new=new.named)))
+        taken = taken - {old.name.casefold()} | {new.name.casefold()}
+    return said
+
+
+def _declared_renamed(table: Table, column: Column, new: str) -> ResetError:
+    return ResetError(
+        f"the column {column.path} of {table.collection} was renamed to {new}, and table "
+        f"{table.name} of Zero has it as {column.name} by configuration. Write "
+        f"{column.name} = {{ from = '{new}', ... }} there; its shards begin anew."
+    )
+
+
+def _replaced(table: Table, column: Column) -> ResetError:
+    why = "is a part of its key" if column.key else "is there by configuration"
+    return ResetError(
+        f"another column of {table.collection} was renamed to {column.path}, which in table "
+        f"{table.name} of Zero {why}: nothing says the values that its rows have there now. Its "
+        f"shards begin anew."
+    )
+
+
 _SQL_TYPES: Final = {
     **dict.fromkeys(("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit"), "int"),
     **dict.fromkeys(("float", "double"), "double"),
@@ -201,24 +281,3 @@ _SQL_TYPES: Final = {
 def sql_type(told: str) -> str | None:
     """The type of the column of Zero for one of SQL; None where only its values can say it."""
     return _SQL_TYPES.get(told.partition("(")[0])
-
-
-_NOISE: Final = re.compile(
-    r"""'(?:[^'\\]|''|\\.)*'|"(?:[^"\\]|""|\\.)*"|/\*.*?\*/|--\s[^\n]*|\#[^\n]*""", re.DOTALL
-)
-_IDENTIFIER: Final = r"(?:`((?:[^`]|``)+)`|([A-Za-z0-9_$\u0080-\uffff]+))"
-_RENAMES: Final = re.compile(
-    rf"\b(?:RENAME\s+COLUMN\s+(?:IF\s+EXISTS\s+)?{_IDENTIFIER}\s+TO\s+{_IDENTIFIER}"
-    rf"|CHANGE\s+(?:COLUMN\s+)?(?:IF\s+EXISTS\s+)?{_IDENTIFIER}\s+{_IDENTIFIER}\s)",
-    re.IGNORECASE,
-)
-
-
-def renamed_columns(statement: str) -> list[tuple[str, str]]:
-    """The columns that an ALTER TABLE renames: each one's name before, and behind it."""
-    text = _NOISE.sub(" ", statement)
-    if re.match(r"\s*ALTER\b", text, re.IGNORECASE) is None:
-        return []
-    found = [[name for name in one.groups() if name] for one in _RENAMES.finditer(text)]
-    pairs = [(old.replace("``", "`"), new.replace("``", "`")) for old, new in found]
-    return [(old, new) for old, new in pairs if old != new]
