@@ -9,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from penstock import extjson
+from penstock.alterations import Alteration, Renaming, alteration
 from penstock.errors import ConfigError, MisfitError, ResetError
 from penstock.event import Kind
 from penstock.wire import HIDDEN_KEY, Stream
-from penstock.zero.alterations import Alteration, Renaming, alteration
 from penstock.zero.changes import Teller, Told, creation
 from penstock.zero.config import ZeroTablesConfig
 from penstock.zero.inferring import FIELDS_MAX

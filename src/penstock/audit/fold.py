@@ -12,7 +12,7 @@ import bson
 from bson.codec_options import CodecOptions, DatetimeConversion
 from msgspec import Struct
 
-from penstock.audit.altered import taken_away
+from penstock.alterations import alteration
 from penstock.audit.copies import COPY, Copies, names_of
 from penstock.errors import AuditError
 from penstock.updates import InexactError, apply_update
@@ -320,8 +320,7 @@ class Fold:
                 # CREATE TABLE IF NOT EXISTS, or an ALTER of what was there before.
                 table = self._add(_table(name, "middle", record))
             table.shape += 1
-            for column in taken_away(str(said.get("statement", ""))):
-                table.taken[column] = table.shape
+            table.taken |= dict.fromkeys(_taken_away(said), table.shape)
 
     def _rename(self, name: Name, said: Mapping[str, Any]) -> None:
         moved = self._remove(name)
@@ -363,6 +362,20 @@ def _table(name: Name, began: str, record: Mapping[str, Any]) -> Table:
     return Table(name=name, began=began, at=int(record["at"]), ts=int(record["ts"]))
 
 
+def _taken_away(said: Mapping[str, Any]) -> set[str]:
+    """The names that columns lose by a statement, in small letters: of those that it drops, and of
+    those that it calls otherwise. A row that was written before has values under them still."""
+    mode = said.get("sqlMode")
+    found: set[str] = set()
+    # Trails of before do not say what double quotes mean.
+    for one in ("", "ANSI_QUOTES") if mode is None else (mode,):
+        told = alteration(str(said.get("statement", "")), one)
+        found |= {name.casefold() for name in told.dropped}
+        moved = [(pair.old.casefold(), pair.new.casefold()) for pair in told.renamed]
+        found |= {old for old, new in moved if old != new}
+    return found
+
+
 def _stale(table: Table) -> str:
     """The columns of which rows hold what was there before they were dropped or renamed: what is
     called so now is another column."""
@@ -374,7 +387,7 @@ def _stale(table: Table) -> str:
         for row in table.rows.values()
         if row.shape < newest
         for column in row.values
-        if row.shape < table.taken.get(column.lower(), 0)
+        if row.shape < table.taken.get(column.casefold(), 0)
     }
     return ", ".join(sorted(found))
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
+from penstock.alterations import Alteration, alteration
 from penstock.errors import ResetError
 from penstock.wire import Stream
 from penstock.wire.shown import is_hidden
-from penstock.zero.alterations import Alteration, alteration
 from penstock.zero.inferring import column_name
 from penstock.zero.mapping import Mapping, Place, place_of
 from penstock.zero.messages import (
