@@ -52,6 +52,7 @@ def test_whoever_asks_whether_it_lives_is_answered(shared: Served) -> None:
         (LIST, b'{"Limit": "x"}', "SerializationException"),
         (LIST, b'{"Limit": 1e999}', "SerializationException"),
         (LIST, b'{"Limit": 1.5}', "SerializationException"),
+        (LIST, b'{"Limit": 2147483648}', "SerializationException"),
         (LIST, b"\xff", "SerializationException"),
         (LIST, b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "SerializationException"),
         (

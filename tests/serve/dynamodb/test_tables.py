@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.store import KeyType
@@ -99,6 +100,64 @@ def test_a_table_that_was_made_from_python_is_served_as_any_other(shared: Served
     assert found.billing_mode_summary == {"BillingMode": "PAY_PER_REQUEST"}
     shared.client.update_table(TableName="embedded", DeletionProtectionEnabled=True)
     assert shared.client.describe_table(TableName="embedded")["Table"]["DeletionProtectionEnabled"]
+
+
+UNITS: Any = {"ReadCapacityUnits": 5.0, "WriteCapacityUnits": 6.0}
+
+
+def test_capacity_that_is_written_with_a_point_is_the_whole_number(shared: Served) -> None:
+    def done(operation: str, **request: Any) -> Any:
+        status, told, _ = shared.post(f"DynamoDB_20120810.{operation}", request)
+        assert status == 200, told
+        found = shared.client.describe_table(TableName="pointed")["Table"]["ProvisionedThroughput"]
+        return found["ReadCapacityUnits"], found["WriteCapacityUnits"]
+
+    assert done("CreateTable", TableName="pointed", ProvisionedThroughput=UNITS, **KEY) == (5, 6)
+    changed = {"ReadCapacityUnits": 1e3, "WriteCapacityUnits": 7.0}
+    assert done("UpdateTable", TableName="pointed", ProvisionedThroughput=changed) == (1000, 7)
+    shared.client.delete_table(TableName="pointed")
+
+
+@pytest.mark.parametrize("units", [5.0, 1e20, 2**64 - 1])
+def test_a_table_whose_capacity_was_kept_as_it_was_written_is_described_and_deleted(
+    shared: Served, units: float
+) -> None:
+    kept = msgspec.msgpack.encode({"read_units": units, "write_units": units})
+    shared.db.create_table("left").partition_key("id", KeyType.STRING).beside(kept).execute()
+    found = shared.client.describe_table(TableName="left")["Table"]["ProvisionedThroughput"]
+    assert found["ReadCapacityUnits"] == found["WriteCapacityUnits"] == min(units, 10**12)
+    shared.client.delete_table(TableName="left")
+
+
+def test_more_capacity_than_there_can_be_makes_no_table(shared: Served) -> None:
+    units = {"ReadCapacityUnits": 5, "WriteCapacityUnits": 10**12 + 1}
+    request = {**KEY, "TableName": "never", "ProvisionedThroughput": units}
+    assert shared.refused("CreateTable", **request) == (
+        "ValidationException",
+        "Given value 1000000000001 for WriteCapacityUnits is out of bounds",
+    )
+    units["WriteCapacityUnits"] = 2**63
+    assert shared.refused("CreateTable", **request) == (
+        "SerializationException",
+        "NUMBER_VALUE can not be converted to Long",
+    )
+
+
+def test_limits_and_segments_that_are_written_with_a_point_are_whole_numbers(
+    shared: Served,
+) -> None:
+    table = shared.table(view=None)
+    table.put_item(Item={"id": "k"})
+    found = list[Any]()
+    for segment in (0.0, 1.0):
+        request = {"TableName": table.name, "Segment": segment, "TotalSegments": 2.0, "Limit": 9.0}
+        status, told, _ = shared.post("DynamoDB_20120810.Scan", request)
+        assert status == 200
+        found += told["Items"]
+    assert found == [{"id": {"S": "k"}}]
+    status, told, _ = shared.post("DynamoDB_20120810.ListTables", {"Limit": 1.0})
+    assert status == 200
+    assert len(told["TableNames"]) == 1
 
 
 def test_items_expire_by_the_attribute_that_was_set(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ _DEFINITIONS: Final = Listed(
 _SCHEMA: Final = Listed(
     Shape({"AttributeName": _NAME, "KeyType": Text(words=("HASH", "RANGE"))}, {}), 1, 2
 )
-_THROUGHPUT: Final = Shape({"ReadCapacityUnits": Whole(1), "WriteCapacityUnits": Whole(1)}, {})
+_UNITS: Final = Whole(1, long=True)
+_THROUGHPUT: Final = Shape({"ReadCapacityUnits": _UNITS, "WriteCapacityUnits": _UNITS}, {})
 _STREAM: Final = Shape(
     {"StreamEnabled": Flag()}, {"StreamViewType": Text(words=tuple(map(str, StreamViewType)))}
 )

@@ -23,6 +23,10 @@ class Rule:
     def check(self, json: object, at: str, problems: list[str]) -> None:
         """Append what is wrong with the value at a path. Raises WireError for a wrong type."""
 
+    def given(self, json: object) -> object:
+        """What the operation is given of a value that was checked."""
+        return json
+
 
 class Text(Rule):
     """A string, within bounds of its length, of a pattern, or one of some words."""
@@ -68,19 +72,27 @@ class TableName(Text):
 
 
 class Whole(Rule):
-    """An integer within bounds."""
+    """An integer within bounds, also one that is written 5.0: the operation is given 5."""
 
-    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+    def __init__(
+        self, least: int | None = None, most: int | None = None, *, long: bool = False
+    ) -> None:
         self._least = least
         self._most = most
+        self._type, self._end = ("Long", 1 << 63) if long else ("Integer", 1 << 31)
 
     def check(self, json: object, at: str, problems: list[str]) -> None:
         if isinstance(json, bool) or not isinstance(json, int | float) or json != int(json):
-            raise _wrong(json, "Integer")
+            raise _wrong(json, self._type)
+        if not -self._end <= json < self._end:
+            raise _wrong(json, self._type)
         if self._least is not None and json < self._least:
             problems.append(_told(json, at, f"have value greater than or equal to {self._least}"))
         if self._most is not None and json > self._most:
             problems.append(_told(json, at, f"have value less than or equal to {self._most}"))
+
+    def given(self, json: object) -> object:
+        return int(cast("int | float", json))
 
 
 class Flag(Rule):
@@ -156,6 +168,7 @@ class Shape(Rule):
                 members.pop(name, None)
             if value is not None:
                 rule.check(value, path, problems)
+                members[name] = rule.given(value)
             elif name in self._required:
                 problems.append(
                     f"Value null at '{path}' failed to satisfy constraint: Member must not be null"

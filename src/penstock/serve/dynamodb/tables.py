@@ -22,6 +22,7 @@ from penstock.store.keys import KeyAttribute
 
 PAGE_MAX: Final = 100
 TAGS_MAX: Final = 50
+UNITS_MAX: Final = 1_000_000_000_000
 _INVALID: Final = "One or more parameter values were invalid: "
 _NOT_OFFERED: Final = {
     "GlobalSecondaryIndexes": "secondary indexes",
@@ -247,7 +248,16 @@ def describe_continuous_backups(endpoint: Endpoint, request: dict[str, Any]) -> 
 
 def settings_of(kept: bytes | None) -> Settings:
     """What was kept with a table; one that was made from Python has nothing."""
-    return Settings(billing="PAY_PER_REQUEST") if kept is None else _decoder.decode(kept)
+    if kept is None:
+        return Settings(billing="PAY_PER_REQUEST")
+    members = msgspec.msgpack.decode(kept)
+    # Kept as they were given once: 5.0, and beyond what can be described.
+    units = {
+        name: min(int(members[name]), UNITS_MAX)
+        for name in ("read_units", "write_units")
+        if name in members
+    }
+    return msgspec.convert({**members, **units}, Settings)
 
 
 def _described(endpoint: Endpoint, inside: View, name: str) -> dict[str, Any]:
@@ -352,6 +362,9 @@ def _settings(request: dict[str, Any], before: Settings) -> Settings:
     if billing == "PAY_PER_REQUEST":
         read = write = 0
     elif units is not None:
+        for member in ("ReadCapacityUnits", "WriteCapacityUnits"):
+            if units[member] > UNITS_MAX:
+                raise validation(f"Given value {units[member]} for {member} is out of bounds")
         read, write = units["ReadCapacityUnits"], units["WriteCapacityUnits"]
     protected = request.get("DeletionProtectionEnabled", before.protected)
     return Settings(billing, read, write, protected, before.tags)
@@ -371,4 +384,3 @@ def _retention(endpoint: Endpoint) -> Retention:
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Settings)
