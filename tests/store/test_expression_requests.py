@@ -14,6 +14,7 @@ from penstock.store.errors import (
     dynamodb_text,
 )
 from penstock.store.expressions.keys import KeyClause, KeyCondition, key_condition
+from penstock.store.expressions.legacy import read_attributes_to_get
 from penstock.store.expressions.request import RequestExpressions, read_request
 from penstock.store.keys import KeyAttribute, KeyType
 from penstock.store.updates import WRONG_TYPE_LEGACY, Update, apply
@@ -373,6 +374,22 @@ def test_attributes_to_get_are_whole_attributes() -> None:
     with pytest.raises(InvalidConditionError) as refused:
         read_request({"AttributesToGet": ["a", "a"]}, "Scan")
     assert str(refused.value) == f"{INVALID}Duplicate value in attribute name: a"
+
+
+def test_the_names_of_attributes_to_get_are_not_compared_one_by_one() -> None:
+    compared = list[str]()
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(self)
+            return str.__eq__(self, other)
+
+    names = [Name(f"n{at}") for at in range(500)]
+    assert len(read_attributes_to_get(names)) == 500
+    assert len(compared) < 50, "only names whose hashes meet"
 
 
 # --- whole requests -------------------------------------------------------------------------------

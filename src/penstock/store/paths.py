@@ -173,8 +173,8 @@ def refuse_overlaps(paths: Sequence[Path]) -> None:
                 raise _clash("overlap", cast("Path", branch[_END]), path)
             below = branch.get(element)
             if below is None:
-                other = next((key for key in branch if type(key) is not type(element)), None)
-                if other is not None:
+                # All that is in a branch is of one type: the first tells which.
+                if branch and type(next(iter(branch))) is not type(element):
                     raise _clash("conflict", _any_path(branch), path)
                 below = branch[element] = {}
             branch = cast("_Branch", below)

@@ -131,13 +131,13 @@ def read_key_conditions(json: object) -> tuple[KeyClause, ...]:
 
 def read_attributes_to_get(json: object) -> Projection:
     """The projection of AttributesToGet."""
-    names = list[str]()
+    names = dict[str, None]()
     for name in elements_of(json):
         if not isinstance(name, str) or not name:
             raise InvalidConditionError(f"{_INVALID}an attribute's name must not be empty")
         if name in names:
             raise InvalidConditionError(f"{_INVALID}Duplicate value in attribute name: {name}")
-        names.append(name)
+        names[name] = None
     return tuple((name,) for name in names)
 
 

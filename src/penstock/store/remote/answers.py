@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from msgspec import UNSET
 
 from penstock.store.builders import QueryWith, ReadRecords, ScanWith
-from penstock.store.conditions import Condition
+from penstock.store.conditions import Condition, Literal
 from penstock.store.errors import (
     RefusedError,
     TransactionError,
@@ -37,7 +37,15 @@ from penstock.store.remote.requests import AnyRequest, Form
 from penstock.store.schema import Retention
 from penstock.store.store import Store
 from penstock.store.streams import BYTES_MAX, Page
-from penstock.store.updates import Update, Updated
+from penstock.store.updates import (
+    Action,
+    AddAction,
+    DeleteAction,
+    RemoveAction,
+    SetAction,
+    Update,
+    Updated,
+)
 from penstock.store.values import Item, Scalar
 
 ITEMS_BYTES_MAX: Final = 16 << 20
@@ -111,42 +119,60 @@ OneItem: TypeAlias = ask.PutItem | ask.UpdateItem | ask.DeleteItem | ask.CheckIt
 InTransaction: TypeAlias = OneItem | ask.QueryIndex
 
 
-def one_item(target: Target, request: OneItem) -> Answer:
-    """Read or change one item in a transaction. Raises as the transaction does."""
+def one_item(request: OneItem) -> Callable[[Target], Answer]:
+    """What reads or changes one item in a transaction, and raises as the transaction does.
+
+    All that the request says is read here: whoever writes has the store to himself, and what takes
+    time must not be done meanwhile. Raises RefusedError, and what values are refused with.
+    """
     form = request.values
     match request:
         case ask.GetItem():
-            found = target.get(request.table, read_item(form, request.key))
-            return lambda form: {"item": write_item(form, found)}
-        case ask.PutItem():
-            old = target.put(
-                request.table,
-                read_item(form, request.item),
-                condition=_condition(request.condition),
-                expected_version=request.expected_version,
-            )
-            return _old(old, request.return_values)
-        case ask.DeleteItem():
-            old = target.delete(
-                request.table,
-                read_item(form, request.key),
-                condition=_condition(request.condition),
-                expected_version=request.expected_version,
-            )
-            return _old(old, request.return_values)
-        case ask.UpdateItem():
-            updated = target.update(
-                request.table,
-                read_item(form, request.key),
-                _update(form, request.updates),
-                condition=_condition(request.condition),
-                expected_version=request.expected_version,
-            )
-            return _updated(updated, request.return_values)
-        case ask.CheckItem():
             key = read_item(form, request.key)
-            target.check(request.table, key, condition_from_json(request.condition))
-            return _NOTHING
+            return lambda target: _found(target.get(request.table, key))
+        case ask.PutItem():
+            item, condition = read_item(form, request.item), _condition(request.condition)
+            return lambda target: _old(
+                target.put(
+                    request.table,
+                    item,
+                    condition=condition,
+                    expected_version=request.expected_version,
+                ),
+                request.return_values,
+            )
+        case ask.DeleteItem():
+            key, condition = read_item(form, request.key), _condition(request.condition)
+            return lambda target: _old(
+                target.delete(
+                    request.table,
+                    key,
+                    condition=condition,
+                    expected_version=request.expected_version,
+                ),
+                request.return_values,
+            )
+        case ask.UpdateItem():
+            key, update = read_item(form, request.key), _update(form, request.updates)
+            condition = _condition(request.condition)
+            return lambda target: _updated(
+                target.update(
+                    request.table,
+                    key,
+                    update,
+                    condition=condition,
+                    expected_version=request.expected_version,
+                ),
+                request.return_values,
+            )
+        case ask.CheckItem():
+            key, wanted = read_item(form, request.key), condition_from_json(request.condition)
+
+            def checked(target: Target) -> Answer:
+                target.check(request.table, key, wanted)
+                return _NOTHING
+
+            return checked
 
 
 def in_transaction(target: Target, request: InTransaction) -> Answer:
@@ -154,11 +180,15 @@ def in_transaction(target: Target, request: InTransaction) -> Answer:
     if isinstance(request, ask.QueryIndex):
         query = target.query_index(request.table, request.index)
         return _page(_queried(query, request), request)
-    return one_item(target, request)
+    return one_item(request)(target)
 
 
 def _condition(json: Any) -> Condition | None:
     return None if json is None else condition_from_json(json)
+
+
+def _found(found: Item | None) -> Answer:
+    return lambda form: {"item": write_item(form, found)}
 
 
 def _old(old: Item | None, wanted: str) -> Answer:
@@ -180,26 +210,25 @@ def _updated(updated: Updated, wanted: str) -> Answer:
 
 
 def _update(form: Form, actions: list[ask.UpdateAction]) -> Update:
-    update = Update()
-    for action in actions:
-        path = read_path(action.path)
-        if action.action == "REMOVE":
-            update = update.remove(path)
-            continue
-        if action.action == "SET" and action.expression is not UNSET:
-            update = update.set(path, read_expression(form, action.expression))
-            continue
-        if action.value is UNSET:
-            raise RefusedError(f"{action.action} needs a value. Nothing was changed.")
-        value = read_value(form, action.value)
-        match action.action:
-            case "SET":
-                update = update.set(path, value)
-            case "ADD":
-                update = update.add(path, value)
-            case _:
-                update = update.delete(path, value)
-    return update
+    return Update(tuple(_action(form, action) for action in actions))
+
+
+def _action(form: Form, action: ask.UpdateAction) -> Action:
+    path = read_path(action.path)
+    if action.action == "REMOVE":
+        return RemoveAction(path)
+    if action.action == "SET" and action.expression is not UNSET:
+        return SetAction(path, read_expression(form, action.expression))
+    if action.value is UNSET:
+        raise RefusedError(f"{action.action} needs a value. Nothing was changed.")
+    value = Literal(read_value(form, action.value))
+    match action.action:
+        case "SET":
+            return SetAction(path, value)
+        case "ADD":
+            return AddAction(path, value)
+        case _:
+            return DeleteAction(path, value)
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -213,8 +242,9 @@ def answer(store: Store, request: AnyRequest) -> Answer:
     """
     match request:
         case ask.PutItem() | ask.UpdateItem() | ask.DeleteItem():
+            write = one_item(request)
             with store.transact() as transaction:
-                return one_item(transaction, request)
+                return write(transaction)
         case ask.GetItem() | ask.GetItemVersioned() | ask.BatchGetItem():
             return _get(store, request)
         case ask.BatchWriteItem() | ask.Transact():
@@ -238,8 +268,7 @@ def _get(store: Store, request: ask.GetItem | ask.GetItemVersioned | ask.BatchGe
     form = request.values
     match request:
         case ask.GetItem():
-            found = store.get(request.table, read_item(form, request.key))
-            return lambda form: {"item": write_item(form, found)}
+            return _found(store.get(request.table, read_item(form, request.key)))
         case ask.GetItemVersioned():
             item, version = store.get_versioned(request.table, read_item(form, request.key)) or (
                 None,
@@ -257,8 +286,9 @@ def _write_many(store: Store, request: ask.BatchWriteItem | ask.Transact) -> Ans
     form = request.values
     if isinstance(request, ask.Transact):
         _at_most(len(request.actions), ask.TRANSACT_MAX, "transact", "actions")
+        writes = [one_item(action) for action in request.actions]
         with store.transact() as transaction:
-            answers = [one_item(transaction, action) for action in request.actions]
+            answers = [write(transaction) for write in writes]
         return lambda form: {"answers": [one(form) for one in answers]}
     count = len(request.puts) + len(request.deletes)
     _at_most(count, ask.BATCH_WRITE_MAX, "batch_write_item", "items")
