@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from penstock.store.attributevalue import encode_attributes
 from tests.serve.dynamodb.support import Served, name_of, response_of, served
 from tests.store.support import SetClock
 
@@ -377,6 +378,57 @@ def test_a_transaction_has_no_item_twice_and_at_most_100(shared: Served, table: 
     assert "less than or equal to 100" in text
     shared.client.transact_write_items(TransactItems=many[:100])
     assert table.scan()["Count"] == 100
+
+
+TOO_LARGE = (
+    "ValidationException",
+    "The aggregate size of the items in the transaction cannot exceed 4 MB",
+)
+
+
+def of_size(key: str, size: int) -> dict[str, Any]:
+    """An item of so many bytes, as DynamoDB counts them."""
+    return {"id": key, "b": b"x" * (size - len("id") - len(key) - len("b"))}
+
+
+@pytest.mark.slow
+def test_a_transaction_writes_at_most_4_mib_of_items(shared: Served, table: Any) -> None:
+    def written(sizes: list[int]) -> list[Any]:
+        items = [of_size(f"k{at:02}", size) for at, size in enumerate(sizes)]
+        return [{"Put": {"TableName": table.name, "Item": encode_attributes(one)}} for one in items]
+
+    quarter = 256 << 10
+    assert shared.refused("TransactWriteItems", TransactItems=written([quarter] * 16 + [8])) == (
+        TOO_LARGE
+    )
+    assert table.scan()["Count"] == 0
+    status, told, _ = shared.post(
+        "DynamoDB_20120810.TransactWriteItems", {"TransactItems": written([quarter] * 16)}
+    )
+    assert status == 200, told
+    # What is written over or removed counts as it was, where that is more.
+    fewer = [
+        {"Delete": {"TableName": table.name, "Key": {"id": {"S": f"k{at:02}"}}}} for at in range(8)
+    ]
+    over = [put_(table, f"k{at:02}") for at in range(8, 16)]
+    assert shared.refused(
+        "TransactWriteItems", TransactItems=[*fewer, *over, put_(table, "more")]
+    ) == (TOO_LARGE)
+    shared.client.transact_write_items(TransactItems=[*fewer, *over])
+    assert table.scan()["Count"] == 8
+
+
+@pytest.mark.slow
+def test_a_transaction_reads_at_most_4_mib_of_items(shared: Served, table: Any) -> None:
+    for at in range(16):
+        shared.db.put(table.name, of_size(f"k{at:02}", 256 << 10))
+    shared.db.put(table.name, {"id": "more"})
+    keys = [*(f"k{at:02}" for at in range(16)), "none"]
+    gets = [{"Get": {"TableName": table.name, "Key": {"id": {"S": key}}}} for key in keys]
+    told = shared.client.transact_get_items(TransactItems=gets, ReturnConsumedCapacity="TOTAL")
+    assert [bool(one) for one in told["Responses"]] == [True] * 16 + [False]
+    gets[-1]["Get"]["Key"] = {"id": {"S": "more"}}
+    assert shared.refused("TransactGetItems", TransactItems=gets) == TOO_LARGE
 
 
 @pytest.mark.slow

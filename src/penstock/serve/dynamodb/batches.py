@@ -13,6 +13,7 @@ from penstock.serve.dynamodb.capacity import (
     read_units,
     wants_capacity,
     write_units,
+    written_size,
 )
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import validation
@@ -41,7 +42,7 @@ def batch_write_item(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, A
             old, new = write.do(transaction)
             if wants_capacity(request):
                 spent = units.get(write.table_name, 0.0)
-                units[write.table_name] = spent + write_units(old, new)
+                units[write.table_name] = spent + write_units(written_size(old, new))
     return {"UnprocessedItems": {}, **consumed_each(request, units)}
 
 

@@ -23,9 +23,14 @@ def read_units(size: int, *, consistent: bool) -> float:
     return float(units) if consistent else units / 2
 
 
-def write_units(*items: Item | None) -> float:
-    """What it costs to write an item: what it was and what it is."""
-    return float(max(-(-max(map(item_size, items), default=0) // 1024), 1))
+def written_size(old: Item | None, new: Item | None) -> int:
+    """The bytes that a write counts: those of the larger item, before or after it."""
+    return max(item_size(old), item_size(new))
+
+
+def write_units(size: int) -> float:
+    """What it costs to write so many bytes."""
+    return float(max(-(-size // 1024), 1))
 
 
 def consumed(

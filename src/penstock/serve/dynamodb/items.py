@@ -2,7 +2,13 @@
 
 from typing import Any
 
-from penstock.serve.dynamodb.capacity import consumed, item_size, read_units, write_units
+from penstock.serve.dynamodb.capacity import (
+    consumed,
+    item_size,
+    read_units,
+    write_units,
+    written_size,
+)
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import (
     CONDITION_FAILED,
@@ -151,7 +157,7 @@ def _answer(
 ) -> dict[str, Any]:
     told = {} if returned is None else {"Attributes": encode_attributes(returned)}
     if request.get("ReturnConsumedCapacity", "NONE") != "NONE":
-        told |= consumed(request, write.table_name, write_units(old, new))
+        told |= consumed(request, write.table_name, write_units(written_size(old, new)))
     return told
 
 

@@ -11,7 +11,13 @@ from typing import Any, Final
 import msgspec
 
 from penstock.serve.dynamodb.batches import refuse_duplicates
-from penstock.serve.dynamodb.capacity import consumed_each, item_size, read_units, write_units
+from penstock.serve.dynamodb.capacity import (
+    consumed_each,
+    item_size,
+    read_units,
+    write_units,
+    written_size,
+)
 from penstock.serve.dynamodb.endpoint import Endpoint
 from penstock.serve.dynamodb.errors import CONDITION_FAILED, WireError, validation, wire_error
 from penstock.serve.dynamodb.items import Write, failed, projected
@@ -21,7 +27,10 @@ from penstock.store.attributevalue import decode_attributes
 from penstock.store.expressions.request import read_request
 
 TOKEN_SECONDS: Final = 600
+BYTES_MAX: Final = 4 << 20
+"""Of all items of a transaction together."""
 _TWICE: Final = "Transaction request cannot include multiple operations on one item"
+_TOO_LARGE: Final = "The aggregate size of the items in the transaction cannot exceed 4 MB"
 _OPERATIONS: Final = {
     "ConditionCheck": "ConditionCheck",
     "Put": "PutItem",
@@ -31,42 +40,48 @@ _OPERATIONS: Final = {
 
 
 def transact_write_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """At most 100 writes and checks, all done or none, no two of one item.
+    """At most 100 writes and checks, all done or none, no two of one item, at most 4 MiB of items.
 
     Raises TransactionCanceledException, with a reason for each.
     """
     actions = [_action(one) for one in request["TransactItems"]]
     writes = [Write(_OPERATIONS[kind], endpoint, asked) for kind, asked in actions]
-    units = defaultdict[str, float](float)
+    sizes = defaultdict[str, list[int]](list)
     with endpoint.store.transact() as transaction:
         refuse_duplicates(transaction, writes, _TWICE)
         if not _is_repeated(transaction, request):
             reasons = [
-                _do(transaction, write, asked, units)
+                _do(transaction, write, asked, sizes)
                 for write, (_, asked) in zip(writes, actions, strict=True)
             ]
             if any(reason["Code"] != "None" for reason in reasons):
                 raise _cancelled(reasons)
+    units = {name: sum(2 * write_units(size) for size in each) for name, each in sizes.items()}
     return consumed_each(request, units, kind="Write")
 
 
 def transact_get_items(endpoint: Endpoint, request: dict[str, Any]) -> dict[str, Any]:
-    """At most 100 items as of one moment, by their places."""
+    """At most 100 items and 4 MiB as of one moment, by their places."""
     gets = [one["Get"] for one in request["TransactItems"]]
     asked = [(read_request(get, "GetItem"), decode_attributes(get["Key"])) for get in gets]
     answers, units = list[dict[str, Any]](), defaultdict[str, float](float)
-    seen, now_ms = set[bytes](), endpoint.now_ms
+    seen, read, now_ms = set[bytes](), 0, endpoint.now_ms
     with endpoint.store.view() as view:
         for get, (expressions, key) in zip(gets, asked, strict=True):
             table = endpoint.table(view, endpoint.name(get))
             check_key(table, key)
             expressions.refuse_keys(table.key_names)
-            seen.add(table.key(key))
+            place = table.key(key)
+            if place in seen:
+                raise validation(_TWICE)
+            seen.add(place)
             found = view.get(table, key, now_ms=now_ms)
+            size = item_size(found)
+            read += size
+            if read > BYTES_MAX:
+                raise validation(_TOO_LARGE)
             answers.append({} if found is None else {"Item": projected(expressions, found)})
-            units[table.name] += 2 * read_units(item_size(found), consistent=True)
-    if len(seen) < len(gets):
-        raise validation(_TWICE)
+            units[table.name] += 2 * read_units(size, consistent=True)
     return {"Responses": answers, **consumed_each(request, units, kind="Read")}
 
 
@@ -95,9 +110,12 @@ def _is_repeated(transaction: Transaction, request: dict[str, Any]) -> bool:
 
 
 def _do(
-    transaction: Transaction, write: Write, asked: dict[str, Any], units: dict[str, float]
+    transaction: Transaction, write: Write, asked: dict[str, Any], sizes: dict[str, list[int]]
 ) -> dict[str, Any]:
-    """Do one write; returns its reason to cancel all, with the code None if it has none."""
+    """Do one write; returns its reason to cancel all, with the code None if it has none.
+
+    Raises WireError when the items of all that were done have more than 4 MiB.
+    """
     try:
         old, new = write.do(transaction)
     except ConditionCheckFailedError as error:
@@ -105,7 +123,9 @@ def _do(
         return {"Code": "ConditionalCheckFailed", **message, **failed(error, asked)}
     except (RefusedError, WireError) as error:
         return {"Code": "ValidationError", "Message": str(wire_error(error))}
-    units[write.table_name] += 2 * write_units(old, new)
+    sizes[write.table_name].append(written_size(old, new))
+    if sum(map(sum, sizes.values())) > BYTES_MAX:
+        raise validation(_TOO_LARGE)
     return {"Code": "None"}
 
 
