@@ -1,7 +1,11 @@
 """Clients whose answers come late, or are not waited for: nobody else's answer is taken for one."""
 
 import asyncio
+import os
+import resource
 import socket
+from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,6 +73,36 @@ def test_a_connection_whose_answer_is_late_is_not_used_again(tmp_path: Path) -> 
             assert not refused.value.sent
             link.close()
             assert peer.recv(100) == b"first\n"
+
+
+@contextmanager
+def many_files_open() -> Generator[None]:
+    """All descriptors up to 1024 are taken: what is opened inside the block has a higher one."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as undone:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], 2048), before[1]))
+        undone.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        taken = os.open(os.devnull, os.O_RDONLY)
+        undone.callback(os.close, taken)
+        while taken < 1024:
+            taken = os.dup(taken)
+            undone.callback(os.close, taken)
+        yield
+
+
+def test_a_connection_is_used_again_in_a_process_with_many_open_files(tmp_path: Path) -> None:
+    with many_files_open(), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with closing(Link(tmp_path / "s", 60)) as link, listener.accept()[0] as peer:
+            assert peer.fileno() > 1024
+            assert link.usable()
+            peer.sendall(b"unasked\n")
+            assert not link.usable()
+            assert link.receive(60) == b"unasked\n"
+            assert link.usable()
+            peer.close()
+            assert not link.usable()
 
 
 async def test_who_waits_for_the_latest_gets_what_is_written_while_it_waits(tmp_path: Path) -> None:

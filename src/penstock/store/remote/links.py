@@ -91,7 +91,10 @@ class Link:
         """Whether the server has neither hung up nor said anything unasked, nor has to."""
         if self._unanswered or self._received:
             return False
-        return not select.select([self._socket], [], [], 0)[0]
+        # Not select(), which takes no descriptor from 1024 on.
+        looked = select.poll()
+        looked.register(self._socket, select.POLLIN)
+        return not looked.poll(0)
 
     def send(self, line: bytes) -> None:
         """Hand a line over. Raises Lost; then the server has not got all of it."""
