@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.store.documents import from_json, to_json
 from penstock.store.errors import ValueRefusedError
-from penstock.store.values import Value, encode_value
+from penstock.store.remote.forms import read_item, write_item
+from penstock.store.values import DEPTH_MAX, Item, Value, encode_item, encode_value
 from tests.store.anything import exact_numbers, texts
 
 plain: st.SearchStrategy[Value] = st.recursive(
@@ -21,6 +22,26 @@ plain: st.SearchStrategy[Value] = st.recursive(
 @given(plain)
 def test_a_document_is_read_as_it_was_written(value: Value) -> None:
     assert encode_value(from_json(to_json(value))) == encode_value(value)
+
+
+def nested(levels: int) -> Item:
+    """An item with a list in a list, and so on."""
+    value: Value = []
+    for _ in range(levels - 1):
+        value = [value]
+    return {"id": "k", "deep": value}
+
+
+def test_an_item_of_all_levels_is_read_as_it_was_written() -> None:
+    item = nested(DEPTH_MAX)
+    assert encode_item(item).size
+    assert from_json(to_json(item)) == item
+    assert read_item("plain", write_item("plain", item)) == item
+    deeper = nested(DEPTH_MAX + 1)
+    with pytest.raises(ValueRefusedError, match="nested more than 32 levels"):
+        from_json(to_json(deeper))
+    with pytest.raises(ValueRefusedError, match="nested more than 32 levels"):
+        read_item("plain", write_item("plain", deeper))
 
 
 def test_numbers_keep_every_digit() -> None:

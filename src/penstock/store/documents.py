@@ -6,11 +6,11 @@ from typing import Any, Final, cast
 import msgspec
 
 from penstock.store.errors import ValueRefusedError
-from penstock.store.values import DEPTH_MAX, Value, number
+from penstock.store.values import DEPTH_MAX, Item, Value, number
 
 
 def from_json(data: str | bytes) -> Value:
-    """The value of JSON: numbers become int or Decimal, never float.
+    """The value of JSON: numbers become int or Decimal, never float. An object may be an item.
 
     Raises ValueRefusedError for what is no JSON, and for a number that is not exact in 38 digits.
     """
@@ -18,7 +18,17 @@ def from_json(data: str | bytes) -> Value:
         decoded = _decoder.decode(data)
     except (msgspec.MsgspecError, InvalidOperation, UnicodeEncodeError) as error:
         raise ValueRefusedError(f"no JSON that a store can hold: {error}") from error
+    if isinstance(decoded, dict):
+        return item_from_plain(cast("dict[str, object]", decoded))
     return from_plain(decoded)
+
+
+def item_from_plain(document: dict[str, object]) -> Item:
+    """A decoded JSON object as an item, which is no level itself: its attributes have 32.
+
+    Raises as `from_plain`.
+    """
+    return {name: from_plain(value) for name, value in document.items()}
 
 
 def from_plain(document: object, depth: int = 0) -> Value:

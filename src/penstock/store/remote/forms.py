@@ -15,7 +15,7 @@ from penstock.store.attributevalue import (
     encode_attributes,
 )
 from penstock.store.conditions import Attr, Literal
-from penstock.store.documents import from_plain, to_plain
+from penstock.store.documents import from_plain, item_from_plain, to_plain
 from penstock.store.errors import (
     ConditionCheckFailedError,
     InvalidConditionError,
@@ -58,9 +58,8 @@ def read_item(form: Form, json: object) -> Item:
     """An item, or a key. Raises as `read_value`, and RefusedError for what is no object."""
     if not isinstance(json, dict):
         raise RefusedError("an item and a key are objects. Nothing was changed.")
-    if form == "dynamodb":
-        return decode_attributes(cast("dict[str, object]", json))
-    return cast("Item", from_plain(cast("object", json)))
+    attributes = cast("dict[str, object]", json)
+    return decode_attributes(attributes) if form == "dynamodb" else item_from_plain(attributes)
 
 
 def write_value(form: Form, value: Value) -> Any:
