@@ -87,11 +87,16 @@ def segment_range(table: Table, segment: int, segments: int) -> Range:
     They are cut by the first two bytes of partition keys, so they are of one size only if those
     are spread.
     """
-    whole = table_range(table)
-    cuts = [(part * 0x10000 // segments).to_bytes(2, "big") for part in range(segments)]
-    first = table.prefix + cuts[segment] if segment else whole.first
-    last = segment == segments - 1
-    return Range(first, whole.before if last else table.prefix + cuts[segment + 1])
+    first, before = table_range(table)
+    if segment:
+        first = _cut(table, segment, segments)
+    if segment < segments - 1:
+        before = _cut(table, segment + 1, segments)
+    return Range(first, before)
+
+
+def _cut(table: Table, segment: int, segments: int) -> bytes:
+    return table.prefix + (segment * 0x10000 // segments).to_bytes(2, "big")
 
 
 def read_page(
