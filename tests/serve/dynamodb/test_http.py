@@ -1,9 +1,11 @@
 """What goes over HTTP beside the operations themselves, and who may ask for them."""
 
+import select
 import socket
 import urllib.error
 import urllib.request
 import zlib
+from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,32 @@ def test_a_body_over_the_limit_is_refused_unread(tmp_path: Path) -> None:
             raw.sendall(head.encode() + b"7d1\r\n" + b" " * 2001 + b"\r\n")
             assert raw.recv(4096).startswith(b"HTTP/1.1 413")
         assert everything.post(LIST, {})[0] == 200
+
+
+@pytest.mark.slow
+def test_bodies_together_hold_no_more_than_four_of_the_largest(tmp_path: Path) -> None:
+    """They are read before anybody has said who it is. Small ones always are."""
+    size = 256 << 10
+    # 64 KiB of each, and 1 MiB of all beyond that: one byte is too many.
+    parts = [(64 + 112) << 10] * 8 + [((64 + 128) << 10) + 1]
+    head = (
+        f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {LIST}\r\n"
+        f"Content-Length: {size}\r\n\r\n"
+    ).encode()
+    body = b"{}".ljust(size)
+    with served(tmp_path, request_bytes_max=size) as everything, ExitStack() as held:
+        asking = [held.enter_context(connected(everything)) for _ in parts]
+        for one, part in zip(asking, parts, strict=True):
+            one.sendall(head + body[:part])
+        told, _, _ = select.select(asking, [], [], 30)
+        assert len(told) == 1
+        assert told[0].recv(4096).startswith(b"HTTP/1.1 503")
+        assert everything.post(LIST, {"Unknown": "x" * 60_000})[0] == 200
+        for one, part in zip(asking, parts, strict=True):
+            if one is not told[0]:
+                one.sendall(body[part:])
+                assert one.recv(4096).startswith(b"HTTP/1.1 200")
+        assert everything.post(LIST, {"Unknown": "x" * 250_000})[0] == 200
 
 
 @pytest.mark.slow

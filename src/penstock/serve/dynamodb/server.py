@@ -7,9 +7,9 @@ import asyncio
 import base64
 import os
 import zlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Final
 
@@ -45,6 +45,43 @@ from penstock.store import Store
 JSON_TYPE: Final = "application/x-amz-json-1.0"
 _LOOPBACK_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
 _KEEP_ALIVE_SECONDS: Final = 60
+_BODY_BYTES: Final = 64 << 10
+"""Of every body, whatever others hold: enough for most requests."""
+_LARGEST_BODIES: Final = 4
+"""What all bodies together may hold beyond that, as many times the largest one."""
+
+
+class _Room:
+    """Memory for bodies, which are read before it is known whose they are."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+
+    @contextmanager
+    def held(self) -> Generator[Callable[[int], None]]:
+        """Yields what is told how long a body has become; all is given back with the block.
+
+        It raises WireError when there is no room. Nobody waits for some: those who hold a part
+        each would wait for each other.
+        """
+        taken = 0
+
+        def grow(length: int) -> None:
+            nonlocal taken
+            more = max(length - _BODY_BYTES, 0) - taken
+            if more > self._left:
+                raise WireError(
+                    "ThrottlingException",
+                    "Too many large requests are being read. Try again.",
+                    status=503,
+                )
+            self._left -= more
+            taken += more
+
+        try:
+            yield grow
+        finally:
+            self._left += taken
 
 
 class _Server:
@@ -67,6 +104,7 @@ class _Server:
         self._keys = {key: secret.get_secret_value() for key, secret in keys.items()}
         self._writer = ThreadPoolExecutor(1, "dynamodb-writes")
         self._readers = ThreadPoolExecutor(config.reader_threads, "dynamodb-reads")
+        self._room = _Room(_LARGEST_BODIES * config.request_bytes_max)
 
     @property
     def guarded(self) -> bool:
@@ -75,19 +113,17 @@ class _Server:
 
     async def post(self, request: Request) -> Response:
         """Answer an operation."""
+        with self._room.held() as grow:
+            try:
+                body = await self._body(request, grow)
+            except ClientDisconnect:
+                return Response(status_code=400)  # nobody hears it
+            except WireError as error:
+                return _response(refused(error))
+            return await self._post(request, body)
+
+    async def _post(self, request: Request, body: bytes) -> Response:
         operation = self._operations.get(request.headers.get("x-amz-target", ""))
-        try:
-            body = await self._body(request)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody hears it
-        if body is None:
-            limit = self.config.request_bytes_max
-            told = WireError(
-                "RequestEntityTooLargeException",
-                f"Request body is larger than {limit} bytes",
-                status=413,
-            )
-            return _response(refused(told))
         sent = Sent(
             method=request.method,
             path=request.url.path,
@@ -138,23 +174,33 @@ class _Server:
             return self._access.of_key(key, presented, target)
         return self._access.authenticate(presented, target)
 
-    async def _body(self, request: Request) -> bytes | None:
-        """The request's body; None for one over the limit, which is not read on."""
+    async def _body(self, request: Request, grow: Callable[[int], None]) -> bytes:
+        """The request's body. Raises WireError for one over the limit, or for which there is no
+        room; it is not read on."""
         limit = self.config.request_bytes_max
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length) > limit:
-            return None
+            raise _too_large(limit)
         body = bytearray()
         async for part in request.stream():
+            if len(body) + len(part) > limit:
+                raise _too_large(limit)
+            grow(len(body) + len(part))
             body += part
-            if len(body) > limit:
-                return None
         return bytes(body)
 
     def close(self) -> None:
         """Wait for what is under way."""
         self._writer.shutdown()
         self._readers.shutdown()
+
+
+def _too_large(limit: int) -> WireError:
+    return WireError(
+        "RequestEntityTooLargeException",
+        f"Request body is larger than {limit} bytes",
+        status=413,
+    )
 
 
 @asynccontextmanager
