@@ -20,6 +20,7 @@ from penstock.store.layout import (
 from penstock.store.records import decode_stored
 from penstock.store.schema import Stream
 from penstock.store.values import decode_item
+from tests.store.support import NOW_MS
 
 
 def audit(path: Path) -> None:
@@ -48,7 +49,7 @@ def _expiries(layout: Layout, txn: Transaction, expiries: list[tuple[bytes, byte
         for key, value in layout.items.items(txn, first=table.prefix, before=after(table.prefix)):
             current = unpack_item(value)
             item = decode_item(current.data)
-            assert (table.expires_at(item) or 0) == current.expires
+            assert (table.expires_at(item, now_ms=NOW_MS) or 0) == current.expires
             assert table.key(item) == key
             if current.expires:
                 found.add((key, current.expires))

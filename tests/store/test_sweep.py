@@ -28,6 +28,36 @@ def test_an_item_expires_however_its_second_was_written(tmp_path: Path) -> None:
         assert db.sweep() == 1
 
 
+@pytest.mark.parametrize("later", [False, True])
+def test_a_second_of_more_than_five_years_ago_is_no_time_to_live(
+    tmp_path: Path, later: bool
+) -> None:
+    """F8: as with DynamoDB. What holds durations may be named by mistake, and nothing is lost."""
+    clock = SetClock()
+    years_ago = NOW_MS // 1000 - 5 * 365 * 86_400
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl=None if later else "until")
+        for name, until in (("duration", 3600), ("older", years_ago - 1), ("old", years_ago)):
+            db.put("t", {"id": name, "until": until})
+        if later:
+            db.set_ttl("t", "until")
+        assert db.get("t", {"id": "old"}) is None
+        assert db.sweep() == 1
+        assert db.sweep() == 0
+        assert sorted(item["id"] for item in db.scan("t").execute().items) == ["duration", "older"]
+
+
+def test_an_item_that_was_to_expire_does_however_long_the_store_was_closed(tmp_path: Path) -> None:
+    """The moment of writing decides whether a second is one."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl="until")
+        db.put("t", {"id": "a", "until": SOON})
+        clock.pass_(6 * 365 * 86_400)
+        assert db.get("t", {"id": "a"}) is None
+        assert db.sweep() == 1
+
+
 def test_a_full_stream_holds_up_the_sweep_of_its_own_table_alone(tmp_path: Path) -> None:
     """F8, F12: what expired there stays hidden, and goes once the stream has room."""
     clock = SetClock()

@@ -125,13 +125,19 @@ def set_ttl(
     changed = msgspec.structs.replace(table, ttl_attribute=attribute)
     first: bytes | None = table.prefix
     while first is not None:
-        first = _expire_anew(layout, txn, changed, first, after(table.prefix))
+        first = _expire_anew(layout, txn, changed, first, after(table.prefix), now_ms=now_ms)
     layout.note(txn, "setTtl", changed, now_ms=now_ms)
     return changed
 
 
 def _expire_anew(
-    layout: Layout, txn: Transaction, table: Table, first: bytes, end: bytes | None
+    layout: Layout,
+    txn: Transaction,
+    table: Table,
+    first: bytes,
+    end: bytes | None,
+    *,
+    now_ms: int,
 ) -> bytes | None:
     """Have items from the key `first` on expire as the table says; returns where to go on.
 
@@ -140,7 +146,7 @@ def _expire_anew(
     moved = list[tuple[bytes, bytes]]()
     for key, value in layout.items.items(txn, first=first, before=end):
         current = unpack_item(value)
-        expires = table.expires_at(decode_item(current.data)) or 0
+        expires = table.expires_at(decode_item(current.data), now_ms=now_ms) or 0
         if expires:
             layout.put_expiry(txn, key, expires)
         if expires != current.expires:

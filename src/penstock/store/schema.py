@@ -17,6 +17,8 @@ from penstock.store.values import Item, number
 
 DAY_SECONDS: Final = 86_400
 _SECOND_MAX: Final = (1 << 63) - 1
+_PAST_SECONDS_MAX: Final = 5 * 365 * DAY_SECONDS
+"""An older second is no time to live: as with DynamoDB, which so spares durations and junk."""
 
 
 class StreamViewType(StrEnum):
@@ -145,8 +147,9 @@ class Table(Struct, frozen=True, kw_only=True):
         """The key attributes of an item."""
         return {name: item[name] for name in self.key_names}
 
-    def expires_at(self, item: Item) -> int | None:
-        """The second from which the item is no longer there; None: never (0, absent, no number).
+    def expires_at(self, item: Item, *, now_ms: int) -> int | None:
+        """The second from which an item that is written now is no longer there; None: never (0,
+        absent, no number, more than five years ago).
 
         The item is one that can be kept (`encode_item`).
         """
@@ -157,7 +160,9 @@ class Table(Struct, frozen=True, kw_only=True):
             return None
         # In the form in which it is read back: that it was written as Decimal means nothing.
         second = number(value)
-        return min(second, _SECOND_MAX) if isinstance(second, int) and second > 0 else None
+        if not isinstance(second, int) or second < max(1, now_ms // 1000 - _PAST_SECONDS_MAX):
+            return None
+        return min(second, _SECOND_MAX)
 
 
 class Hold(Struct, frozen=True, kw_only=True):

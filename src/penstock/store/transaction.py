@@ -279,7 +279,7 @@ class Transaction:
             return
         changes.append(self._change(schema, replaced, item, encoded))
         self._record(schema, changes)
-        expires = schema.expires_at(item) or 0
+        expires = schema.expires_at(item, now_ms=self._now_ms) or 0
         if current is not None and current.expires and current.expires != expires:
             self._layout.delete_expiry(self._txn, key, current.expires)
         if expires and (current is None or current.expires != expires):
