@@ -10,7 +10,14 @@ import pytest
 
 from penstock import store
 from penstock.errors import LogFullError
-from penstock.store import KeyType, Retention, Store, Transaction
+from penstock.store import (
+    ConditionCheckFailedError,
+    KeyType,
+    Retention,
+    Store,
+    Transaction,
+    attr,
+)
 from tests.store.support import BOTH, NOW_MS, SetClock, all_records, opened, with_table
 
 SOON = NOW_MS // 1000 + 5
@@ -56,6 +63,35 @@ def test_an_item_that_was_to_expire_does_however_long_the_store_was_closed(tmp_p
         clock.pass_(6 * 365 * 86_400)
         assert db.get("t", {"id": "a"}) is None
         assert db.sweep() == 1
+
+
+def test_no_write_destroys_what_only_a_clock_that_was_set_takes_for_expired(
+    tmp_path: Path,
+) -> None:
+    """F11: it is there for put, update, delete and the transaction's own reads."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl="until")
+        for name in ("update", "put", "delete"):
+            db.put("t", {"id": name, "cart": "full", "until": SOON + 3600})
+        clock.now_ms += 7_200_000
+        assert db.sweep() == 0
+        db.update("t", {"id": "update"}).add("hits", 1).execute()
+        with pytest.raises(ConditionCheckFailedError):
+            db.put("t", {"id": "put"}, condition=attr("id").not_exists())
+        with db.transact() as transaction:
+            assert transaction.get("t", {"id": "put"}) is not None
+            removed = transaction.delete("t", {"id": "delete"})
+        assert removed == {"id": "delete", "cart": "full", "until": SOON + 3600}
+        clock.now_ms -= 7_200_000
+        for name, more in (("update", {"hits": 1}), ("put", {})):
+            kept = {"id": name, "cart": "full", "until": SOON + 3600, **more}
+            assert db.get("t", {"id": name}) == kept
+        records = db.get_stream_records("t").execute().records[3:]
+    assert [(one.event_type, one.user_identity) for one in records] == [
+        ("Modify", None),
+        ("Remove", None),
+    ]
 
 
 def test_a_full_stream_holds_up_the_sweep_of_its_own_table_alone(tmp_path: Path) -> None:

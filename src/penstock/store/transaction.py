@@ -82,6 +82,9 @@ class Transaction:
         self._now_ms = now_ms
         self._trusted = trusted
         """Whether age may remove records: not while the clock is not to be believed."""
+        self._expired_ms = now_ms if trusted else 0
+        """What has expired by then is not there. Writes destroy what they do not see, so to a
+        clock that is not to be believed nothing has, and what is not swept is there."""
         self._shards = shards
         self._version = state.version_base + txn.id()
         self._nodes = state.nodes
@@ -118,7 +121,7 @@ class Transaction:
 
     def _query_index(self, query: QueryIndex) -> ItemPage:
         table = self.table(query.table)
-        return indexes.read_page(self._layout, self._txn, table, query, now_ms=self._now_ms)
+        return indexes.read_page(self._layout, self._txn, table, query, now_ms=self._expired_ms)
 
     def table(self, name: str) -> Table:
         """A table's schema. Raises TableNotFoundError."""
@@ -136,7 +139,7 @@ class Transaction:
 
     def _visible(self, key: bytes) -> Current | None:
         current = self._current(key)
-        return current if current is not None and current.visible(self._now_ms) else None
+        return current if current is not None and current.visible(self._expired_ms) else None
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class Transaction:
         current = self._current(place)
         old = self._checked(schema, current, condition, expected_version)
         if current is not None:
-            expired = not current.visible(self._now_ms)
+            expired = not current.visible(self._expired_ms)
             self._record(schema, [self._removal(schema, current, expired=expired)])
             self._remove(schema, place, current)
         return old
@@ -241,7 +244,7 @@ class Transaction:
         if schema is None or schema.id != seen.id:
             return False
         current = self._current(key)
-        if current is None or current.visible(self._now_ms):
+        if current is None or current.visible(self._expired_ms):
             return False
         self._record(schema, [self._removal(schema, current, expired=True)])
         self._remove(schema, key, current)
@@ -255,7 +258,7 @@ class Transaction:
         expected_version: int | None,
     ) -> Item | None:
         """The item that operations see, which fulfils what was asked of it."""
-        if current is not None and not current.visible(self._now_ms):
+        if current is not None and not current.visible(self._expired_ms):
             current = None
         actual = 0 if current is None else current.version
         if expected_version is not None and expected_version != actual:
@@ -270,7 +273,7 @@ class Transaction:
     ) -> None:
         changes = list[_Pending]()
         replaced = current
-        if current is not None and not current.visible(self._now_ms):
+        if current is not None and not current.visible(self._expired_ms):
             changes.append(self._removal(schema, current, expired=True))
             replaced = None
         if replaced is not None and replaced.data == encoded.data:
