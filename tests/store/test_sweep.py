@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import store
+from penstock import kv, store
 from penstock.errors import LogFullError
 from penstock.store import (
     ConditionCheckFailedError,
@@ -18,6 +18,7 @@ from penstock.store import (
     Transaction,
     attr,
 )
+from penstock.store.layout import DATABASES, META
 from tests.store.support import BOTH, NOW_MS, SetClock, all_records, opened, with_table
 
 SOON = NOW_MS // 1000 + 5
@@ -92,6 +93,48 @@ def test_no_write_destroys_what_only_a_clock_that_was_set_takes_for_expired(
         ("Modify", None),
         ("Remove", None),
     ]
+
+
+def test_a_clock_that_is_wrong_when_the_store_is_opened_removes_nothing(tmp_path: Path) -> None:
+    """F11: of a table without a stream as well, whose records say no time."""
+    with opened(tmp_path, SetClock()) as db:
+        with_table(db, view=None, ttl="until")
+        db.put("t", {"id": "a", "cart": "full", "until": SOON + 3600})
+    with opened(tmp_path, SetClock(NOW_MS + 400 * 86_400_000)) as db:
+        assert db.sweep() == 0
+        db.update("t", {"id": "a"}).add("hits", 1).execute()
+    # What a clock says that is not believed is not kept either.
+    ahead = SetClock(NOW_MS + 400 * 86_400_000 + 1000)
+    with opened(tmp_path, ahead) as db:
+        assert db.sweep() == 0
+        ahead.pass_(3600)
+        assert db.sweep() == 1, "for an hour it has gone on, so whoever set it meant it"
+
+
+def test_a_store_that_nobody_writes_is_believed_after_a_short_stop(tmp_path: Path) -> None:
+    """The sweep keeps the time: what matters is how long the store was closed."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, view=None, ttl="until")
+        db.put("t", {"id": "a", "until": NOW_MS // 1000 + 90_000})
+        clock.pass_(86_400)
+        assert db.sweep() == 0
+    clock.pass_(3600)
+    with opened(tmp_path, clock) as db:
+        assert db.sweep() == 1
+
+
+def test_a_store_that_never_kept_a_time_believes_its_clock(tmp_path: Path) -> None:
+    """One that an earlier version wrote."""
+    with opened(tmp_path) as db:
+        with_table(db, view=None, ttl="until")
+        db.put("t", {"id": "a", "until": SOON})
+    with kv.open_env(tmp_path, create=False, kind=kv.STORE) as env:
+        assert env.databases(DATABASES, create=False)
+        with env.write() as txn:
+            txn.delete(b"trusted", db=env[META])
+    with opened(tmp_path, SetClock(NOW_MS + 86_400_000)) as db:
+        assert db.sweep() == 1
 
 
 def test_a_full_stream_holds_up_the_sweep_of_its_own_table_alone(tmp_path: Path) -> None:

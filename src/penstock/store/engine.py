@@ -35,6 +35,8 @@ from penstock.wake import Bell, WakeClient, WakeServer
 
 LOCK_NAME: Final = "store.lock"
 FREE_BYTES_MIN: Final = 64 << 20
+_TRUSTED_STEP_MS: Final = 600_000
+"""How old the time may be that is kept: far less than what `Trust` allows at the start."""
 
 
 class Engine:
@@ -83,6 +85,7 @@ class Engine:
                 self._syncing = Syncing(self._env, sync, lost=lost)
                 stack.callback(self._syncing.close)
             self._laid = (self._env.openings, self._begin(lost=lost))
+            self._trusted_ms = self._kept_ms()
             self._trust = Trust(self._clock, newest_ms=self._newest_ms())
             if not read_only:
                 self._wake = WakeServer(path)
@@ -131,9 +134,31 @@ class Engine:
             indexes.forget_unfinished(layout, txn)
 
     def _newest_ms(self) -> int | None:
-        """When the newest record was written, as far as is known."""
+        """When the store was last written, as far as is known."""
         with self._env.read() as txn:
-            return max((one.newest_ms for one in self._layout.streams(txn)), default=None)
+            times = [one.newest_ms for one in self._layout.streams(txn)]
+        if self._trusted_ms is not None:
+            times.append(self._trusted_ms)
+        return max(times, default=None)
+
+    def _kept_ms(self) -> int | None:
+        with self._env.read() as txn:
+            return self._layout.trusted_ms(txn)
+
+    def _is_time_due(self) -> bool:
+        """Whether the time is to be kept with the next write: it is believed, and another one."""
+        kept_ms, now_ms = self._trusted_ms, self._clock.wall_ms()
+        if kept_ms is not None and abs(now_ms - kept_ms) < _TRUSTED_STEP_MS:
+            return False
+        return self._trust.trusted()
+
+    def _keep_time(self, txn: Txn) -> int | None:
+        """Keep the time if it is due; returns the one that is kept once this is committed."""
+        if not self._is_time_due():
+            return self._trusted_ms
+        now_ms = self._clock.wall_ms()
+        self._layout.put_trusted_ms(txn, now_ms)
+        return now_ms
 
     def backup(self, target: str | Path, *, compact: bool = True) -> None:
         """Copy the store as of one moment to the new folder `target`, while it is written.
@@ -259,7 +284,8 @@ class Engine:
                 if self._life != life:
                     self._layout.begin_life(txn, uuid.uuid4().hex[:8])
                 yield txn
-            self._life = life
+                trusted_ms = self._keep_time(txn)
+            self._life, self._trusted_ms = life, trusted_ms
         self.bell.ring()
         if self._wake is not None:
             self._wake.ring()

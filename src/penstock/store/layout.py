@@ -6,6 +6,7 @@
              "shard:" stream, number → SealedShard
              "beside:" table → what a server keeps with the table
              "token:" token → what it was used for; "spent:" millisecond, token → b""
+             "trusted" → a millisecond, of a clock that was believed
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
              index ‖ partition key ‖ sort key ‖ the item's key → where that begins
     expiry   table ‖ second ‖ digest of the item's key → the item's key
@@ -47,6 +48,7 @@ _SHARD: Final = b"shard:"
 _BESIDE: Final = b"beside:"
 _TOKEN: Final = b"token:"
 _SPENT: Final = b"spent:"
+_TRUSTED: Final = b"trusted"
 _HEADER: Final = struct.Struct(">QIQ")
 _U64: Final = struct.Struct(">Q")
 _RECORD: Final = struct.Struct(">IQ")
@@ -252,6 +254,17 @@ class Layout:
             if kept is not None and kept[: _U64.size] <= _U64.pack(now_ms):
                 txn.delete(_TOKEN + token, db=self._meta)
         return len(over)
+
+    # --- when it was written ---------------------------------------------------------------------
+
+    def trusted_ms(self, txn: Transaction) -> int | None:
+        """The newest time of a clock that was believed; None in a store that was never told one."""
+        data = txn.get(_TRUSTED, db=self._meta)
+        return None if data is None else _U64.unpack(data)[0]
+
+    def put_trusted_ms(self, txn: Transaction, time_ms: int) -> None:
+        """Remember the time of a clock that is believed."""
+        txn.put(_TRUSTED, _U64.pack(time_ms), db=self._meta)
 
     # --- who wrote it ----------------------------------------------------------------------------
 

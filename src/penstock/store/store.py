@@ -346,10 +346,12 @@ class Store(Indexes):
                     )
                 ]
             )
+            expires = any(table.ttl_attribute is not None for table in self._layout.tables(txn))
             idle = not (
                 self._layout.dropped(txn)
                 or self._layout.streams(txn)
                 or self._layout.has_tokens(txn)
+                or (expires and self._is_time_due())
             )
         removed = 0
         if expired:
