@@ -8,7 +8,7 @@ import socket
 import stat
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ from penstock.store import (
     ServerUnavailableError,
     Store,
     StoreClosedError,
+    Transaction,
     TransactionError,
     TrimmedDataError,
     attr,
@@ -522,6 +523,50 @@ def test_a_stop_answers_what_is_under_way_and_tells_who_waits(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("commits", [False, True])
+async def test_a_stop_does_not_say_of_a_write_that_is_kept_that_it_was_not_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    """Its client would ask again, and what is added would be added twice."""
+    entered, go, finish = threading.Event(), threading.Event(), Transaction.finish
+
+    def late(transaction: Transaction) -> None:
+        entered.set()
+        go.wait()
+        finish(transaction)
+
+    monkeypatch.setattr(Transaction, "finish", late)
+
+    def ask(address: Path) -> None:
+        with Client(address) as db:
+            if not commits:
+                db.update("t", {"id": "a"}).add("n", 1).execute()
+                return
+            with db.transact() as transaction:
+                transaction.put("t", {"id": "a", "n": 1})
+
+    async with AsyncExitStack() as stack:
+        config = ServerConfig(stop_seconds_max=0.01)
+        db = stack.enter_context(store.open(tmp_path / "store", sweep_seconds=None))
+        with_table(db)
+        server = await stack.enter_async_context(serving(db, tmp_path / "s", config))
+        asked = asyncio.ensure_future(asyncio.to_thread(ask, tmp_path / "s"))
+        stack.callback(go.set)
+        await asyncio.to_thread(entered.wait)
+        stopping = asyncio.ensure_future(server.stop())
+        loop = asyncio.get_running_loop()
+
+        def given_up() -> bool:
+            return asked.done() or any(task.cancelling() for task in asyncio.all_tasks(loop))
+
+        await asyncio.to_thread(until, given_up)
+        go.set()
+        await stopping
+        with pytest.raises(OutcomeUnknownError):
+            await asked
+        assert db.get("t", {"id": "a"}) == {"id": "a", "n": 1}
+
+
 def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path) -> None:
     config = ServerConfig(stop_seconds_max=0.1, outbox_bytes_max=1)
     with table_served(tmp_path, config) as address:

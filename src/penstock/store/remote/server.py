@@ -65,6 +65,10 @@ _READS: Final = (
 Result = TypeVar("Result")
 
 
+class _UnderWayError(asyncio.CancelledError):
+    """Cancelled too late: a write has begun, or is done, and its client was not told of it."""
+
+
 class StoreServer:
     """Serves one store, whose only writer is this process. Made by `serving`."""
 
@@ -97,7 +101,11 @@ class StoreServer:
             del self._connections[task]
 
     async def stop(self) -> None:
-        """Answer what is under way, end every connection, and let go of the threads."""
+        """Answer what is under way, end every connection, and let go of the threads.
+
+        Whose write has begun and is not done after `stop_seconds_max` hears nothing: it is waited
+        for, and may be kept.
+        """
         self._stopping = True
         tasks = dict(self._connections)
         for task, connection in tasks.items():
@@ -114,7 +122,7 @@ class StoreServer:
 
     async def write(self, call: Callable[[], Result]) -> Result:
         """Call in the thread that writes."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, call)
+        return await _written(self._writer, call)
 
     async def read(self, call: Callable[[], Result]) -> Result:
         """Call in a thread that reads."""
@@ -122,7 +130,7 @@ class StoreServer:
 
     async def index(self, call: Callable[[], Result]) -> Result:
         """Call in the thread that makes indexes: it writes a step at a time, between others."""
-        return await asyncio.get_running_loop().run_in_executor(self._indexer, call)
+        return await _written(self._indexer, call)
 
     def refuse_stopping(self) -> None:
         """Have an index that is being made given up once the server is to end.
@@ -183,7 +191,8 @@ class Connection:
                 if line is None or not await self._serve(line):
                     break
             await self._end(None)
-        except ConnectionError:
+        except (ConnectionError, _UnderWayError):
+            # Of a write that has begun no word is true: its client takes the silence for that.
             self._writer.transport.abort()
         except asyncio.CancelledError:
             # Ours: `stop` cancels only what may be; whoever else did so wants an end as well.
@@ -303,6 +312,12 @@ class Connection:
                 if ended is not None:
                     return ended
             return True
+        except asyncio.CancelledError:
+            held.abort()
+            await asyncio.wait([running])
+            if running.exception() is None and running.result():
+                raise _UnderWayError from None  # it was committed
+            raise
         finally:
             held.abort()
             await asyncio.wait([running])
@@ -360,6 +375,17 @@ class Connection:
         if not page.records and not first:
             return page, b""
         return page, encode_line(written(records(page), wanted.values))
+
+
+async def _written(pool: ThreadPoolExecutor, call: Callable[[], Result]) -> Result:
+    """Call in the pool. Cancelled once that has begun, it raises _UnderWayError."""
+    running = pool.submit(call)
+    try:
+        return await asyncio.wrap_future(running)
+    except asyncio.CancelledError:
+        if running.cancel():
+            raise
+        raise _UnderWayError from None
 
 
 async def _cancelled(task: "asyncio.Future[Any]") -> None:
