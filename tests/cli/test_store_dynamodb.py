@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -34,6 +35,13 @@ region = eu-west-1
 @contextmanager
 def serving(*options: str) -> Generator[dict[str, Any]]:
     """The command as its users start it; yields what it says, and stops it as they do."""
+    with stopped(*options) as (_, said):
+        yield said
+
+
+@contextmanager
+def stopped(*options: str) -> Generator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
+    """The same, with its process, which may have been told to stop already."""
     environment = {**os.environ, "NO_COLOR": "1"}
     with subprocess.Popen(
         [*COMMAND, "store", "serve", *options, "--dynamodb", "127.0.0.1:0", "--json"],
@@ -42,7 +50,7 @@ def serving(*options: str) -> Generator[dict[str, Any]]:
     ) as process:
         try:
             assert process.stdout is not None
-            yield json.loads(process.stdout.readline())
+            yield process, json.loads(process.stdout.readline())
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
@@ -81,6 +89,52 @@ def test_a_store_is_served_over_both_of_its_protocols_until_it_is_told_to_stop(
     with store.open(path, read_only=True) as db, db.view() as view:
         assert db.get("table", {"id": "k"}) == {"id": "k"}
         assert view.streams()[0].retention.age_seconds == 90 * 60
+
+
+@pytest.mark.slow
+def test_a_write_that_waits_for_a_client_of_the_socket_is_answered_at_the_end(
+    tmp_path: Path,
+) -> None:
+    """Else DynamoDB's clients ask again, and what is added is added twice."""
+    path, at = tmp_path / "store", tmp_path / "s"
+    with store.open(path) as db:
+        db.create_table("table").partition_key("id", store.KeyType.STRING).execute()
+    options = (str(path), "--socket", str(at), "--transaction-seconds-max", "3")
+    with stopped(*options) as (process, said), store.Client(at) as remote:
+
+        def hold() -> None:
+            with remote.transact() as transaction:
+                transaction.put("table", {"id": "undone"})
+                answer = answered_after_sigterm(process, said["dynamodb"])
+                assert answer.startswith(b"HTTP/1.1 200 ")
+
+        with pytest.raises(store.StoreError):
+            hold()
+    with store.open(path, read_only=True) as db:
+        assert db.scan("table").execute().items == [{"id": "k", "n": 1}]
+
+
+def answered_after_sigterm(process: "subprocess.Popen[bytes]", url: str) -> bytes:
+    """The answer to a write that the process has begun to read when it is told to stop."""
+    host, port = url.removeprefix("http://").split(":")
+    update = {
+        "TableName": "table",
+        "Key": {"id": {"S": "k"}},
+        "UpdateExpression": "ADD n :one",
+        "ExpressionAttributeValues": {":one": {"N": "1"}},
+    }
+    body = json.dumps(update).encode()
+    head = (
+        f"POST / HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\nExpect: 100-continue\r\n"
+        f"X-Amz-Target: DynamoDB_20120810.UpdateItem\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode())
+        with connection.makefile("rb") as lines:
+            assert lines.readline().startswith(b"HTTP/1.1 100 ")
+            process.send_signal(signal.SIGTERM)
+            connection.sendall(body)
+            return lines.read().lstrip()
 
 
 def test_keys_are_those_of_an_aws_credentials_file(tmp_path: Path) -> None:

@@ -13,6 +13,28 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.serve.listen import listen
 
 
+@pytest.mark.slow
+async def test_what_was_asked_is_waited_for_at_the_end_as_long_as_was_said() -> None:
+    """And not only for as long as those whose answers can be had again."""
+    begun = asyncio.Event()
+
+    async def slow(_: Any) -> PlainTextResponse:
+        begun.set()
+        await asyncio.sleep(2.5)
+        return PlainTextResponse("ok")
+
+    app = Starlette(routes=[Route("/", slow)])
+    async with await listen(
+        app, "127.0.0.1:0", connections_max=4, advice="", stop_seconds=59.5
+    ) as server:
+        host, _, port = server.address.partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await begun.wait()
+    assert (await reader.read()).endswith(b"ok")
+    writer.close()
+
+
 async def test_answers_do_not_wait_for_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer is written in two parts: with Nagle's algorithm the second waits 40 ms."""
     undelayed = list[bool]()

@@ -124,16 +124,20 @@ async def _serve(
     try:
         async with AsyncExitStack() as stack:
             places = dict[str, str]()
+            # The socket's server ends first: until then a transaction of one of its clients may
+            # hold up the writes that the other has been asked for and is to answer.
+            if endpoint is not None:
+                from penstock.serve.dynamodb.server import serving_dynamodb
+
+                address = await stack.enter_async_context(
+                    serving_dynamodb(db, endpoint, stop_seconds=config.stop_seconds_max)
+                )
+                places["dynamodb"] = f"http://{address}"
             if socket is not None:
                 from penstock.store.remote.server import serving
 
                 await stack.enter_async_context(serving(db, socket, config))
                 places["socket"] = str(socket)
-            if endpoint is not None:
-                from penstock.serve.dynamodb.server import serving_dynamodb
-
-                address = await stack.enter_async_context(serving_dynamodb(db, endpoint))
-                places["dynamodb"] = f"http://{address}"
             if as_json:
                 output.emit({"store": str(path), **places, "pid": os.getpid()})
             else:

@@ -1,6 +1,7 @@
 """An HTTP server on one address, inside somebody else's event loop."""
 
 import asyncio
+import math
 import resource
 import socket
 import ssl
@@ -19,7 +20,8 @@ from penstock.serve.access.config import TlsConfig
 from penstock.serve.access.tls import http_context, load_into
 from penstock.serve.connections import HALF_OPEN_MAX, Bounded, Encrypted, HalfOpen, Socket
 
-_GRACE_SECONDS: Final = 2
+GRACE_SECONDS: Final = 2
+"""How long a stop waits for what only reads, and may be asked again."""
 _FILES: Final = 1_024
 """For everything else of the process."""
 
@@ -73,7 +75,7 @@ class HttpServer:
         self._server.should_exit = True
         self._half_open.close()
         await self._task
-        await self._half_open.wait_closed(_GRACE_SECONDS)
+        await self._half_open.wait_closed(GRACE_SECONDS)
         self._bound.close()
 
     async def __aenter__(self) -> Self:
@@ -98,6 +100,7 @@ async def listen(
     tls: TlsConfig | None = None,
     streams: StreamLimits | None = None,
     request_seconds: float = 10.0,
+    stop_seconds: float = GRACE_SECONDS,
 ) -> HttpServer:
     """Serve `app` on `host:port` until `stop`; a connection over the limit is answered with 503.
 
@@ -105,6 +108,9 @@ async def listen(
     has not shaken hands by then is hung up on; those who ask for nothing do not take the place of
     others (connections.py). The limit of open files of this process is raised to what that takes,
     as far as it may.
+
+    What is not answered `stop_seconds` after `stop` was called, rounded up to whole ones, is given
+    up.
 
     With `tls`, requests have the names of their client's certificate in
     `scope["state"]["client_certificate"]`. WebSockets are served with `streams` only, without
@@ -136,7 +142,7 @@ async def listen(
             lifespan="off",
             server_header=False,
             limit_concurrency=connections_max + 1,  # it counts the one that it refuses
-            timeout_graceful_shutdown=_GRACE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(stop_seconds),
             timeout_keep_alive=keep_alive_seconds,
             ws="none" if streams is None else Socket,
             ws_max_size=0 if streams is None else streams.message_bytes_max,

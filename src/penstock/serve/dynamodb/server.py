@@ -39,12 +39,13 @@ from penstock.serve.dynamodb.errors import WireError
 from penstock.serve.dynamodb.operations import OPERATIONS
 from penstock.serve.dynamodb.requests import Answer, Operation, Served, answer, refused
 from penstock.serve.dynamodb.signing import Sent, key_of, verify
-from penstock.serve.listen import HttpServer, listen
+from penstock.serve.listen import GRACE_SECONDS, HttpServer, listen
 from penstock.store import Store
 
 JSON_TYPE: Final = "application/x-amz-json-1.0"
 _LOOPBACK_HOSTS: Final = ["localhost", "127.0.0.1", "[::1]"]
 _KEEP_ALIVE_SECONDS: Final = 60
+_STOP_SECONDS: Final = 10.0
 _BODY_BYTES: Final = 64 << 10
 """Of every body, whatever others hold: enough for most requests."""
 _LARGEST_BODIES: Final = 4
@@ -205,15 +206,22 @@ def _too_large(limit: int) -> WireError:
 
 @asynccontextmanager
 async def serving_dynamodb(
-    store: Store, config: DynamoConfig, *, clock: Clock | None = None
+    store: Store,
+    config: DynamoConfig,
+    *,
+    clock: Clock | None = None,
+    stop_seconds: float = _STOP_SECONDS,
 ) -> AsyncGenerator[str]:
     """Serve a store by DynamoDB's protocol inside the block; yields the address, host:port.
 
-    The store's only writer must be this process. What was asked is answered at the end. Raises
-    ConfigError if the port is taken.
+    The store's only writer must be this process. What was asked is answered at the end, unless the
+    store takes longer than `stop_seconds` for it: so whoever else writes the store, and may hold it
+    for so long, has to have ended. DynamoDB's clients repeat what was not answered, and a write
+    that had begun is done twice. Raises ConfigError if the port is taken.
     """
     endpoint = await asyncio.to_thread(Endpoint, store, config, clock)
-    async with _serving(_Server(endpoint, OPERATIONS, config, config.keys)) as address:
+    server = _Server(endpoint, OPERATIONS, config, config.keys)
+    async with _serving(server, stop_seconds=stop_seconds) as address:
         yield address
 
 
@@ -248,7 +256,10 @@ async def serving_captured(
 
 @asynccontextmanager
 async def _serving(
-    server: _Server, bound: Callable[[HttpServer], None] | None = None
+    server: _Server,
+    bound: Callable[[HttpServer], None] | None = None,
+    *,
+    stop_seconds: float = GRACE_SECONDS,
 ) -> AsyncGenerator[str]:
     config = server.config
     try:
@@ -259,6 +270,7 @@ async def _serving(
             advice="give another address",
             keep_alive_seconds=_KEEP_ALIVE_SECONDS,
             tls=server.tls,
+            stop_seconds=stop_seconds,
         ) as listening:
             if bound is not None:
                 bound(listening)
