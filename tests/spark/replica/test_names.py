@@ -103,6 +103,24 @@ def test_a_field_that_can_have_no_column_is_rejected_and_stops_nothing(
     assert healed == [True, True, *(False for _ in rejects[2:])]
 
 
+def test_what_is_rejected_leaves_no_column_behind(named: Named, start: Any) -> None:
+    """Neither for its name nor for a value that this server does not hold."""
+    entries, replica = Entries(), named.replica
+    names = dict.fromkeys(named.refused[0], 1)
+    # PostgreSQL has no such text, and MariaDB no such number.
+    unfit = '{"_id":2,"y":"text","t":"\\u0000","d":{"$numberDouble":"NaN"}}'
+    entries.commit(put(1, x="text", Total=1, **names), change(2, "insert", text=unfit))
+    entries.commit(put(4), put(3, x=7, y=8, total=9))
+    driver: Driver = start(entries)
+    for end in (3, 4):
+        driver.apply(0, end)
+    assert [row["sequence"] for row in replica.rejects()] == [1, 2]
+    assert replica.rows("orders") == {
+        4: {"_id": 4},
+        3: {"_id": 3, "x": 7, "y": 8, "total": 9},
+    }
+
+
 def test_a_key_that_can_have_no_column_is_rejected_and_stops_nothing(
     named: Named, start: Any
 ) -> None:

@@ -28,7 +28,7 @@ from penstock.spark.replica.dialect import (
     characters,
     lengths,
 )
-from penstock.spark.replica.keys import Forms, refuse_equal, tell_apart
+from penstock.spark.replica.keys import Forms, Told, refuse_equal, tell_apart
 from penstock.spark.replica.place import Stream
 from penstock.spark.table.apply import Identity, fold_rows, relative_keys
 from penstock.spark.table.arrow import Column, arrow
@@ -125,18 +125,25 @@ def prepared(
     existing = existing_columns(table)
     rows = _folded(chunk, existing, table, dialect, stale, select)
     naming = dialect.naming._replace(room=dialect.room(_limits(key, table, dialect)))
-    placement = place(existing, rows.cells, rows.sequences, naming=naming)
-    told = tell_apart(
-        forms,
-        rows.keys,
-        rows.cells,
-        placement,
-        fields=key,
-        operations=rows.operations,
-        sequences=rows.sequences,
-    )
-    misfits = {**told.misfits, **placement.misfits}
-    _unfit(misfits, placement, key, table, dialect)
+    told = Told(forms=forms, misfits={})
+
+    def others(placement: Placement) -> Mapping[int, Misfit]:
+        nonlocal told
+        told = tell_apart(
+            forms,
+            rows.keys,
+            rows.cells,
+            placement,
+            fields=key,
+            operations=rows.operations,
+            sequences=rows.sequences,
+        )
+        misfits = {**told.misfits, **placement.misfits}
+        _unfit(misfits, placement, key, table, dialect)
+        return misfits
+
+    placement = place(existing, rows.cells, rows.sequences, naming=naming, others=others)
+    misfits = placement.misfits
     fits = np.ones(len(rows.keys), bool)
     fits[list(misfits)] = False
     puts = np.flatnonzero((rows.operations == PUT) & fits)

@@ -180,7 +180,7 @@ def _written(
     cells = _cells(outcomes.cells, arrays, parents, elements.field)
     if not any(document_field(column) == elements.field for column in schema):
         cells = _of_one_kind(cells, elements.field, parents, order)
-    placement = place(schema, cells, order, naming=_NAMING)
+    placement = place(schema, cells, order, naming=_NAMING, parents=parents)
     for row, why in sorted(placement.misfits.items()):
         reason = why.reason
         if why.field == elements.field:
