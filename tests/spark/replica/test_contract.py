@@ -1,6 +1,7 @@
 """The contract of destinations, on real servers."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -9,7 +10,9 @@ import pytest
 from pymongo.client_session import ClientSession
 from pymongo.errors import AutoReconnect
 
+from penstock.errors import SupersededPipelineError
 from penstock.event import ChangeEvent
+from penstock.spark.replica.sql import SqlDestination
 from penstock.testing.servers import MariaDbServer, MongoReplicaSet, PostgresServer
 from tests.spark.replica.contract import ReplicaContract
 from tests.spark.replica.support import (
@@ -18,9 +21,11 @@ from tests.spark.replica.support import (
     MysqlReplica,
     PostgresReplica,
     Replica,
+    SqlReplica,
     database,
+    replay_beside,
 )
-from tests.spark.tables import change
+from tests.spark.tables import Entries, change, put
 
 
 class SqlContract(ReplicaContract):
@@ -49,6 +54,69 @@ class SqlContract(ReplicaContract):
             destination._connection = Losing()
 
         return lose
+
+    @pytest.fixture(params=["_set_up", "_whole"])
+    def meanwhile(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """Has a replay write before the next change of a table, or within it, as MySQL commits."""
+
+        def write(driver: Driver, after: int, until: int) -> None:
+            original: Any = vars(SqlDestination)[request.param]
+
+            def beside(self: Any, *args: Any) -> Any:
+                monkeypatch.setattr(SqlDestination, request.param, original)
+                self._connection.commit()
+                replay_beside(driver, after, until)
+                return original(self, *args)
+
+            monkeypatch.setattr(SqlDestination, request.param, beside)
+
+        return write
+
+    def test_a_column_that_a_replay_has_just_added_is_there(
+        self, replica: Replica, entries: Entries, start: Any, meanwhile: Any
+    ) -> None:
+        entries.commit(put(1))
+        entries.commit(put(2, note="x", more=1))
+        driver: Driver = start()
+        driver.apply(0, 1)
+        meanwhile(driver, 1, 2)
+        assert driver.apply(1).rejected == 0
+        assert replica.rows("orders") == {1: {"_id": 1}, 2: {"_id": 2, "note": "x", "more": 1}}
+
+    @pytest.mark.parametrize("meanwhile", ["_set_up"], indirect=True)
+    def test_a_column_that_a_replay_has_just_widened_more_stays_so(
+        self, replica: Replica, entries: Entries, start: Any, meanwhile: Any
+    ) -> None:
+        entries.commit(put(1, n=1))
+        entries.commit(put(2, n=1 << 40))
+        decimal = '{"_id":3,"n":{"$numberDecimal":"0.5"}}'
+        entries.commit(change(3, "insert", text=decimal))
+        driver: Driver = start()
+        driver.apply(0, 1)
+        meanwhile(driver, 1, 3)
+        assert driver.apply(1, 2).rejected == 0
+        found = {key: row["n"] for key, row in replica.rows("orders").items()}
+        assert found == {1: 1, 2: 1 << 40, 3: Decimal("0.5")}
+
+    def test_a_driver_that_is_superseded_changes_no_table(
+        self, replica: Replica, entries: Entries, start: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entries.commit(put(1))
+        entries.commit(put(2, note="x"))
+        driver: Driver = start()
+        driver.apply(0, 1)
+        original: Any = vars(SqlDestination)["_set_up"]
+
+        def beside(self: Any, *args: Any) -> Any:
+            self._connection.rollback()
+            start()
+            return original(self, *args)
+
+        monkeypatch.setattr(SqlDestination, "_set_up", beside)
+        with pytest.raises(SupersededPipelineError):
+            driver.apply(1)
+        assert isinstance(replica, SqlReplica)
+        assert replica.ask("SELECT * FROM orders") == [{"_id": 1}]
 
 
 class TestPostgres(SqlContract):

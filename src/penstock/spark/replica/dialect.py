@@ -99,6 +99,10 @@ class Dialect(Protocol):
         """Whether a row says more than fits the server's pages."""
         ...
 
+    def is_there(self, error: Exception) -> bool:
+        """Whether a column cannot be added because there is one of its name."""
+        ...
+
     def code_of(self, error: Exception) -> str:
         """What the server calls an error; without its text, which may quote a value."""
         ...

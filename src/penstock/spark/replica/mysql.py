@@ -166,6 +166,10 @@ class MysqlDialect:
         """As `Dialect.is_too_wide`."""
         return bool(error.args) and error.args[0] == _TOO_WIDE
 
+    def is_there(self, error: Exception) -> bool:
+        """As `Dialect.is_there`."""
+        return bool(error.args) and error.args[0] in _THERE_BY_NOW
+
     def code_of(self, error: Exception) -> str:
         """As `Dialect.code_of`."""
         code = f"{type(error).__name__} {error.args[0] if error.args else ''}".strip()

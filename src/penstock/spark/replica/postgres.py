@@ -70,6 +70,8 @@ _PASSING: Final = ("08", "53", "57", "40", "55P03", "25006")
 lock, a server that is read-only for now, as a standby is."""
 _TOO_WIDE: Final = "54000"
 """Of a row that does not fit a page, even with its longest values elsewhere."""
+_THERE_BY_NOW: Final = "42701"
+"""A column of that name: somebody else has just added it."""
 
 
 class PostgresDialect:
@@ -152,6 +154,11 @@ class PostgresDialect:
         """As `Dialect.is_too_wide`."""
         assert isinstance(error, psycopg.Error)
         return error.sqlstate == _TOO_WIDE
+
+    def is_there(self, error: Exception) -> bool:
+        """As `Dialect.is_there`."""
+        assert isinstance(error, psycopg.Error)
+        return error.sqlstate == _THERE_BY_NOW
 
     def code_of(self, error: Exception) -> str:
         """As `Dialect.code_of`."""

@@ -57,6 +57,8 @@ class Setup(Struct, frozen=True, kw_only=True):
     """Each with its table."""
     owned: Sequence[tuple[str, Stream]]
     """Tables that are ours from then on."""
+    decided_by: Mapping[str, SqlTable | None] = {}
+    """By name: the tables that are changed, as they were when that was decided."""
 
 
 class SetupNeededError(Exception):

@@ -22,7 +22,7 @@ from penstock.errors import DestinationError, PenstockError, PipelineError
 from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.altering import statements_of
 from penstock.spark.replica.destination import PLACES, TABLES, Decide, Standing, is_applied
-from penstock.spark.replica.dialect import Dialect, SqlColumn, Values
+from penstock.spark.replica.dialect import Dialect, SqlColumn, SqlTable, Values
 from penstock.spark.replica.known import Known
 from penstock.spark.replica.ledger import Ledger
 from penstock.spark.replica.place import Place, Stream
@@ -140,7 +140,7 @@ class SqlDestination:
                 try:
                     return self._apply(steps, before, until, entries_at)
                 except SetupNeededError as needed:
-                    self._set_up(needed.setup)
+                    self._set_up(needed.setup, before, until)
         except BaseException:
             # Nobody knows what became of it; what is known of tables is read again.
             self.reset()
@@ -218,7 +218,9 @@ class SqlDestination:
         if rows.setup:
             owner = () if described is not None else ((name, step.stream),)
             changes = [(name, change) for change in rows.setup]
-            raise SetupNeededError(Setup(changes=changes, owned=owner))
+            raise SetupNeededError(
+                Setup(changes=changes, owned=owner, decided_by={name: described})
+            )
         wide = self._put(cursor, name, rows) if described is not None else {}
         self._ledger.keep_forms(cursor, name, rows.forms, written)
         written.rows += len(rows.deleted) + len(rows.put) - len(wide)
@@ -299,7 +301,7 @@ class SqlDestination:
         if setup := move_setup(self._pipeline, old, new, source, target):
             owned = () if target is not None else ((new, step.to),)
             changes = [(new, change) for change in setup]
-            raise SetupNeededError(Setup(changes=changes, owned=owned))
+            raise SetupNeededError(Setup(changes=changes, owned=owned, decided_by={new: target}))
         self._empty(cursor, step.to, step.sequence, written)
         names = ", ".join(self._dialect.quoted(one.name) for one in source.columns)
         self._whole(
@@ -319,20 +321,35 @@ class SqlDestination:
         with self._dialect.unhurried(self._connection):
             cursor.execute(statement, ())
 
-    def _set_up(self, setup: Setup) -> None:
+    def _set_up(self, setup: Setup, before: Place, until: Place) -> None:
+        """Do it; nothing where a replay was quicker: what is there by now is to be looked at."""
         self._connection.rollback()
         cursor = self._connection.cursor()
-        self._ledger.locked_place(cursor)
+        applied = is_applied(self._ledger.locked_place(cursor), before=before, until=until)
         streams, _ = self._ledger.tables(cursor)
-        if any(name in streams for name, _ in setup.owned):
+        owned = any(name in streams for name, _ in setup.owned)
+        # Whoever had the place meanwhile may have changed the same tables.
+        if applied or owned or self._are_others(cursor, setup):
             self._connection.rollback()
-            return  # a replay was quicker: what is there by now is looked at
-        for name, change in setup.changes:
-            for statement in statements_of(change, name, self._dialect):
-                self._whole(cursor, statement)
+            return
+        try:
+            for name, change in setup.changes:
+                for statement in statements_of(change, name, self._dialect):
+                    self._whole(cursor, statement)
+        except self.errors as error:
+            self._connection.rollback()
+            # MySQL commits before each, and lets go of the place.
+            if self._dialect.is_there(error) and self._are_others(cursor, setup):
+                return
+            raise
         for name, stream in setup.owned:
             self._ledger.own(cursor, name, stream)
         self._connection.commit()
+
+    def _are_others(self, cursor: Any, setup: Setup) -> bool:
+        """Whether one of the tables has other columns than it had when the setup was decided."""
+        now = {name: self._dialect.describe(cursor, name) for name in setup.decided_by}
+        return any(_columns(now[name]) != _columns(was) for name, was in setup.decided_by.items())
 
     # --- the connection ---------------------------------------------------------------------------
 
@@ -353,3 +370,7 @@ class SqlDestination:
         connection.commit()
         self._known = self._ledger.known(cursor)
         connection.commit()
+
+
+def _columns(table: SqlTable | None) -> Sequence[SqlColumn] | None:
+    return None if table is None else table.columns
