@@ -222,6 +222,19 @@ def test_names_that_a_column_cannot_have_are_mapped_or_rejected_never_mixed_up(
     assert [reject["sequence"] for reject in rejects_of(tmp_path / "t")] == [2, 3, 4, 5]
 
 
+def test_a_field_whose_name_has_a_nul_is_rejected_and_is_no_other_field(tmp_path: Path) -> None:
+    """Arrow's interface between languages ends a name at it."""
+    config, entries = pipeline(tmp_path / "t"), Entries()
+    entries.commit(put(1, **{"a\0b": 3}))
+    entries.commit(put(2, a=7))
+    entries.commit(put(2, **{"a": 8, "a\0b": 9}), put(3, a=9))
+    for end in (1, 2, 4):
+        apply(entries.table(end - (2 if end == 4 else 1), end), config)
+    assert sorted(row["a"] for row in rows_of(tmp_path / "t").values()) == [7, 9]
+    rejects = [(row["sequence"], row["reason"]) for row in rejects_of(tmp_path / "t")]
+    assert rejects == [(at, "a column cannot have a name with a NUL") for at in (1, 3)]
+
+
 @pytest.mark.slow
 def test_a_document_of_ten_megabytes_passes(tmp_path: Path) -> None:
     entries = Entries()

@@ -5,6 +5,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from re import Pattern
 from typing import Final, NamedTuple
@@ -80,8 +81,8 @@ class Naming(NamedTuple):
     """Characters that are written as others, for str.translate."""
     room: Room = Room(COLUMNS_MAX)
     bytes_max: int | None = None
-    unwritable: Unwritable | None = None
-    """What no name of a table or a column has."""
+    unwritable: Unwritable = Unwritable(re.compile("\0"), "a NUL")
+    """What no name of a table or a column has; a NUL, for Arrow's C interface ends a name there."""
     reserved: Pattern[str] | None = None
     """Names that the server has for columns of its own."""
     one_case: Callable[[str], str] = str.lower
@@ -91,7 +92,7 @@ class Naming(NamedTuple):
         """Why a table whose columns are `taken`, in one case, has none for the field."""
         if not field:
             return "a column cannot have an empty name"
-        if self.unwritable is not None and self.unwritable.found.search(name):
+        if self.unwritable.found.search(name):
             return f"a column cannot have a name with {self.unwritable.said}"
         if self.reserved is not None and self.reserved.fullmatch(name):
             return f"the server has a column of its own that is called {name}"
