@@ -18,10 +18,10 @@ from pydantic import ValidationError
 from penstock.sources.mysql.columns import ColumnRules, ColumnScope
 from penstock.spark.transform.casts import CastError, cast_value
 from penstock.spark.transform.config import ExpectConfig, TransformConfig
+from penstock.spark.transform.paths import RefusedError
 from penstock.spark.transform.steps import (
     MASKED,
     Changed,
-    RefusedError,
     apply_step,
     step_of,
 )
@@ -193,6 +193,32 @@ def test_an_update_that_cannot_be_followed_is_left_out_where_the_document_is_the
     assert changed.update is None
     with pytest.raises(RefusedError, match=r"a\.b"):
         apply_step(step, Changed(update=update))
+
+
+@pytest.mark.parametrize(
+    ("step", "document"),
+    [
+        ({"drop": ("card.cvc",)}, {"card": {"cvc": 1, "$oid": "zz"}}),
+        ({"drop": ("card.cvc",)}, {"a": {}, "card": [{"cvc": 1, "$date": "x"}]}),
+        ({"drop": ("cvc",)}, {"cvc": 1, "$oid": "zz"}),
+        ({"select": ("$oid", "b")}, {"cvc": 1, "$oid": "zz", "b": 1}),
+        ({"rename": {"cvc": "$oid"}}, {"cvc": "zz"}),
+    ],
+)
+def test_no_step_makes_an_object_a_value_of_another_type(
+    step: Document, document: Document
+) -> None:
+    """What is written as an object with `$oid` first is no object to whoever reads it."""
+    made = step_of(configured(**step))
+    with pytest.raises(RefusedError, match=r"begin with a field \$(oid|date)"):
+        apply_step(made, Changed(document=document))
+    update = {"updatedFields": dict(document)}
+    if "card" in document:
+        with pytest.raises(RefusedError, match=r"begin with a field \$(oid|date)"):
+            apply_step(made, Changed(update=update))
+    changed = Changed(document={"_id": 1, "b": 2}, before=document)
+    apply_step(made, changed)
+    assert changed.before is None
 
 
 def test_fields_that_were_not_sent_again_go_by_their_new_names() -> None:

@@ -22,8 +22,23 @@ Change = Callable[[Any], Any]
 GONE: Any = object()
 
 
+class RefusedError(Exception):
+    """A step cannot take a change. Says why, and names fields; never a value."""
+
+
+def refuse_wrapper(made: Document) -> None:
+    """Raise RefusedError if an object that a step has made reads as a value of another type."""
+    if is_wrapper(made):
+        raise RefusedError(
+            f"an object would begin with a field {next(iter(made))}, as values of other types do"
+        )
+
+
 def change_at(document: Document, path: str, change: Change) -> Document:
-    """`document` with `change` of each value at `path`; it is not altered itself."""
+    """`document` with `change` of each value at `path`; it is not altered itself.
+
+    Raises RefusedError.
+    """
     changed: Document = _changed(document, path.split("."), change, top=True)
     return changed
 
@@ -45,6 +60,7 @@ def _changed(value: Any, steps: list[str], change: Change, *, top: bool) -> Any:
             changed = change(inner)
             if changed is not GONE:
                 result[name] = changed
+    refuse_wrapper(result)
     return result
 
 
@@ -55,7 +71,10 @@ def _rest(name: str, steps: list[str]) -> list[str] | None:
 
 
 def change_within(value: Any, rest: str, change: Change) -> Any:
-    """`value`, to which a part of a path has led already, with `change` at the rest of it."""
+    """`value`, to which a part of a path has led already, with `change` at the rest of it.
+
+    Raises RefusedError.
+    """
     return _changed(value, rest.split("."), change, top=False)
 
 

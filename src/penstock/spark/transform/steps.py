@@ -7,12 +7,15 @@ not say enough. A step that cannot be done to the image before leaves that out.
 
 | step | refuses a document | refuses an update without one, if it |
 |---|---|---|
-| select, drop, mask | never | never |
+| select, mask | never | never |
+| drop | with an object that would begin as a value of another type does | sets such an object |
 | rename | that has a field of a new name already | names such a field |
 | cast | with a value that cannot be that kind | sets one, or leads into a field that is cast |
 | flatten | of which two fields come to one name | names what may be an object, or its parts |
 | explode | whose field is there and no array | never |
 | hash | never | leads into a field that is hashed |
+
+No step makes a document that begins as a value of another type does, as one with `$oid` first.
 """
 
 # A document's values may be anything.
@@ -35,21 +38,19 @@ from penstock.spark.transform.paths import (
     GONE,
     Change,
     Document,
+    RefusedError,
     below,
     change_at,
     change_within,
     is_inside,
     named,
+    refuse_wrapper,
     top_of,
 )
 
 MASKED: Final = "****"
 
 _encode = msgspec.json.Encoder().encode
-
-
-class RefusedError(Exception):
-    """A step cannot take a change. Says why, and names fields; never a value."""
 
 
 class Changed(Struct, kw_only=True):
@@ -80,11 +81,11 @@ class Step(Protocol):
 def apply_step(step: Step, changed: Changed) -> None:
     """Do `step` to all that a change says. Raises RefusedError."""
     if changed.document is not None:
-        changed.document = step.document(changed.document)
+        changed.document = _made(step, changed.document)
         changed.unchanged = step.unchanged(changed.unchanged)
     if changed.before is not None:
         try:
-            changed.before = step.document(changed.before)
+            changed.before = _made(step, changed.before)
         except RefusedError:
             changed.before = None
     if changed.update is not None:
@@ -94,6 +95,12 @@ def apply_step(step: Step, changed: Changed) -> None:
             if changed.document is None:
                 raise
             changed.update = None
+
+
+def _made(step: Step, document: Document) -> Document:
+    made = step.document(document)
+    refuse_wrapper(made)
+    return made
 
 
 def step_of(config: TransformConfig) -> Step:

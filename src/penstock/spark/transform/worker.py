@@ -28,7 +28,8 @@ from penstock.event import Kind
 from penstock.spark.documents import MisfitError, converter_of
 from penstock.spark.table.arrow import arrow
 from penstock.spark.transform.keys import Taken, of_key
-from penstock.spark.transform.steps import Changed, RefusedError, Step, apply_step
+from penstock.spark.transform.paths import RefusedError
+from penstock.spark.transform.steps import Changed, Step, apply_step
 from penstock.spark.transform.values import encoder_of
 from penstock.wire.shown import Mask, description_shown, origin_shown
 
