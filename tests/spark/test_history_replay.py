@@ -90,6 +90,14 @@ def test_a_change_that_fits_now_opens_a_version_where_it_belongs(tmp_path: Path)
     assert replay(config, mended) == {}
 
 
+def test_a_history_with_whatever_fields_is_replayed(tmp_path: Path) -> None:
+    entries, mended = pair(put(1, n=1, _gone="a"), lambda n: put(1, n=n), put(1, n=5, _gone="b"))
+    config = history(tmp_path / "t")
+    apply(entries.table(), config)
+    assert replay(config, mended) == {2: "replayed"}
+    assert rows(tmp_path / "t", "n", "_gone") == [(1, "a"), (5, None), (5, "b")]
+
+
 def test_what_followed_ends_where_it_tells_nothing_new(tmp_path: Path) -> None:
     """A version is what changed; one that says what the mended change says has not."""
     entries, mended = pair(put(1, n=1), lambda n: put(1, n=n), put(1, n=5), change(1, "delete"))

@@ -30,7 +30,8 @@ from penstock.spark.table.delta import WRITER, Table, as_wide, of_stream
 from penstock.spark.table.stamp import Stamp
 
 _OPEN: Final = f"`{CURRENT}` = true"
-_GONE: Final = "_gone"
+_GONE: Final = "(gone)"
+"""A name that no column can have: whatever fields there are, they are called otherwise."""
 
 
 class VersionTable(Table):
@@ -101,9 +102,9 @@ class VersionTable(Table):
                     writer_properties=WRITER,
                     commit_properties=stamp.properties(),
                 )
-                .when_matched_delete(f"s.{_GONE}")
-                .when_matched_update(values, predicate=f"NOT s.{_GONE}")
-                .when_not_matched_insert(values, predicate=f"NOT s.{_GONE}")
+                .when_matched_delete(f"s.`{_GONE}`")
+                .when_matched_update(values, predicate=f"NOT s.`{_GONE}`")
+                .when_not_matched_insert(values, predicate=f"NOT s.`{_GONE}`")
                 .execute()
             ),
         )
