@@ -29,6 +29,7 @@ from penstock.spark.config import ReplicatePipelineConfig
 from penstock.spark.replica.documents import (
     CODEC,
     DOCUMENT,
+    ID,
     REASON,
     InexactBsonError,
     decode_bson,
@@ -80,6 +81,19 @@ def test_a_document_of_mongodb_is_the_same_bson_again(key: Any, fields: dict[str
     )
     assert cells[REASON][Kind.STRING].to_pylist() == [None]
     assert cells[DOCUMENT][Kind.BINARY].to_pylist() == [raw]
+
+
+@pytest.mark.parametrize("nan", ['{"$numberDouble":"NaN"}', '{"$numberDecimal":"NaN"}'])
+def test_a_key_that_is_no_number_or_has_one_within_is_its_documents(nan: str) -> None:
+    """NaN is not even equal to itself."""
+    for own in (nan, f'{{"a":{nan},"b":[{nan}]}}'):
+        cells = decode_bson([f'{{"_id":{own},"n":{nan}}}'], [f'{{"_id":{own}}}'])
+        assert cells[REASON][Kind.STRING].to_pylist() == [None]
+        documents: list[Any] = cells[DOCUMENT][Kind.BINARY].to_pylist()
+        keys: list[Any] = cells[ID][Kind.BINARY].to_pylist()
+        assert documents[0][4:].startswith(keys[0][4:-1])  # all but its length, and its end
+    cells = decode_bson([f'{{"_id":{{"a":{nan}}}}}'], [f'{{"_id":{{"b":{nan}}}}}'])
+    assert cells[REASON][Kind.STRING].to_pylist() == ["it has a field _id that is not its key"]
 
 
 @pytest.mark.parametrize(

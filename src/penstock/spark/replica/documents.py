@@ -91,7 +91,9 @@ def encoded(text: str, key: str) -> bytes:
 def with_id(document: dict[str, Any], key: str) -> bytes:
     """A document's BSON, with the `_id` that its key is. Raises as `encoded`."""
     own = id_of(key)
-    if "_id" in document and (document["_id"] != own or "_id" not in msgspec.json.decode(key)):
+    if "_id" in document and not (
+        _is_same(document["_id"], own) and "_id" in msgspec.json.decode(key)
+    ):
         raise InexactBsonError("it has a field _id that is not its key")
     for name, value in document.items():
         if name.startswith("$"):
@@ -102,6 +104,11 @@ def with_id(document: dict[str, Any], key: str) -> bytes:
     if len(data) > DOCUMENT_BYTES_MAX:
         raise InexactBsonError("it is larger than 16 MiB as BSON")
     return data
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, or NaN in the same places, which equals nothing."""
+    return one == other or bson.encode({"_id": one}) == bson.encode({"_id": other})
 
 
 def exact(text: str) -> Any:
