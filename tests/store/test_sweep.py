@@ -111,6 +111,18 @@ def test_a_clock_that_is_wrong_when_the_store_is_opened_removes_nothing(tmp_path
         assert db.sweep() == 1, "for an hour it has gone on, so whoever set it meant it"
 
 
+def test_a_script_that_opens_its_store_once_a_week_is_rid_of_what_expired(tmp_path: Path) -> None:
+    """It has no hour to wait for."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, view=None, ttl="until")
+    for week in range(3):
+        with opened(tmp_path, clock) as db:
+            assert db.sweep() == min(week, 1)
+            db.put("t", {"id": "a", "until": clock.wall_ms() // 1000 + 60})
+        clock.pass_(7 * 86_400)
+
+
 def test_a_store_that_nobody_writes_is_believed_after_a_short_stop(tmp_path: Path) -> None:
     """The sweep keeps the time: what matters is how long the store was closed."""
     clock = SetClock()

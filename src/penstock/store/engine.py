@@ -37,6 +37,8 @@ LOCK_NAME: Final = "store.lock"
 FREE_BYTES_MIN: Final = 64 << 20
 _TRUSTED_STEP_MS: Final = 600_000
 """How old the time may be that is kept: far less than what `Trust` allows at the start."""
+_CLOSED_MS_MAX: Final = 30 * 86_400_000
+"""How long a store without streams may have been closed that believes the clock at once."""
 
 
 class Engine:
@@ -134,11 +136,15 @@ class Engine:
             indexes.forget_unfinished(layout, txn)
 
     def _newest_ms(self) -> int | None:
-        """When the store was last written, as far as is known."""
+        """When the store was last written, as far as it matters to whether a clock is believed."""
         with self._env.read() as txn:
             times = [one.newest_ms for one in self._layout.streams(txn)]
-        if self._trusted_ms is not None:
-            times.append(self._trusted_ms)
+        kept_ms = self._trusted_ms
+        if kept_ms is not None:
+            closed_ms = self._clock.wall_ms() - kept_ms
+            # One without streams may be a script's, which opens it for a moment now and then.
+            if times or not 0 <= closed_ms <= _CLOSED_MS_MAX:
+                times.append(kept_ms)
         return max(times, default=None)
 
     def _kept_ms(self) -> int | None:
