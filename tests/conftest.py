@@ -4,11 +4,12 @@ import os
 import signal
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import pytest
 import structlog
@@ -23,6 +24,7 @@ from penstock.testing.servers import (
     MongoReplicaSet,
     MySqlServer,
     PostgresServer,
+    Server,
     ServerUnavailableError,
 )
 from penstock.testing.servers.classes import short_lived
@@ -37,9 +39,11 @@ QUICK = os.environ.get("PENSTOCK_QUICK") == "true"
 """Whether this is the fast loop."""
 SLOWER = frozenset({"server", "spark", "slow", "soak"})
 """Marks of the tests that the fast loop leaves out."""
-Server = TypeVar("Server", bound=AbstractContextManager[Any])
+Started = TypeVar("Started", bound=AbstractContextManager[Any])
 running: list[pytest.Item] = []
 """The test that is being set up or runs."""
+standing: WeakSet[Server] = WeakSet()
+"""The servers that were started for tests and not stopped yet."""
 
 # Who sets other options keeps them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", short_lived())
@@ -89,6 +93,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     running[:] = [item]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that failed says which of its servers had ended, and the last that they wrote."""
+    report = yield
+    if report.failed:
+        for server in standing:
+            if (ended := server.ended()) is not None:
+                report.sections.append((f"{server.NAME} had ended", ended))
+    return report
+
+
 @pytest.fixture(autouse=True)
 def _process() -> Iterator[None]:
     """Commands run in the process of the tests: what they configure for theirs is undone.
@@ -104,7 +119,7 @@ def _process() -> Iterator[None]:
     structlog.contextvars.clear_contextvars()
 
 
-def started(stack: ExitStack, server: Server) -> Server:
+def started(stack: ExitStack, server: Started) -> Started:
     """Start a server that `stack` stops. Missing server: fail where required, else skip."""
     marks = {mark.name for mark in running[0].iter_markers()}
     assert marks & SLOWER, f"mark {running[0].nodeid} `server`: the fast loop would start one"
@@ -117,6 +132,8 @@ def started(stack: ExitStack, server: Server) -> Server:
         if must and "true" in (os.environ.get("CI"), os.environ.get("PENSTOCK_SERVERS_REQUIRED")):
             pytest.fail(str(error))
         pytest.skip(str(error))
+    if isinstance(server, Server):
+        standing.add(server)
     return server
 
 

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.servers import MariaDbServer, ServerUnavailableError
+from penstock.testing.servers import (
+    MariaDbServer,
+    ServerStartError,
+    ServerUnavailableError,
+    process,
+)
 
 
 @pytest.mark.parametrize(("version", "is_it"), [("system", r"1[01]\."), ("11.8", r"11\.8\.")])
@@ -45,6 +50,30 @@ def test_its_temporary_files_are_in_its_own_folder(
         assert cursor.fetchall() == ((str(server.temporary),),)
         cursor.execute("CREATE TEMPORARY TABLE mysql.t AS SELECT 1 AS n")
     assert server.temporary.is_relative_to(server.folder)
+
+
+def test_another_that_has_its_port_is_not_taken_for_it(
+    start_mariadb: Callable[..., MariaDbServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes of tests may choose one port at the same time; the other's server goes away
+    with the other's test."""
+    first = start_mariadb()
+    monkeypatch.setattr(process, "free_ports", lambda *_, **__: [first.port])
+    with pytest.raises(ServerStartError, match="did not come up"):
+        start_mariadb()
+    assert first.ended() is None
+
+
+def test_one_that_ended_says_how(start_mariadb: Callable[..., MariaDbServer]) -> None:
+    server = start_mariadb()
+    assert server.ended() is None
+    server.kill()
+    ended = server.ended()
+    assert ended is not None
+    assert ended.startswith("exit code -9\n")
+    assert "ready for connections" in ended
+    server.stop()
+    assert server.ended() is None
 
 
 @pytest.mark.server

@@ -224,6 +224,12 @@ class Server(ABC):
             self._folder.remove()
             self._folder = None
 
+    def ended(self) -> str | None:
+        """How it ended, and the last that it wrote; None while it runs or was never started."""
+        if self._process is None or self._process.running:
+            return None
+        return f"exit code {self._process.exit_code}\n{self._process.log_tail()}"
+
     def kill(self) -> None:
         """Kill it with SIGKILL, as a power cut would; its data stays."""
         self.process.kill()

@@ -110,13 +110,18 @@ class SqlServer(Server):
         )
 
     def _answers(self) -> bool:
+        """Whether it does, itself: another one may have taken the port since it was chosen, and
+        would answer in its place until its own test ends."""
         import pymysql
 
         try:
-            self.connect(connect_timeout=1, read_timeout=5).close()
+            client = self.connect(connect_timeout=1, read_timeout=5)
+            with client, client.cursor() as cursor:
+                cursor.execute("SELECT @@datadir")
+                ((data,),) = cursor.fetchall()
         except pymysql.err.OperationalError:
             return False  # still starting: the caller looks at the process
-        return True
+        return Path(data).resolve() == self.data.resolve()
 
 
 def _copy(made: Path, folder: Path) -> None:
