@@ -466,7 +466,7 @@ async def test_a_quiet_subscription_comes_back_however_often_the_service_restart
         opened_log() as log,
         serving(log) as address,
         captures.connect(address, retry=FEW) as client,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         changes = await client.subscribe(where.data("lines").named("a"))
         for count in range(1, 6):
@@ -475,7 +475,7 @@ async def test_a_quiet_subscription_comes_back_however_often_the_service_restart
             # Only maintenance says that this is not for it.
             while parse_progress(changes.positions["a"]).sequence < count:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(anext(changes), 0.02)
+                    await asyncio.wait_for(anext(changes), 0.2)
 
 
 async def test_a_service_that_confirms_and_fails_again_is_given_up() -> None:

@@ -15,8 +15,10 @@ from penstock.store import (
     KeyType,
     Retention,
     Store,
+    StreamViewType,
     Transaction,
     attr,
+    engine,
 )
 from penstock.store.layout import DATABASES, META
 from tests.store.support import BOTH, NOW_MS, SetClock, all_records, opened, with_table
@@ -95,32 +97,141 @@ def test_no_write_destroys_what_only_a_clock_that_was_set_takes_for_expired(
     ]
 
 
-def test_a_clock_that_is_wrong_when_the_store_is_opened_removes_nothing(tmp_path: Path) -> None:
+VIEWS = pytest.mark.parametrize("view", [None, BOTH])
+DAY = 86_400
+
+
+@VIEWS
+def test_a_clock_that_is_wrong_when_the_store_is_opened_removes_nothing(
+    tmp_path: Path, view: StreamViewType | None
+) -> None:
     """F11: of a table without a stream as well, whose records say no time."""
     with opened(tmp_path, SetClock()) as db:
-        with_table(db, view=None, ttl="until")
+        with_table(db, view=view, ttl="until")
         db.put("t", {"id": "a", "cart": "full", "until": SOON + 3600})
-    with opened(tmp_path, SetClock(NOW_MS + 400 * 86_400_000)) as db:
+    with opened(tmp_path, SetClock(NOW_MS + 400 * DAY * 1000)) as db:
         assert db.sweep() == 0
         db.update("t", {"id": "a"}).add("hits", 1).execute()
-    # What a clock says that is not believed is not kept either.
-    ahead = SetClock(NOW_MS + 400 * 86_400_000 + 1000)
+    # What a clock says that is not believed is not kept either, nor what records say by it.
+    ahead = SetClock(NOW_MS + 400 * DAY * 1000 + 1000)
     with opened(tmp_path, ahead) as db:
         assert db.sweep() == 0
         ahead.pass_(3600)
         assert db.sweep() == 1, "for an hour it has gone on, so whoever set it meant it"
 
 
-def test_a_script_that_opens_its_store_once_a_week_is_rid_of_what_expired(tmp_path: Path) -> None:
-    """It has no hour to wait for."""
+@VIEWS
+@pytest.mark.parametrize("every", [5400, DAY, 7 * DAY, 31 * DAY])
+def test_a_script_takes_a_lock_that_expired_whenever_it_runs(
+    tmp_path: Path, view: StreamViewType | None, every: int
+) -> None:
+    """It has no hour in which to find out whether its clock is right."""
     clock = SetClock()
     with opened(tmp_path, clock) as db:
-        with_table(db, view=None, ttl="until")
-    for week in range(3):
+        with_table(db, view=view, ttl="until")
+    swept = 0
+    for _ in range(5):
+        clock.pass_(every)
         with opened(tmp_path, clock) as db:
-            assert db.sweep() == min(week, 1)
-            db.put("t", {"id": "a", "until": clock.wall_ms() // 1000 + 60})
-        clock.pass_(7 * 86_400)
+            lock = {"id": "lock", "until": clock.wall_ms() // 1000 + 60}
+            db.put("t", lock, condition=attr("id").not_exists())
+            db.put("t", {**lock, "id": str(clock.now_ms)})
+            swept += db.sweep()
+    assert swept >= 2
+
+
+@VIEWS
+@pytest.mark.parametrize("made", [NOW_MS, 946_684_800_000, NOW_MS + 1000 * DAY * 1000])
+def test_a_store_that_was_closed_for_long_or_made_by_a_wrong_clock_sweeps_when_opened_again(
+    tmp_path: Path, view: StreamViewType | None, made: int
+) -> None:
+    """For an hour the clock has gone on, though the store was not open meanwhile."""
+    with opened(tmp_path, SetClock(made)) as db:
+        with_table(db, view=view, ttl="until")
+        db.put("t", {"id": "a", "until": SOON})
+    clock = SetClock(NOW_MS + 50 * DAY * 1000)
+    removed = list[int]()
+    for _ in range(3):
+        with opened(tmp_path, clock) as db:
+            removed.append(db.sweep())
+        clock.pass_(1900)
+    assert removed == [0, 0, 1]
+
+
+YEARS_MS = 400 * DAY * 1000
+
+
+@VIEWS
+@pytest.mark.parametrize(
+    "wrong_ms", [(YEARS_MS, 600_000, YEARS_MS + 7_200_000), (YEARS_MS, 2 * YEARS_MS)]
+)
+def test_the_hour_of_one_clock_is_none_of_anothers(
+    tmp_path: Path, view: StreamViewType | None, wrong_ms: tuple[int, ...]
+) -> None:
+    """One that was put right in between, or that is years from the one before."""
+    with opened(tmp_path, SetClock()) as db:
+        with_table(db, view=view, ttl="until")
+        db.put("t", {"id": "a", "until": SOON + 90 * DAY})
+    for ahead_ms in wrong_ms:
+        with opened(tmp_path, SetClock(NOW_MS + ahead_ms)) as db:
+            assert db.sweep() == 0
+            db.update("t", {"id": "a"}).add("hits", 1).execute()
+    right = SetClock(NOW_MS + 600_000)
+    with opened(tmp_path, right) as db:
+        assert db.get("t", {"id": "a"}) == {
+            "id": "a",
+            "until": SOON + 90 * DAY,
+            "hits": len(wrong_ms),
+        }
+        right.pass_(91 * DAY)
+        assert db.sweep() == 1
+
+
+def test_what_had_expired_by_a_time_that_was_believed_is_not_there_for_writes(
+    tmp_path: Path,
+) -> None:
+    """Whatever the clock says since."""
+    clock = SetClock()
+    with opened(tmp_path, clock) as db:
+        with_table(db, ttl="until")
+        for name, until in (("gone", SOON), ("there", SOON + DAY)):
+            db.put("t", {"id": name, "until": until})
+        clock.pass_(3600)
+        db.put("t", {"id": "another"})
+    with opened(tmp_path, SetClock(NOW_MS + 400 * DAY * 1000)) as db:
+        db.put("t", {"id": "gone"}, condition=attr("id").not_exists())
+        with pytest.raises(ConditionCheckFailedError):
+            db.put("t", {"id": "there"}, condition=attr("id").not_exists())
+
+
+@pytest.mark.parametrize("wrong", [NOW_MS + 7 * 365 * DAY * 1000, 90_000_000])
+@pytest.mark.parametrize("later", [False, True])
+def test_what_is_a_time_to_live_does_not_hang_on_a_clock_that_is_not_believed(
+    tmp_path: Path, wrong: int, later: bool
+) -> None:
+    """One that is years ahead made it none, and one of 1970 took a duration for one."""
+    with opened(tmp_path) as db:
+        with_table(db, ttl=None if later else "until")
+    with opened(tmp_path, SetClock(wrong)) as db:
+        db.put("t", {"id": "a", "until": SOON})
+        db.put("t", {"id": "duration", "until": 90_000})
+        if later:
+            db.set_ttl("t", "until")
+    with opened(tmp_path, SetClock(NOW_MS + 10_000)) as db:
+        assert db.sweep() == 1
+        assert db.scan("t").execute().items == [{"id": "duration", "until": 90_000}]
+
+
+def test_a_full_disk_is_no_reason_not_to_open_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock is only doubted for longer."""
+    with opened(tmp_path) as db:
+        with_table(db)
+        db.put("t", {"id": "a"})
+    monkeypatch.setattr(engine, "FREE_BYTES_MIN", 1 << 60)
+    with opened(tmp_path, SetClock(NOW_MS + 400 * DAY * 1000)) as db:
+        assert db.get("t", {"id": "a"}) == {"id": "a"}
 
 
 def test_a_store_that_nobody_writes_is_believed_after_a_short_stop(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from penstock.store.layout import Layout, pack_item, unpack_item
 from penstock.store.retention import prune
 from penstock.store.schema import Retention, Stream, StreamViewType, Table
 from penstock.store.shards import forget
+from penstock.store.times import Times
 from penstock.store.values import decode_item
 
 _SWEEP_RECORDS: Final = 200
@@ -114,7 +115,7 @@ def _close_stream(layout: Layout, txn: Transaction, table: Table, *, now_ms: int
 
 
 def set_ttl(
-    layout: Layout, txn: Transaction, table: Table, attribute: str | None, *, now_ms: int
+    layout: Layout, txn: Transaction, table: Table, attribute: str | None, times: Times
 ) -> Table:
     """Let items expire at the second that `attribute` says, or never; returns the table so.
 
@@ -125,8 +126,10 @@ def set_ttl(
     changed = msgspec.structs.replace(table, ttl_attribute=attribute)
     first: bytes | None = table.prefix
     while first is not None:
-        first = _expire_anew(layout, txn, changed, first, after(table.prefix), now_ms=now_ms)
-    layout.note(txn, "setTtl", changed, now_ms=now_ms)
+        first = _expire_anew(
+            layout, txn, changed, first, after(table.prefix), now_ms=times.likely_ms
+        )
+    layout.note(txn, "setTtl", changed, now_ms=times.now_ms)
     return changed
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Final, Self
 
 from penstock import kv
-from penstock.clocks import Clock, SystemClock, Trust
+from penstock.clocks import Clock, SystemClock
+from penstock.errors import LogFullError
 from penstock.kv import Transaction as Txn
 from penstock.locks import hold
 from penstock.store import backups, indexes
@@ -30,15 +31,14 @@ from penstock.store.layout import DATABASES, FORMAT, Layout, State
 from penstock.store.schema import Table
 from penstock.store.shards import ShardLimits
 from penstock.store.syncing import Syncing, SyncMode, put_back, require_mode, require_settled
+from penstock.store.times import Known, StoreTime
 from penstock.store.transaction import Transaction
 from penstock.wake import Bell, WakeClient, WakeServer
 
 LOCK_NAME: Final = "store.lock"
 FREE_BYTES_MIN: Final = 64 << 20
-_TRUSTED_STEP_MS: Final = 600_000
-"""How old the time may be that is kept: far less than what `Trust` allows at the start."""
-_CLOSED_MS_MAX: Final = 30 * 86_400_000
-"""How long a store without streams may have been closed that believes the clock at once."""
+_BELIEVED_STEP_MS: Final = 600_000
+"""How old the time may be that is kept: far less than what `StoreTime` allows at the start."""
 
 
 class Engine:
@@ -87,9 +87,12 @@ class Engine:
                 self._syncing = Syncing(self._env, sync, lost=lost)
                 stack.callback(self._syncing.close)
             self._laid = (self._env.openings, self._begin(lost=lost))
-            self._trusted_ms = self._kept_ms()
-            self._trust = Trust(self._clock, newest_ms=self._newest_ms())
-            if not read_only:
+            known = self._known()
+            self._believed_ms = known.believed_ms
+            self._time = StoreTime(self._clock, known)
+            if self._syncing is not None:
+                self._doubt(self._time.doubted_ms)
+                self._syncing.settle()
                 self._wake = WakeServer(path)
                 stack.callback(self._wake.close)
             self._open = stack.pop_all()
@@ -123,8 +126,6 @@ class Engine:
                 backups.begin_copy(layout, txn, now_ms=self._clock.wall_ms())
         if not self._read_only:
             self._forget_unfinished(layout)
-        if self._syncing is not None:
-            self._syncing.settle()
         return layout
 
     def _forget_unfinished(self, layout: Layout) -> None:
@@ -135,35 +136,38 @@ class Engine:
         with self._env.write() as txn:
             indexes.forget_unfinished(layout, txn)
 
-    def _newest_ms(self) -> int | None:
-        """When the store was last written, as far as it matters to whether a clock is believed."""
+    def _known(self) -> Known:
         with self._env.read() as txn:
             times = [one.newest_ms for one in self._layout.streams(txn)]
-        kept_ms = self._trusted_ms
-        if kept_ms is not None:
-            closed_ms = self._clock.wall_ms() - kept_ms
-            # One without streams may be a script's, which opens it for a moment now and then.
-            if times or not 0 <= closed_ms <= _CLOSED_MS_MAX:
-                times.append(kept_ms)
-        return max(times, default=None)
+            return Known(
+                believed_ms=self._layout.believed_ms(txn),
+                doubted_ms=self._layout.doubted_ms(txn),
+                recorded_ms=max(times, default=None),
+            )
 
-    def _kept_ms(self) -> int | None:
-        with self._env.read() as txn:
-            return self._layout.trusted_ms(txn)
+    def _doubt(self, time_ms: int | None) -> None:
+        """Remember where the clock stands, if it is not believed. A full disk is no reason not to
+        open a store: it is only doubted for longer."""
+        if time_ms is None:
+            return
+        with suppress(LogFullError):
+            self._env.require_space(FREE_BYTES_MIN, bytes_needed=1 << 20)
+            with self._env.write() as txn:
+                self._layout.put_doubted_ms(txn, time_ms)
 
     def _is_time_due(self) -> bool:
         """Whether the time is to be kept with the next write: it is believed, and another one."""
-        kept_ms, now_ms = self._trusted_ms, self._clock.wall_ms()
-        if kept_ms is not None and abs(now_ms - kept_ms) < _TRUSTED_STEP_MS:
+        kept_ms, now_ms = self._believed_ms, self._clock.wall_ms()
+        if kept_ms is not None and abs(now_ms - kept_ms) < _BELIEVED_STEP_MS:
             return False
-        return self._trust.trusted()
+        return self._time.ages()
 
     def _keep_time(self, txn: Txn) -> int | None:
         """Keep the time if it is due; returns the one that is kept once this is committed."""
         if not self._is_time_due():
-            return self._trusted_ms
+            return self._believed_ms
         now_ms = self._clock.wall_ms()
-        self._layout.put_trusted_ms(txn, now_ms)
+        self._layout.put_believed_ms(txn, now_ms)
         return now_ms
 
     def backup(self, target: str | Path, *, compact: bool = True) -> None:
@@ -245,8 +249,7 @@ class Engine:
             self._layout,
             txn,
             state=self._state(txn),
-            now_ms=self._clock.wall_ms(),
-            trusted=self._trust.trusted(),
+            times=self._time.now(believed_ms=self._believed_ms),
             shards=self._shards,
         )
 
@@ -290,8 +293,8 @@ class Engine:
                 if self._life != life:
                     self._layout.begin_life(txn, uuid.uuid4().hex[:8])
                 yield txn
-                trusted_ms = self._keep_time(txn)
-            self._life, self._trusted_ms = life, trusted_ms
+                believed_ms = self._keep_time(txn)
+            self._life, self._believed_ms = life, believed_ms
         self.bell.ring()
         if self._wake is not None:
             self._wake.ring()

@@ -6,7 +6,8 @@
              "shard:" stream, number → SealedShard
              "beside:" table → what a server keeps with the table
              "token:" token → what it was used for; "spent:" millisecond, token → b""
-             "trusted" → a millisecond, of a clock that was believed
+             "trusted" → a millisecond, of a clock that was believed; "doubted" → of one that was
+             not, since
     items    table ‖ partition key ‖ sort key → version, size, expiry, item    (LongKeys)
              index ‖ partition key ‖ sort key ‖ the item's key → where that begins
     expiry   table ‖ second ‖ digest of the item's key → the item's key
@@ -48,7 +49,8 @@ _SHARD: Final = b"shard:"
 _BESIDE: Final = b"beside:"
 _TOKEN: Final = b"token:"
 _SPENT: Final = b"spent:"
-_TRUSTED: Final = b"trusted"
+_BELIEVED: Final = b"trusted"
+_DOUBTED: Final = b"doubted"
 _HEADER: Final = struct.Struct(">QIQ")
 _U64: Final = struct.Struct(">Q")
 _RECORD: Final = struct.Struct(">IQ")
@@ -257,14 +259,26 @@ class Layout:
 
     # --- when it was written ---------------------------------------------------------------------
 
-    def trusted_ms(self, txn: Transaction) -> int | None:
+    def believed_ms(self, txn: Transaction) -> int | None:
         """The newest time of a clock that was believed; None in a store that was never told one."""
-        data = txn.get(_TRUSTED, db=self._meta)
-        return None if data is None else _U64.unpack(data)[0]
+        return self._time(txn, _BELIEVED)
 
-    def put_trusted_ms(self, txn: Transaction, time_ms: int) -> None:
-        """Remember the time of a clock that is believed."""
-        txn.put(_TRUSTED, _U64.pack(time_ms), db=self._meta)
+    def doubted_ms(self, txn: Transaction) -> int | None:
+        """Where a clock stood first that was not believed since; None if none was."""
+        return self._time(txn, _DOUBTED)
+
+    def put_believed_ms(self, txn: Transaction, time_ms: int) -> None:
+        """Remember the time of a clock that is believed, and that there is no doubt."""
+        txn.put(_BELIEVED, _U64.pack(time_ms), db=self._meta)
+        txn.delete(_DOUBTED, db=self._meta)
+
+    def put_doubted_ms(self, txn: Transaction, time_ms: int) -> None:
+        """Remember the time of a clock that is not believed."""
+        txn.put(_DOUBTED, _U64.pack(time_ms), db=self._meta)
+
+    def _time(self, txn: Transaction, key: bytes) -> int | None:
+        data = txn.get(key, db=self._meta)
+        return None if data is None else _U64.unpack(data)[0]
 
     # --- who wrote it ----------------------------------------------------------------------------
 

@@ -320,19 +320,20 @@ class Store(Indexes):
         """
         with self._writing() as txn:
             schema = self._table(txn, table)
-            now_ms = self._clock.wall_ms()
-            schema = admin.set_ttl(self._layout, txn, schema, attribute, now_ms=now_ms)
+            times = self._time.now(believed_ms=self._believed_ms)
+            schema = admin.set_ttl(self._layout, txn, schema, attribute, times)
             self._layout.put_table(txn, schema)
 
     def sweep(self) -> int:
         """Remove a bounded step of what expired, of what retention does not keep, and of dropped
         tables; returns how much there was. 0: nothing is left that can be removed.
 
-        A clock that was set removes nothing until it is to be believed (`penstock.clocks.Trust`).
+        A clock that was set, or that is far from when the store was left, removes nothing until it
+        is to be believed (`penstock.store.times`).
         What expired in a table whose stream is full (`Retention.by_hand`) stays, unseen, until
         `prune_stream` has made room for its removal.
         """
-        now_ms = self._clock.wall_ms() if self._trust.trusted() else None
+        now_ms = self._time.now(believed_ms=self._believed_ms).aged_ms
         with self._reading() as txn:
             expired = (
                 []

@@ -35,6 +35,7 @@ from penstock.store.records import EventType, Stored, encode_record, event_numbe
 from penstock.store.retention import prune
 from penstock.store.schema import Stream, Table
 from penstock.store.shards import ShardLimits, is_due, seal
+from penstock.store.times import Times
 from penstock.store.updates import Update, Updated, apply
 from penstock.store.values import Encoded, Item, decode_item, encode_item
 
@@ -71,20 +72,16 @@ class Transaction:
         txn: Txn,
         *,
         state: State,
-        now_ms: int,
-        trusted: bool,
+        times: Times,
         shards: ShardLimits,
     ) -> None:
         self._layout = layout
         self._inside: Txn | None = txn
         """None behind the block."""
         self._state = state
-        self._now_ms = now_ms
-        self._trusted = trusted
-        """Whether age may remove records: not while the clock is not to be believed."""
-        self._expired_ms = now_ms if trusted else 0
-        """What has expired by then is not there. Writes destroy what they do not see, so to a
-        clock that is not to be believed nothing has, and what is not swept is there."""
+        self._times = times
+        self._now_ms = times.now_ms
+        self._expired_ms = times.expired_ms
         self._shards = shards
         self._version = state.version_base + txn.id()
         self._nodes = state.nodes
@@ -282,7 +279,7 @@ class Transaction:
             return
         changes.append(self._change(schema, replaced, item, encoded))
         self._record(schema, changes)
-        expires = schema.expires_at(item, now_ms=self._now_ms) or 0
+        expires = schema.expires_at(item, now_ms=self._times.likely_ms) or 0
         if current is not None and current.expires and current.expires != expires:
             self._layout.delete_expiry(self._txn, key, current.expires)
         if expires and (current is None or current.expires != expires):
@@ -390,7 +387,7 @@ class Transaction:
                     self._layout,
                     self._txn,
                     stream,
-                    now_ms=self._now_ms if self._trusted else None,
+                    now_ms=self._times.aged_ms,
                     limit=_PRUNE_STEP + 2 * total,
                 )
                 self._layout.put_stream(self._txn, left)
