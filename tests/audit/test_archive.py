@@ -364,6 +364,20 @@ def test_a_place_beside_what_was_retired_is_where_it_was(any_trail: Trail, tmp_p
     assert places() == [0, 1, 2, 3, 4, *[5] * 5, 10, 11, 12]
 
 
+def test_a_place_is_cut_by_no_older_transaction_of_the_same_name(any_trail: Trail) -> None:
+    """A binlog that was reset begins anew with their names."""
+    named = [("0-1-1", 1), ("0-1-2", 2), ("0-1-1", 1), ("0-1-2", 3)]
+    entries, number = list[dict[str, Any]](), 0
+    for commit, (name, rows) in enumerate(named, 1):
+        for ordinal in range(rows):
+            number += 1
+            said = {"transaction": name, "event_id": f"e{number}", "after": {"id": number}}
+            entries.append(row(number, commit=commit, ordinal=ordinal, rows=rows, **said))
+    write(any_trail, entries)
+    places = [place_of(any_trail, f"at:{at}", head=7).at for at in range(8)]
+    assert places == [0, 1, 1, 3, 4, 4, 4, 7]
+
+
 def test_an_erasure_leaves_what_another_one_wrote_since_it_began(
     any_trail: Trail, tmp_path: Path
 ) -> None:

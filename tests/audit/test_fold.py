@@ -193,6 +193,19 @@ def test_what_was_in_a_column_before_it_was_dropped_or_renamed_is_a_doubt(statem
     assert fold.doubts(fold.tables["d", "t"]) == []
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_equal_row_behind_it_does_not_make_one_from_before_certain(gone: bool) -> None:
+    """Without a key nothing tells the two apart."""
+    row = {"n": 1}
+    story = Story().made().insert(row, keyless=True)
+    statement = "ALTER TABLE t DROP COLUMN n, ADD COLUMN n INT"
+    story.say("ddl", said={"operation": "modify", "statement": statement})
+    story.insert(row, keyless=True)
+    if gone:
+        story.delete(row, keyless=True)
+    assert kinds(story.fold()) == ["altered"]
+
+
 @pytest.mark.parametrize(
     "statement",
     [

@@ -272,7 +272,9 @@ class Fold:
             if self._is_certain(table):
                 self._doubt(record, "contradiction", "a row was deleted that is not there")
             return
-        row = Row(data, whole=True, shape=table.shape, times=count) if count else None
+        # Nothing tells which of them were there before an ALTER, so all of them may have been.
+        shape = table.shape if old is None else old.shape
+        row = Row(data, whole=True, shape=shape, times=count) if count else None
         self._put(table, data, row)
 
     def _put(self, table: Table, key: bytes, row: Row | None) -> None:

@@ -92,7 +92,8 @@ def _last(trail: Trail, at: int) -> Document | None:
 def _before_a_cut(trail: Trail, at: int, head: int) -> Place:
     """Behind `at`, or before the transaction that it would cut.
 
-    That has records behind it. Of those before it some may have been retired, and maybe all.
+    That has records behind it. Of those before it some may have been retired, and maybe all. An
+    older one may have the same name: a server begins anew with them when its binlog was reset.
     """
     records = trail.records
     first = records.find_one({"at": {"$gt": at, "$lte": head}}, _FACTS, sort=[("at", 1)])
@@ -100,7 +101,9 @@ def _before_a_cut(trail: Trail, at: int, head: int) -> Place:
         return _behind(trail, at)
     name = first["txn"]["id"]
     if name is not None:
-        first = records.find_one({"txn.id": name}, _FACTS, sort=[("at", 1)]) or first
+        begun = int(first["at"]) - int(first["seq"])
+        own: Document = {"txn.id": name, "at": {"$gte": begun}}
+        first = records.find_one(own, _FACTS, sort=[("at", 1)]) or first
     before = _last(trail, int(first["at"]) - 1)
     filled = 0 if before is None else int(before["at"])
     begins = max(int(first["at"]) - int(first["seq"]), filled + 1)
