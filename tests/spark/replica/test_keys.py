@@ -208,6 +208,24 @@ def test_an_object_id_and_its_digits_as_text_are_not_one_row(
     assert {key: row["n"] for key, row in replica.rows("orders").items()} == {HEX: 5}
 
 
+def test_a_row_that_the_server_does_not_hold_decides_no_form() -> None:
+    """It is rejected, and what comes behind it is not for what was never written."""
+
+    def texted(key: Any, n: int, text: str) -> ChangeEvent:
+        document = json.dumps({"_id": key, "n": n, "t": text})
+        return structs.replace(of(key, n), full_document=Raw(document.encode()))
+
+    columns, entries = Columns(PostgresDialect, "postgresql://h/d"), Entries()
+    entries.commit(texted("other", 1, "fits"))
+    columns.apply(entries, 0)
+    entries.commit(texted(HEX, 2, "\0"))
+    columns.apply(entries, 1)
+    assert set(columns.stale) == {entry_key(HEX)}
+    entries.commit(of({"$oid": HEX}, 3))
+    columns.apply(entries, 2)
+    assert columns.rows == {("other",): 1, (HEX,): 3}
+
+
 def test_a_running_pipeline_knows_the_form_that_a_replay_has_found(
     replica: SqlReplica, start: Any
 ) -> None:

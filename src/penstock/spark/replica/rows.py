@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from penstock.errors import DestinationError
@@ -131,18 +131,19 @@ def prepared(
 
     def others(placement: Placement) -> Mapping[int, Misfit]:
         nonlocal told
+        # First what the server does not hold: such a row is not written, and decides no form.
+        unfit = dict(placement.misfits)
+        _unfit(unfit, placement, key, table, dialect)
         told = tell_apart(
             forms,
             rows.keys,
             rows.cells,
-            placement,
+            structs.replace(placement, misfits=unfit),
             fields=key,
             operations=rows.operations,
             sequences=rows.sequences,
         )
-        misfits = {**told.misfits, **placement.misfits}
-        _unfit(misfits, placement, key, table, dialect)
-        return misfits
+        return {**told.misfits, **unfit}
 
     placement = place(existing, rows.cells, rows.sequences, naming=naming, others=others)
     misfits = placement.misfits

@@ -15,7 +15,8 @@ not say enough. A step that cannot be done to the image before leaves that out.
 | explode | whose field is there and no array | never |
 | hash | never | leads into a field that is hashed |
 
-No step makes a document that begins as a value of another type does, as one with `$oid` first.
+Besides, whatever the step, a document is refused that would come out of it with a first field as a
+value of another type has it, as `$oid`.
 """
 
 # A document's values may be anything.
