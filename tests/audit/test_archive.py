@@ -371,7 +371,7 @@ def test_a_place_is_cut_by_no_older_transaction_of_the_same_name(any_trail: Trai
     for commit, (name, rows) in enumerate(named, 1):
         for ordinal in range(rows):
             number += 1
-            said = {"transaction": name, "event_id": f"e{number}", "after": {"id": number}}
+            said: Any = {"transaction": name, "event_id": f"e{number}", "after": {"id": number}}
             entries.append(row(number, commit=commit, ordinal=ordinal, rows=rows, **said))
     write(any_trail, entries)
     places = [place_of(any_trail, f"at:{at}", head=7).at for at in range(8)]

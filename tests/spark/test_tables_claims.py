@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from penstock.spark.table.decode import decode_documents, parse_documents
 from penstock.spark.table.kinds import Kind, kind_of_column
-from penstock.spark.table.plan import Misfit, Placement, place, present
+from penstock.spark.table.placing import place
+from penstock.spark.table.plan import Misfit, Placement, present
 from tests.spark.tables import Entries, apply, change, pipeline, put, rejects_of, rows_of
 
 REJECTED: dict[str, Any] = {"_id": 1, "Total": 1, "total": 2, "x": "text"}
@@ -86,6 +87,31 @@ def test_many_rejected_rows_take_few_rounds(count: int) -> None:
     assert len(rounds) == 2
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 10, 50, 100])
+def test_rows_that_fit_but_for_rejected_ones_are_stored_however_many_these_are(count: int) -> None:
+    bad: list[dict[str, Any]] = [{"Total": at, "total": at} for at in range(count)]
+    good: list[dict[str, Any]] = [{"total": at} for at in range(200)]
+    placement = placed(pa.schema([]), bad + good)
+    assert sorted(placement.misfits) == list(range(count))
+    assert placement.schema.names == ["total"]
+
+
+def test_a_rejected_row_decides_not_who_has_a_name_that_two_fields_want() -> None:
+    rows: list[dict[str, Any]] = [
+        {"Total": 1, "total": 2},
+        {"total": 5},
+        {"total": 6},
+        {"Total": 7},
+    ]
+    assert sorted(placed(pa.schema([]), rows).misfits) == [0, 3]
+
+
+def test_rows_that_fit_again_are_stored_with_those_that_go_with_them() -> None:
+    rows: list[dict[str, Any]] = [{"A": 1, "a": 2}, {"B": 1, "b": 1}, {"a": 3}, {"b": 3}, {"a": 4}]
+    parents = np.array([0, 1, 2, 2, 3])
+    assert sorted(placed(pa.schema([]), rows, parents=parents).misfits) == [0, 1]
+
+
 values = st.sampled_from([1, 2**40, 0.5, "x", True])
 documents = st.lists(st.dictionaries(st.sampled_from("aAbBc"), values, max_size=4), max_size=12)
 
@@ -103,6 +129,8 @@ def test_every_column_has_a_value_of_a_row_that_is_stored(
         if field.name not in schema.names:
             assert present(column)[stored].any()
     assert placed(schema, [rows[at] for at in stored]).misfits == {}
+    for at in placement.misfits:
+        assert placed(placement.schema, [rows[at]]).misfits, "it would fit"
 
 
 def test_a_table_has_the_rows_behind_one_that_is_rejected(tmp_path: Path) -> None:
@@ -122,3 +150,17 @@ def test_elements_of_a_rejected_document_make_no_column(tmp_path: Path) -> None:
     apply(entries.table(), config)
     assert [row["items"] for row in rows_of(tmp_path / "t").values()] == [7]
     assert [row["sequence"] for row in rejects_of(tmp_path / "t")] == [1]
+
+
+@pytest.mark.parametrize("bad", [1, 2, 5])
+def test_elements_of_several_kinds_are_stored_behind_rejected_ones(
+    tmp_path: Path, bad: int
+) -> None:
+    """The first array that is stored decides that its column has JSON."""
+    config, entries = pipeline(tmp_path / "t", transform=[{"explode": "items"}]), Entries()
+    entries.commit(*(put(key, items=[1, "a"], Total=1, total=2) for key in range(bad)))
+    entries.commit(put(10, items=[1, "a"]), put(11, items=["b", 2]))
+    apply(entries.table(), config)
+    items = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["items"]
+    assert sorted(map(str, items.to_pylist())) == ['"a"', '"b"', "1", "2"]
+    assert len(rejects_of(tmp_path / "t")) == bad

@@ -19,7 +19,7 @@ from penstock.spark.config import TablePipelineConfig
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.delta import Table
 from penstock.spark.table.kinds import Kind, column_field
-from penstock.spark.table.plan import place
+from penstock.spark.table.placing import place
 from penstock.spark.table.rejects import (
     LOADED,
     REJECTS_SCHEMA,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from penstock.spark.table.decode import decode_documents, parse_documents
 from penstock.spark.table.kinds import Kind, kind_of_column
-from penstock.spark.table.plan import COLUMNS_MAX, Naming, Placement, place
+from penstock.spark.table.placing import place
+from penstock.spark.table.plan import COLUMNS_MAX, Naming, Placement
 from penstock.spark.table.room import Room
 
 WIDTHS = dict.fromkeys(Kind, 1) | {Kind.STRING: 5, Kind.DOUBLE: 4}

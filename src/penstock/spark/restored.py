@@ -22,7 +22,8 @@ from penstock.errors import AuditError
 from penstock.spark.config import folder_of
 from penstock.spark.table.arrow import arrow
 from penstock.spark.table.decode import decode_documents
-from penstock.spark.table.plan import Misfit, place
+from penstock.spark.table.placing import place
+from penstock.spark.table.plan import Misfit
 
 _WRITER: Final = WriterProperties(compression="ZSTD", compression_level=1)
 _CANONICAL: Final = json_util.CANONICAL_JSON_OPTIONS

@@ -32,7 +32,8 @@ from penstock.spark.table.chunk import Chunk, concat_cells
 from penstock.spark.table.decode import Cells, documents_of
 from penstock.spark.table.delta import as_wide
 from penstock.spark.table.kinds import document_field
-from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE, SOURCE, Placement, place
+from penstock.spark.table.placing import place
+from penstock.spark.table.plan import DATABASE, KEY, REJECTED, SEQUENCE, SOURCE, Placement
 from penstock.spark.table.reduce import DELETE, PUT, codes_of
 from penstock.spark.table.rejects import Reject
 

@@ -39,7 +39,7 @@ from penstock.spark.table.decode import (
     python_values,
 )
 from penstock.spark.table.kinds import Kind, wider
-from penstock.spark.table.plan import place
+from penstock.spark.table.placing import place
 
 
 class SqlAnew(Anew):

@@ -42,7 +42,8 @@ from penstock.spark.table.decode import (
 )
 from penstock.spark.table.kinds import Kind, column_field, kind_of_column
 from penstock.spark.table.patch import State
-from penstock.spark.table.plan import Misfit, Placement, place
+from penstock.spark.table.placing import place
+from penstock.spark.table.plan import Misfit, Placement
 from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
 from penstock.spark.table.rejects import Reject
 

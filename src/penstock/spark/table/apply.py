@@ -19,6 +19,7 @@ from penstock.spark.table.chunk import ROW_SCHEMA, Chunk, concat_cells
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.kinds import Kind, document_field, kind_of_column
 from penstock.spark.table.patch import State, builds_on_row, decode_change, fold
+from penstock.spark.table.placing import place
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -29,7 +30,6 @@ from penstock.spark.table.plan import (
     SOURCE,
     STALE,
     Placement,
-    place,
 )
 from penstock.spark.table.reduce import DELETE, PUT, RELATIVE, codes_of
 from penstock.spark.table.rejects import Reject

@@ -37,6 +37,7 @@ from penstock.spark.table.chunk import Chunk
 from penstock.spark.table.decode import Cells, Document, decode_documents, documents_of
 from penstock.spark.table.kinds import Kind, document_field
 from penstock.spark.table.patch import State
+from penstock.spark.table.placing import place
 from penstock.spark.table.plan import (
     DATABASE,
     KEY,
@@ -50,7 +51,6 @@ from penstock.spark.table.plan import (
     Naming,
     Placement,
     fit,
-    place,
     present,
 )
 from penstock.spark.table.reduce import DELETE, PUT
@@ -178,9 +178,15 @@ def _written(
     places = np.concatenate([np.arange(one) for one in counts]) if count else parents
     order = np.argsort(np.lexsort((places, outcomes.sequences[parents])))
     cells = _cells(outcomes.cells, arrays, parents, elements.field)
-    if not any(document_field(column) == elements.field for column in schema):
-        cells = _of_one_kind(cells, elements.field, parents, order)
-    placement = place(schema, cells, order, naming=_NAMING, parents=parents)
+
+    def prepare(
+        schema: pa.Schema, cells: Cells, rows: NDArray[np.intp], sequences: NDArray[np.int64]
+    ) -> Cells:
+        if any(document_field(column) == elements.field for column in schema):
+            return cells
+        return _of_one_kind(cells, elements.field, parents[rows], sequences)
+
+    placement = place(schema, cells, order, naming=_NAMING, parents=parents, prepare=prepare)
     for row, why in sorted(placement.misfits.items()):
         reason = why.reason
         if why.field == elements.field:
@@ -242,7 +248,7 @@ def _cells(
 
 
 def _of_one_kind(
-    cells: Cells, field: str, parents: NDArray[np.intp], order: NDArray[np.intp]
+    cells: Cells, field: str, parents: NDArray[np.intp], order: NDArray[np.int64]
 ) -> Cells:
     """Cells by which the first array decides what kind its new column is.
 

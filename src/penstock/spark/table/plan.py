@@ -1,4 +1,4 @@
-"""Where the values of a batch go in a table: columns, new columns, wider columns, rejects. Pure."""
+"""Where the values of rows go in a table: columns, new columns, wider columns, rejects. Pure."""
 
 # The stubs of pyarrow leave element types open.
 # mypy: disable-error-code="no-any-return"
@@ -6,13 +6,13 @@
 # pyright: reportUnknownArgumentType=false
 
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from re import Pattern
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct, structs
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from penstock.spark.table.arrow import Column, Field, arrow, compute
@@ -126,83 +126,10 @@ class Placement(Struct, frozen=True, kw_only=True):
     """Rows that cannot be stored, by their place in the batch."""
 
 
-def _no_others(_: Placement) -> Mapping[int, Misfit]:
-    return {}
-
-
-def place(
-    existing: pa.Schema,
-    cells: Cells,
-    sequences: NDArray[np.int64],
-    *,
-    naming: Naming = DELTA,
-    parents: NDArray[np.intp] | None = None,
-    others: Callable[[Placement], Mapping[int, Misfit]] = _no_others,
-) -> Placement:
-    """Find each field its column.
-
-    `existing` are the documents' columns of the table now (without `naming.own`). The first value
-    of a field, by sequence, decides the kind of its new column. `others` says which rows cannot be
-    stored for other reasons, of a placement as it would be.
-
-    A row in `misfits` decides nothing: no column is made, or grows, for its values. Nor do those of
-    the other rows that have its number in `parents`, which are stored with it or not at all.
-    """
-    refused: dict[int, Misfit] = {}
-    at_once = 1
-    while True:
-        placement = _placed(existing, cells, sequences, naming)
-        placement = structs.replace(placement, misfits={**placement.misfits, **refused})
-        misfits = {**others(placement), **placement.misfits}
-        placement = structs.replace(placement, misfits=misfits)
-        new = sorted(misfits.keys() - refused.keys(), key=lambda row: (int(sequences[row]), row))
-        if not new or not _decides(existing, placement, _whole(new, parents)):
-            return placement
-        # The earliest does not fit, whatever becomes of the others, which may fit without it. More
-        # go each time, so that rounds are few: of many, some go that would have fitted.
-        gone = _whole(new[:at_once], parents)
-        at_once *= 2
-        refused |= {row: misfits[row] for row in gone.tolist() if row in misfits}
-        cells = _without(cells, gone, count=len(sequences))
-
-
-def _whole(rows: Sequence[int], parents: NDArray[np.intp] | None) -> NDArray[np.intp]:
-    """These rows, and those with the same parents."""
-    these = np.array(rows, np.intp)
-    return these if parents is None else np.flatnonzero(np.isin(parents, parents[these]))
-
-
-def _decides(existing: pa.Schema, placement: Placement, rows: NDArray[np.intp]) -> bool:
-    """Whether one of these rows has a value in a column that is new, or of another kind now."""
-    before = {column.name: kind_of_column(column) for column in existing}
-    return any(
-        present(column)[rows].any()
-        for field, column in zip(placement.schema, placement.columns, strict=True)
-        if before.get(field.name) is not kind_of_column(field)
-    )
-
-
-def _without(cells: Cells, rows: NDArray[np.intp], *, count: int) -> Cells:
-    """The cells, of `count` rows, of all but these."""
-    others = np.ones(count, bool)
-    others[rows] = False
-    left: Cells = {}
-    for field, values in cells.items():
-        kept: dict[Kind, Column] = {}
-        for kind, column in values.items():
-            stays = present(column) & others
-            if stays.any():
-                nothing = arrow.scalar(None, column.type)
-                kept[kind] = compute.if_else(arrow.array(stays), column, nothing)
-        if kept:
-            left[field] = kept
-    return left
-
-
-def _placed(
+def placed(
     existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64], naming: Naming
 ) -> Placement:
-    """As `place`, of rows each of which decides."""
+    """As `penstock.spark.table.placing.place`, of rows each of which decides."""
     columns: dict[str, tuple[Field, Column]] = {}
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
