@@ -195,6 +195,27 @@ async def test_where_lost_rows_are_copied_the_table_is_and_the_old_keys_end(
         assert found[f"{database}.{table}"] == there[f"{database}.{table}"]
 
 
+async def test_a_copy_of_a_table_without_rows_tells_no_key(
+    server: SqlServer, database: str
+) -> None:
+    """What was never told needs no end, so another key is no gap there."""
+    source = source_of(server, include=[f"{database}.*"], start="snapshot")
+    with server.connect(database=database) as db:
+        for table in ("bare", "filled"):
+            run(db, f"CREATE TABLE {table} (id INT PRIMARY KEY)")
+            run(db, f"CREATE TABLE {table}_keyless (id INT)")
+        run(db, "INSERT INTO filled VALUES (1)", "INSERT INTO filled_keyless VALUES (1)")
+        story = await follow(source, Story(), completed)
+        kept = {one.name for one in story.place.shapes if one.key}
+        assert kept == {"filled", "filled_keyless"}
+        for table in ("bare", "filled"):
+            run(db, f"ALTER TABLE {table} CHANGE id k INT")
+            run(db, f"ALTER TABLE {table}_keyless ADD n INT")
+            run(db, f"INSERT INTO {table} VALUES (2)", f"INSERT INTO {table}_keyless VALUES (2, 2)")
+        await caught_up(server, source, story)
+    assert gaps(story) == {"filled": ["k"], "filled_keyless": []}
+
+
 async def test_tables_that_begin_anew_have_no_keys_of_before(
     mariadb: MariaDbServer, mariadb_database: str
 ) -> None:

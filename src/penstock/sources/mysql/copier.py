@@ -58,7 +58,8 @@ class Next(NamedTuple):
     events: Sequence[AnyEvent]
     copying: Copying | None
     keyed: tuple[Name, str] | None = None
-    """The table whose rows are among them, and by what they are known."""
+    """The table whose rows are among them, or which they say to have another key now, and by what
+    its rows are known. None where they hold no row: what was told by no key has none."""
 
 
 class _Held:
@@ -337,7 +338,7 @@ class Copier:
         self._late.read()
         if held.then is not None:
             self._held = None
-            return Next(tuple(held.rows.values()), held.then, keyed)
+            return Next(tuple(held.rows.values()), held.then, keyed if held.rows else None)
         selection = held.opened.selection
         assert selection is not None
         portion = self._reader.portion(held.opened)
@@ -346,7 +347,7 @@ class Copier:
         if portion.last:
             self._drop()
         told = [one for one in events if bytes(one.key) not in held.doubted]
-        return Next(told, held.copying, keyed)
+        return Next(told, held.copying, keyed if told else None)
 
     def _events(
         self, copying: Copying, selection: Selection, portion: Portion
