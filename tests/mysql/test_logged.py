@@ -1,17 +1,24 @@
 """A server that does not log every change of the captured tables is refused, and named."""
 
-from collections.abc import Callable
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from penstock.errors import ConfigError
+from penstock.sources.mysql.connection import facts
 from penstock.sources.mysql.doctor import Check, doctor
-from penstock.sources.mysql.logged import Filters
+from penstock.sources.mysql.logged import Filters, unlogged
 from penstock.sources.mysql.scope import Scope
-from penstock.testing.servers import MariaDbServer, SqlServer
+from penstock.testing.servers import MariaDbServer, SqlServer, free_ports
+from tests.conftest import started
 from tests.mysql.conftest import on
-from tests.mysql.support import Story, caught_up, config_of, run, source_of
+from tests.mysql.support import Story, behind, caught_up, config_of, end_of, run, source_of
 from tests.telling import follow
 
 Start = Callable[..., SqlServer]
@@ -81,6 +88,84 @@ async def test_whether_a_server_replicates_is_seen_by_who_may_look_or_while_it_d
         await refused(server, story, match="the server is a replica", **options)
         run(db, "STOP SLAVE", "GRANT REPLICA MONITOR ON *.* TO cdc")
         await refused(server, story, match="the server is a replica", **options)
+
+
+@on("mariadb", "mysql")
+def test_a_node_made_of_mysql_that_does_not_log_what_others_write_is_refused(
+    kind: str, server: SqlServer
+) -> None:
+    """Every server answers what is asked. MariaDB logs it in any case, as the next test shows."""
+    with server.connect() as db:
+        alone = facts(db)
+        assert not alone.in_cluster
+        node = structs.replace(alone, in_cluster=True)
+        for found in (alone, node, structs.replace(alone, logs_replicated=False)):
+            assert unlogged(db, found, Scope()) == []
+        missing = unlogged(db, structs.replace(node, logs_replicated=False), Scope())
+    assert len(missing) == (kind == "mysql")
+    for why, remedy in missing:
+        assert "log_replica_updates is OFF" in why
+        assert "other nodes" in why
+        assert "log_replica_updates = ON in the server's file" in remedy
+        assert "RESET" not in remedy
+
+
+GALERA = Path("/usr/lib/galera/libgalera_smm.so")
+"""Comes with Debian's mariadb-server."""
+
+
+def node_options(address: str, *, peer: str = "") -> tuple[str, ...]:
+    """Of a node of a Galera cluster that is reached at `address`; without a `peer`, its first."""
+    copied_at, sent_at = (f"127.0.0.1:{port}" for port in free_ports(2))
+    provider = {
+        "gmcast.listen_addr": f"tcp://{address}",
+        "ist.recv_addr": sent_at,
+        "ist.recv_bind": sent_at,
+    }
+    return (
+        *("--log-slave-updates=0", "--innodb-autoinc-lock-mode=2", "--wsrep-on=ON"),
+        *(f"--wsrep-provider={GALERA}", f"--wsrep-cluster-address=gcomm://{peer}"),
+        f"--wsrep-provider-options={';'.join(f'{key}={one}' for key, one in provider.items())}",
+        *("--wsrep-node-address=127.0.0.1", f"--wsrep-sst-receive-address={copied_at}"),
+    )
+
+
+@pytest.fixture
+def nodes() -> Iterator[tuple[MariaDbServer, MariaDbServer]]:
+    """Two nodes of a Galera cluster that do not log what they replicate otherwise."""
+    if not GALERA.exists() or shutil.which("rsync") is None:
+        pytest.skip("galera-4 and rsync, of Debian's mariadb-server, are not installed")
+    first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
+    with ExitStack() as stack:
+        one = started(stack, MariaDbServer(server_id=1, options=node_options(first)))
+        options = node_options(second, peer=first)
+        other = started(stack, MariaDbServer(server_id=2, options=options))
+        with other.connect() as db:
+            deadline = time.monotonic() + 60
+            while run(db, "SHOW GLOBAL STATUS LIKE 'wsrep_ready'") != [("wsrep_ready", "ON")]:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        yield one, other
+
+
+@pytest.mark.server
+@pytest.mark.soak
+async def test_what_is_written_at_other_nodes_of_a_cluster_of_mariadbs_is_captured(
+    nodes: tuple[MariaDbServer, MariaDbServer],
+) -> None:
+    """Though log_slave_updates is OFF: such a node logs what it applies in any case."""
+    ours, other = nodes
+    with ours.connect() as db, other.connect() as there:
+        found = facts(db)
+        assert (found.in_cluster, found.logs_replicated) == (True, False)
+        run(there, "CREATE DATABASE d", "CREATE TABLE d.a (id INT PRIMARY KEY)")
+        run(there, "INSERT INTO d.a VALUES (1)", "INSERT INTO d.a VALUES (2)")
+        # With this, what was written there before is here.
+        run(db, "SET wsrep_sync_wait = 7", "INSERT INTO d.a VALUES (3)")
+        until = behind(end_of(db))
+    story = await follow(source_of(ours, start="beginning"), Story(), until)
+    assert [event.document_id for event in story.changes] == ["1", "2", "3"]
+    assert (await checked(ours))["logged"].ok
 
 
 @on("mariadb", "mysql")

@@ -69,6 +69,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Whether its commits wait for replicas, ON or OFF; empty where it cannot have them wait."""
     gtid_mode: str = ""
     enforce_gtid_consistency: str = ""
+    in_cluster: bool = False
+    """Whether it has a library (wsrep_provider) by which it can be a node of a Galera cluster."""
 
     @property
     def is_mariadb(self) -> bool:
@@ -192,7 +194,7 @@ def facts(connection: Connected) -> Facts:
             "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version', 'server_id', 'server_uid', "
             "'server_uuid', 'binlog_format', 'binlog_row_image', 'binlog_row_metadata', "
             "'binlog_checksum', 'gtid_strict_mode', 'lower_case_table_names', 'log_bin', "
-            "'log_slave_updates', 'log_replica_updates', "
+            "'log_slave_updates', 'log_replica_updates', 'wsrep_provider', "
             "'gtid_binlog_pos', 'gtid_binlog_state', 'gtid_mode', 'enforce_gtid_consistency', "
             "'rpl_semi_sync_master_enabled', 'rpl_semi_sync_source_enabled')",
         )
@@ -226,6 +228,7 @@ def facts(connection: Connected) -> Facts:
         ).upper(),
         gtid_mode=said.get("gtid_mode", "").upper(),
         enforce_gtid_consistency=said.get("enforce_gtid_consistency", "").upper(),
+        in_cluster=said.get("wsrep_provider", "").lower() not in {"", "none"},
     )
 
 

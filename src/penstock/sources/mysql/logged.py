@@ -68,18 +68,10 @@ def unlogged(connection: Connected, found: Facts, scope: Scope) -> list[tuple[st
     A replica that we may not see to be one counts while it replicates.
     """
     missing: list[tuple[str, str]] = []
-    if not found.logs_replicated and replicates(connection):
-        name = "log_slave_updates" if found.is_mariadb else "log_replica_updates"
-        why = (
-            f"{name} is OFF and the server is a replica: the changes that it replicates are not in "
-            f"its binlog, and would be missed"
-        )
-        remedy = (
-            f"have {name} = ON in the server's file and restart the server, or capture the one "
-            f"that it replicates; or RESET REPLICA ALL, where it is to be a replica no more. If it "
-            f"was captured before, copy the tables again (penstock snapshot)"
-        )
-        missing.append((why, remedy))
+    if misses_cluster(found):
+        missing.append(_of_cluster())
+    elif not found.logs_replicated and replicates(connection):
+        missing.append(_of_replica(found))
     filters = Filters.of(connection)
     if not filters.do and not filters.ignore:
         return missing
@@ -98,6 +90,41 @@ def unlogged(connection: Connected, found: Facts, scope: Scope) -> list[tuple[st
         )
         missing.append((why, remedy))
     return missing
+
+
+def misses_cluster(found: Facts) -> bool:
+    """Whether what other nodes of a server's Galera cluster write is not in its binlog. Pure.
+
+    A MariaDB logs what it applies of theirs whatever log_slave_updates is (MDEV-24327, in all
+    versions from 10.6 on). One that is made of MySQL does as log_replica_updates says.
+    """
+    return found.in_cluster and not found.logs_replicated and not found.is_mariadb
+
+
+def _of_cluster() -> tuple[str, str]:
+    why = (
+        "log_replica_updates is OFF and the server has a wsrep_provider: what is written at other "
+        "nodes of its cluster is not in its binlog, and would be missed"
+    )
+    remedy = (
+        "have log_replica_updates = ON in the server's file and restart the server. If it was "
+        "captured before, copy the tables again (penstock snapshot)"
+    )
+    return why, remedy
+
+
+def _of_replica(found: Facts) -> tuple[str, str]:
+    name = "log_slave_updates" if found.is_mariadb else "log_replica_updates"
+    why = (
+        f"{name} is OFF and the server is a replica: the changes that it replicates are not in "
+        f"its binlog, and would be missed"
+    )
+    remedy = (
+        f"have {name} = ON in the server's file and restart the server, or capture the one "
+        f"that it replicates; or RESET REPLICA ALL, where it is to be a replica no more. If it "
+        f"was captured before, copy the tables again (penstock snapshot)"
+    )
+    return why, remedy
 
 
 def replicates(connection: Connected) -> bool | None:
