@@ -19,7 +19,7 @@ from penstock.sources.mysql.copying import Copying, begun_anew
 from penstock.sources.mysql.file_places import FilePlace
 from penstock.sources.mysql.gtid_sets import GtidSet
 from penstock.sources.mysql.scope import Scope
-from penstock.sources.mysql.shapes import Shape
+from penstock.sources.mysql.shapes import Kept, Shape
 
 Flavour = Literal["mariadb", "mysql", "mysql_files"]
 """How a place is said: the last GTID of each domain; a set of GTIDs; a file, and a place in it."""
@@ -77,6 +77,9 @@ class MysqlPosition(Struct, frozen=True, omit_defaults=True):
 
     def text(self) -> str:
         """As it is kept in the log."""
+        shapes = self.shapes
+        if isinstance(shapes, Kept):
+            return _ENCODER.encode(structs.replace(self, shapes=shapes.encoded)).decode()
         return _ENCODER.encode(self).decode()
 
     def told(self) -> "Told":

@@ -6,10 +6,11 @@ each were told last (`keyed`): what a row is known by then is nothing that a TAB
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import xxhash
-from msgspec import Struct, msgpack, structs
+from msgspec import Raw, Struct, json, msgpack, structs
 
 from penstock.sources.mysql import statements
 from penstock.sources.mysql.charsets import CODECS, latin1
@@ -32,6 +33,18 @@ class Shape(Struct, frozen=True, omit_defaults=True, array_like=True):
     """Whether it was created or altered, and its columns were told to nobody since."""
     key: str = ""
     """What its rows were told by last, as `keyed` says it; empty where that is not known."""
+
+
+class Kept(tuple[Shape, ...]):  # noqa: SLOT001 - a tuple has no slot for `encoded`
+    """What positions have of tables, of at least one, while one after another has the same.
+
+    Every commit has a position, and few change anything here.
+    """
+
+    @cached_property
+    def encoded(self) -> Raw:
+        """As JSON; made once."""
+        return Raw(json.encode(self))
 
 
 class Shapes:
@@ -57,7 +70,7 @@ class Shapes:
                 self._known[table] = structs.replace(one, key="")
 
     def kept(self) -> tuple[Shape, ...]:
-        """What a position has of it."""
+        """What a position has of it: the same object until something of it is another."""
         if self._kept is None:
             keys, known = self._keys, self._known.items()
             found = [
@@ -67,7 +80,7 @@ class Shapes:
             if len(found) > KEPT_MAX:
                 # Of those without virtual columns, asking mostly says the same.
                 found.sort(key=lambda one: bool(one.virtual or one.untold))
-            self._kept = tuple(found[-KEPT_MAX:])
+            self._kept = Kept(found[-KEPT_MAX:]) if found else ()
         return self._kept
 
     def virtual(self, table: Name) -> Virtual | None:
