@@ -161,8 +161,10 @@ async def test_a_search_that_outlasts_the_deadline_is_waited_for_longer_each_tim
                     await read.until(lambda r: len(r.changes) == 1)
             finally:
                 client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
-    assert "nothing for 0.3 seconds" in str(read.failures[0])
-    assert "nothing for 0.6 seconds" in str(read.failures[1])
+    # Where a machine stalls, a connection may not be made in 0.3 seconds: that is another failure.
+    said = [str(failure) for failure in read.failures if "sent nothing" in str(failure)]
+    assert "nothing for 0.3 seconds" in said[0]
+    assert "nothing for 0.6 seconds" in said[1]
 
 
 @pytest.mark.parametrize(
