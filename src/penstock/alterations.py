@@ -84,7 +84,9 @@ def _said(part: "_Reader") -> Renaming | str | None:
         is_column = part.take("COLUMN")
         part.take("IF", "EXISTS")
         name = part.name()
-        ends = part.take("RESTRICT") or part.take("CASCADE") or not part.more
+        ends = not part.more or part.take("RESTRICT") or part.take("CASCADE")
+        # What is said of partitions has no comma before it.
+        ends = ends or part.take("PARTITION", "BY") or part.take("REMOVE", "PARTITIONING")
         # What else is dropped has a word of its kind before its name.
         return name if is_column or ends else None
     return None

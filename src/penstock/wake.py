@@ -15,6 +15,7 @@ import selectors
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -248,8 +249,13 @@ async def _answer(handler: Handler, request: dict[str, Any], connection: socket.
     except PenstockError as error:
         answer = {"error": error.code, "message": str(error)}
     except Exception as error:
-        # Whoever asks must hear of it; nobody else looks at how this ended.
-        _log.exception("a request was not answered")
+        # Whoever asks must hear of it; nobody else looks at how this ended. Neither an error's text
+        # nor what its frames hold, for both may quote a document.
+        _log.error(
+            "a request was not answered",
+            error=type(error).__name__,
+            where=traceback.format_tb(error.__traceback__),
+        )
         message = f"the writer failed to answer ({type(error).__name__}); its log says why"
         answer = {"error": "internal", "message": message}
     _send(connection, answer)

@@ -35,13 +35,16 @@ region = eu-west-1
 @contextmanager
 def serving(*options: str) -> Generator[dict[str, Any]]:
     """The command as its users start it; yields what it says, and stops it as they do."""
-    with stopped(*options) as (_, said):
-        yield said
+    with stopped(*options) as (process, said):
+        try:
+            yield said
+        finally:
+            process.send_signal(signal.SIGTERM)
 
 
 @contextmanager
 def stopped(*options: str) -> Generator[tuple["subprocess.Popen[bytes]", dict[str, Any]]]:
-    """The same, with its process, which may have been told to stop already."""
+    """The same, with its process, which is to be told to stop inside."""
     environment = {**os.environ, "NO_COLOR": "1"}
     with subprocess.Popen(
         [*COMMAND, "store", "serve", *options, "--dynamodb", "127.0.0.1:0", "--json"],
@@ -51,9 +54,9 @@ def stopped(*options: str) -> Generator[tuple["subprocess.Popen[bytes]", dict[st
         try:
             assert process.stdout is not None
             yield process, json.loads(process.stdout.readline())
-        finally:
-            process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
+        finally:
+            process.kill()  # of one that has ended, nothing
 
 
 def client(url: str, *, key: str, secret: str) -> Any:

@@ -309,7 +309,7 @@ async def test_restarts_between_which_only_heartbeats_came_are_not_failures_in_a
     """Of a filter that matches nothing there is no other sign that the service is well."""
     server = await serve(log, heartbeat_interval=0.02)
     store = MemoryProgress(await beginning(log))
-    retry = Retry(initial_seconds=0.2, max_retries=2)
+    retry = Retry(initial_seconds=1.0, max_retries=2)
     async with follow(server.address, store=store, retry=retry, collections=["rare"]) as changes:
         waiting = asyncio.ensure_future(anext(changes))
 

@@ -135,7 +135,7 @@ async def test_restarts_between_which_only_heartbeats_came_are_not_failures_in_a
 ) -> None:
     server = await serve(log, heartbeat_interval=0.02)
     store = MemoryProgress(await beginning(log))
-    retry = Retry(initial_seconds=0.2, max_retries=2)
+    retry = Retry(initial_seconds=1.0, max_retries=2)
     changes = follow_sync(server.address, store=store, retry=retry, collections=["rare"])
     waiting = asyncio.ensure_future(in_thread(lambda: next(changes).sequence))
 

@@ -27,6 +27,8 @@ async def test_a_store_that_can_be_captured_has_nothing_to_mend(tmp_path: Path) 
 
 async def test_what_is_missing_is_named(tmp_path: Path) -> None:
     assert list(await found(tmp_path / "none")) == ["store"]
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "looked into" in (await found(tmp_path / "loop"))["store"]
     path, backup = tmp_path / "store", tmp_path / "backup"
     with opened(path) as db:
         make(db, "a")

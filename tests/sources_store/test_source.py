@@ -323,6 +323,19 @@ async def test_a_source_waits_for_a_store_that_is_not_there_yet(tmp_path: Path) 
         await caught_up(db, source)
 
 
+async def test_a_source_waits_for_a_store_that_may_not_be_looked_into_yet(tmp_path: Path) -> None:
+    """As while its folder is given to another user: it does not stop for good."""
+    path = tmp_path / "store"
+    path.symlink_to(path)
+    source = source_of(path)
+    with pytest.raises(SourceUnavailableError, match="looked into"):
+        await follow(source, Story(), lambda _: True)
+    path.unlink()
+    with opened(path) as db:
+        make(db, "a")
+        await caught_up(db, source)
+
+
 # --- whose store it is ----------------------------------------------------------------------------
 
 

@@ -601,6 +601,20 @@ def test_what_becomes_of_columns_is_read_from_the_words_of_a_statement(
     assert alteration(statement) == Alteration(wanted, tuple(dropped))
 
 
+@pytest.mark.parametrize(
+    ("statement", "dropped"),
+    [
+        ("ALTER TABLE t DROP a PARTITION BY HASH (id) PARTITIONS 4", ("a",)),
+        ("ALTER TABLE t DROP b, DROP IF EXISTS a REMOVE PARTITIONING", ("b", "a")),
+        ("ALTER TABLE t DROP INDEX remove, DROP PARTITION p0", ()),
+    ],
+)
+def test_a_column_is_dropped_before_what_is_said_of_partitions(
+    statement: str, dropped: tuple[str, ...]
+) -> None:
+    assert alteration(statement).dropped == dropped
+
+
 def test_a_rename_of_what_may_not_be_there_is_told_as_one() -> None:
     found = alteration("ALTER ONLINE TABLE IF EXISTS t RENAME COLUMN IF EXISTS a TO b")
     assert found == Alteration((Renaming("a", "b", if_exists=True),))

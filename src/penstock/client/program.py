@@ -9,6 +9,7 @@ It is started again when it ends, and killed, with what it started, when it does
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -129,13 +130,20 @@ class Program:
             async with asyncio.timeout(leave_seconds):
                 return await _over(process)
         except TimeoutError:
-            # Its children too: one that holds its output would be waited for.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
         with suppress(TimeoutError):
             async with asyncio.timeout(_LEAVE_SECONDS):
                 await _over(process)
         return process.returncode
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """Its children too: one that holds its output would be waited for. On Windows it alone."""
+    with suppress(ProcessLookupError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 async def _over(process: asyncio.subprocess.Process) -> int:

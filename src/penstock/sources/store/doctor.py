@@ -36,12 +36,12 @@ async def doctor(
 
 
 def _looked(name: str, config: StoreSourceConfig, position: str | None) -> list[Check]:
-    if not kv.exists(config.path):
-        detail = f"there is no store at {config.path}"
-        fix = "set path, or have the application make it: capture waits for it"
-        return [Check(name="store", ok=False, detail=detail, fix=fix)]
     checks: list[Check] = []
     try:
+        if not kv.exists(config.path):
+            detail = f"there is no store at {config.path}"
+            fix = "set path, or have the application make it: capture waits for it"
+            return [Check(name="store", ok=False, detail=detail, fix=fix)]
         with store.open(config.path, read_only=True, sweep_seconds=None) as db, db.view() as view:
             checks.append(Check(name="store", ok=True, detail=f"the store {view.store_id}"))
             checks += _tables(name, config, view)

@@ -159,7 +159,7 @@ class StoreSource:
     async def _opened(self) -> Store:
         if self._db is not None and self._db.stale:
             await self.close()
-        if not kv.exists(self.config.path):
+        if not await self._looked(lambda: kv.exists(self.config.path)):
             raise self._not_there()
         if self._db is None:
             self._db = await self._looked(
