@@ -55,7 +55,7 @@ STAGES: Final[dict[str, tuple[Measure, ...]]] = {
     "replicate": (replicate.measure,),
     "changelog": (changelog.measure,),
     "audit": (audit.measure,),
-    "latency": (latency.measure,),
+    "latency": (latency.to_noop, latency.in_foreach_batch),
     "once": (once.proved, once.unproved, once.unproved, once.proved),
     "json": (peer.by_jars, peer.by_delta_rs),
 }
