@@ -58,7 +58,11 @@ def test_another_that_has_its_port_is_not_taken_for_it(
     """Two processes of tests may choose one port at the same time; the other's server goes away
     with the other's test."""
     first = start_mariadb()
-    monkeypatch.setattr(process, "free_ports", lambda *_, **__: [first.port])
+
+    def taken(_count: int, *, in_a_row: bool) -> list[int]:
+        return [first.port]
+
+    monkeypatch.setattr(process, "free_ports", taken)
     with pytest.raises(ServerStartError, match="did not come up"):
         start_mariadb()
     assert first.ended() is None

@@ -4,6 +4,7 @@ import random
 import re
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -353,6 +354,20 @@ class ReplicaContract:
         entries.commit(schema_event("rename", to={"db": "db", "coll": "fresh"}))
         driver.apply(6)
         assert set(replica.rows("fresh")) == {5}
+        assert replica.rows("orders") == {}
+
+    def test_a_rename_hands_rows_over_to_a_table_with_wider_columns(
+        self, replica: Replica, entries: Entries, start: Any
+    ) -> None:
+        """As where a job fills another collection, and swaps it in."""
+        wide = {"d": 0.5, "l": 1 << 40, "m": Decimal("0.25")}
+        entries.commit(line(9, **wide))
+        entries.commit(put(1, d=1, l=2, m=3))
+        driver: Driver = start()
+        driver.apply()
+        entries.commit(schema_event("rename", to={"db": "db", "coll": "lines"}))
+        driver.apply(2)
+        assert replica.rows("lines") == {1: {"_id": 1, "d": 1, "l": 2, "m": 3}}
         assert replica.rows("orders") == {}
 
     def test_a_rename_out_of_the_pipeline_empties(

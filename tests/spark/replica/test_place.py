@@ -7,14 +7,19 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from penstock.errors import PipelineError
 from penstock.progress import Progress
 from penstock.spark.config import ReplicatePipelineConfig
+from penstock.spark.replica.altering import Added
 from penstock.spark.replica.destination import PLACES, REJECTS, TABLES
 from penstock.spark.replica.mongodb import MongoDestination
 from penstock.spark.replica.place import Place
 from penstock.spark.replica.postgres import PostgresDialect
+from penstock.spark.replica.rows import Setup, SetupNeededError
 from penstock.spark.replica.sql import SqlDestination
+from penstock.spark.replica.steps import Done
 from penstock.spark.replicate import ReplicaTarget
+from penstock.spark.table.kinds import Kind
 from penstock.spark.target import TargetStoppedError
 
 Document = dict[str, Any]
@@ -158,6 +163,32 @@ def test_a_commit_that_was_asked_about_has_its_rejects_known(
     later = structs.replace(before, progress=Progress(7, 30, 3))
     destination.apply([], before=until, until=later, entries_at=NO_ENTRIES)
     assert stale(destination) == {"rows": {'{"_id":1}': 15}}
+
+
+@pytest.mark.parametrize(("tables", "changes"), [(1500, 1), (1, 1001)])
+def test_a_batch_makes_as_many_tables_as_it_has_and_gives_up_one_that_others_change(
+    monkeypatch: pytest.MonkeyPatch, tables: int, changes: int
+) -> None:
+    destination = sql(monkeypatch)
+    needed = [
+        (f"t{number}", Added(name="n", kind=Kind.INT32))
+        for number in range(tables)
+        for _ in range(changes)
+    ]
+
+    def apply(*_: object) -> Done:
+        if needed:
+            raise SetupNeededError(Setup(changes=[needed.pop()], owned=()))
+        return Done()
+
+    monkeypatch.setattr(destination, "_apply", apply)
+    monkeypatch.setattr(destination, "_set_up", print)
+    place = Place(pipeline="p", source="shop", collections=(), epoch=3, progress=STOOD)
+    if tables > 1:
+        assert destination.apply([], before=place, until=place, entries_at=NO_ENTRIES) == Done()
+        return
+    with pytest.raises(PipelineError, match="changed as fast"):
+        destination.apply([], before=place, until=place, entries_at=NO_ENTRIES)
 
 
 def test_a_place_that_is_not_stored_for_a_stop_is_not_said_to_be() -> None:

@@ -175,6 +175,19 @@ def test_any_history_is_what_the_log_says(pipeline: Pipeline, log: BlockLog, see
     assert sum(one.rows for one in found.tables) > 5
 
 
+def test_rows_that_a_rename_brought_to_wider_columns_are_what_the_log_says(
+    pipeline: Pipeline, log: BlockLog
+) -> None:
+    wide = '{"_id":9,"d":0.5,"l":{"$numberLong":"1099511627776"},"m":{"$numberDecimal":"0.25"}}'
+    log.append([[change(9, "insert", text=wide, collection="lines")]])
+    log.append([[change(1, "insert", text='{"_id":1,"d":1,"l":2,"m":3}')]])
+    log.append([[schema_event("rename", to={"db": "db", "coll": "lines"})]])
+    pipeline.run()
+    found = pipeline.verify()
+    assert found.sound, found.tables
+    assert sum(one.rows for one in found.tables) == 1
+
+
 class Appending(Entries):
     """Commits that go to a log."""
 

@@ -13,6 +13,7 @@ a column more is the same to whoever reads it.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -48,7 +49,7 @@ _WIDE: Final = (
     "the row is too wide: what its columns have fits no page of the server, or of an index"
 )
 _SETUPS_MAX: Final = 1000
-"""Each finds one table or a few columns more."""
+"""For one table in one batch: each makes it, or finds a few columns more."""
 
 
 class SqlDestination:
@@ -136,11 +137,14 @@ class SqlDestination:
     ) -> Done:
         """As `Destination.apply`."""
         try:
-            for _ in range(_SETUPS_MAX):
+            setups = Counter[str]()
+            while not setups or max(setups.values()) <= _SETUPS_MAX:
                 try:
                     return self._apply(steps, before, until, entries_at)
                 except SetupNeededError as needed:
-                    self._set_up(needed.setup, before, until)
+                    setup = needed.setup
+                    setups.update({name for name, _ in (*setup.changes, *setup.owned)})
+                    self._set_up(setup, before, until)
         except BaseException:
             # Nobody knows what became of it; what is known of tables is read again.
             self.reset()

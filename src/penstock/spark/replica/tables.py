@@ -165,7 +165,9 @@ def move_setup(
         if there is None:
             changes.append(Added(name=column.name, kind=kind))
             continue
-        grown = None if there.kind is None else wider(there.kind, kind)
+        # The one that is there may be the wider, whatever rows it has: they go.
+        of = there.kind
+        grown = None if of is None else wider(of, kind) or wider(kind, of)
         if grown is None:
             wrong.append(f"{column.name} ({there.declared}, not {column.declared})")
         elif grown is not there.kind:
