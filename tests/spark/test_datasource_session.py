@@ -95,6 +95,17 @@ def test_a_session_of_spark_connect_is_refused_before_anything_is_asked_for() ->
         local_session(master="sc://127.0.0.1:15002")
 
 
+def test_an_active_session_of_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = pytest.importorskip("pyspark.sql.connect.session").SparkSession
+    active = object.__new__(session)
+    monkeypatch.setattr(session, "getActiveSession", lambda: active)
+    # As PySpark leaves it when a client's session was made without SPARK_REMOTE.
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    with pytest.raises(ConfigError, match=r"Spark Connect.*spark-submit"):
+        local_session()
+
+
 def test_state_is_kept_in_rocksdb_and_the_checkpoint_class_exists(
     spark: "SparkSession", tmp_path: Path
 ) -> None:

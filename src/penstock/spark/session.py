@@ -104,13 +104,16 @@ def local_session(
     Where no spark-submit has done so, it sets what `java_environment` says and, if not set,
     PYSPARK_DRIVER_PYTHON and, on this machine, PYSPARK_PYTHON, for this process and its children.
     Raises ConfigError if there is no Java, for another master than spark-submit was told, for one
-    of `settings` that comes too late, and for a Spark Connect server.
+    of `settings` that comes too late, and for a Spark Connect server, also where the active session
+    is of one.
     """
     if master is not None and master.startswith("sc://"):
         raise _no_driver(master)
     from pyspark.sql import SparkSession
 
-    if SparkSession.getActiveSession() is not None:
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        require_driver(running)
         # Not the active one: that is whichever was given rows last, also one made for one batch.
         return _with(SparkSession.builder.getOrCreate(), settings or {})
     if _SUBMITTED in os.environ:
