@@ -5,8 +5,10 @@
 # pyright: reportUnknownArgumentType=false
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark.table.decode import decode_documents, parse_documents
-from penstock.spark.table.kinds import Kind, kind_of_column
+from penstock.spark.table.kinds import Kind, document_field, kind_of_column
 from penstock.spark.table.placing import place
-from penstock.spark.table.plan import Misfit, Placement, present
+from penstock.spark.table.plan import Misfit, Naming, Placement, present
+from penstock.spark.table.room import Room
 from tests.spark.tables import Entries, apply, change, pipeline, put, rejects_of, rows_of
 
 REJECTED: dict[str, Any] = {"_id": 1, "Total": 1, "total": 2, "x": "text"}
@@ -27,9 +30,15 @@ GOOD: list[dict[str, Any]] = [{"_id": 2, "total": 5}, {"_id": 3, "x": 7}, {"_id"
 FLAT = pa.schema([("_id", pa.int32()), ("total", pa.int32()), ("x", pa.int32()), ("n", pa.int32())])
 
 
-def placed(existing: pa.Schema, rows: list[dict[str, Any]], **more: Any) -> Placement:
+def placed(
+    existing: pa.Schema,
+    rows: list[dict[str, Any]],
+    sequences: Sequence[int] | None = None,
+    **more: Any,
+) -> Placement:
     cells = decode_documents(parse_documents([json.dumps(row) for row in rows]))
-    return place(existing, cells, np.arange(len(rows)), **more)
+    order = np.arange(len(rows)) if sequences is None else np.array(sequences, np.int64)
+    return place(existing, cells, order, **more)
 
 
 @pytest.mark.parametrize("ends", [[4], [1, 4], [2, 4], [1, 2, 3, 4]])
@@ -80,7 +89,11 @@ def test_many_rejected_rows_take_few_rounds(count: int) -> None:
     placement = placed(pa.schema([]), [{"n": 1}, *rows, {"n": 2}], others=others)
     assert sorted(placement.misfits) == list(range(1, 1 + count))
     assert placement.schema.names == ["n"]
-    assert len(rounds) <= 2 + count.bit_length()
+    assert len(rounds) == 2
+    rounds.clear()
+    rows = [{"N": 1, "x": "text", f"f{at % 9}": at} for at in range(count)]
+    assert len(placed(pa.schema([]), [{"n": 1}, *rows, {"x": 2}], others=others).misfits) == count
+    assert len(rounds) == 2
     rounds.clear()
     placed(placement.schema, [{"x": 7}, {"x": "text"}] * count, others=others)
     placed(pa.schema([]), [{"x": 7}] * count, others=others)
@@ -112,25 +125,137 @@ def test_rows_that_fit_again_are_stored_with_those_that_go_with_them() -> None:
     assert sorted(placed(pa.schema([]), rows, parents=parents).misfits) == [0, 1]
 
 
-values = st.sampled_from([1, 2**40, 0.5, "x", True])
-documents = st.lists(st.dictionaries(st.sampled_from("aAbBc"), values, max_size=4), max_size=12)
+@pytest.mark.parametrize("count", [20, 300, 1000])
+def test_rows_that_make_new_columns_are_stored_behind_rejected_ones_that_would(count: int) -> None:
+    """As many as there are: what is rejected with them would be so again in every replay."""
+    bad = [{"Total": 1, "total": 1, f"f{at % 9}": 1} for at in range(count)]
+    good = [{"total": at, f"g{at % 7}": 1} for at in range(count)]
+    assert sorted(placed(pa.schema([]), bad + good).misfits) == list(range(count))
+
+
+def test_a_row_that_is_rejected_for_a_stored_one_decides_nothing_for_those_behind_it() -> None:
+    bad: list[dict[str, Any]] = [{"A": 1, "x": "text", f"f{at}": at} for at in range(20)]
+    rows: list[dict[str, Any]] = [{"a": 1}, *bad, {"x": 7}, {"x": "text"}, {"a": 2, "y": 1}]
+    placement = placed(pa.schema([]), rows)
+    assert sorted(placement.misfits) == [*range(1, 21), 22]
+    assert placement.schema.names == ["a", "x", "y"]
+
+
+def test_a_name_goes_to_the_first_by_sequence_wherever_its_row_is_in_the_batch() -> None:
+    placement = placed(pa.schema([]), [{"_id": 2, "total": 5}, {"_id": 1, "Total": 7}], [8, 3])
+    assert list(placement.misfits) == [0]
+    assert placement.schema.names == ["_id", "Total"]
+
+
+def test_a_row_that_there_is_no_room_for_takes_no_name_from_others() -> None:
+    wide = {"Total": 1} | {f"f{n}": n for n in range(5)}
+    rows = [{"_id": 1}, *[wide] * 9, {"total": 5}]
+    placement = placed(pa.schema([]), rows, naming=Naming(own=(), room=Room(5)))
+    assert sorted(placement.misfits) == list(range(1, 10))
+    assert placement.schema.names == ["_id", "total"]
+
+
+def test_what_is_stored_stays_where_its_column_grows_for_rows_behind_a_rejected_one() -> None:
+    existing = placed(pa.schema([]), [{"n": 1}]).schema
+    half = {"$numberDecimal": "0.5"}
+    placement = placed(existing, [{"n": 2.0, "a": 1}, {"A": 1, "b": 1}, {"n": half}, {"n": 2.0}])
+    assert sorted(placement.misfits) == [1, 3]
+    assert placement.widened
+    column = placement.columns[placement.schema.names.index("n")]
+    assert column.to_pylist()[:3] == [Decimal(2), None, Decimal("0.5")]
+
+
+def test_many_rows_that_are_rejected_for_other_reasons_take_none_with_them() -> None:
+    rounds: list[Placement] = []
+
+    def others(placement: Placement) -> Mapping[int, Misfit]:
+        rounds.append(placement)
+        return dict.fromkeys(range(1, 1001), Misfit("y", "it is so"))
+
+    bad: list[dict[str, Any]] = [{"y": 1, "x": "text", f"f{at % 9}": at} for at in range(1000)]
+    placement = placed(pa.schema([]), [{"n": 1}, *bad, {"x": 2}], others=others)
+    assert sorted(placement.misfits) == list(range(1, 1001))
+    assert placement.schema.names == ["n", "x"]
+    assert len(rounds) == 2
+
+
+def test_no_row_is_rejected_for_one_that_fits_only_beside_it() -> None:
+    """What fits no column but one of JSON is held by that of a later row, if this is stored."""
+    beyond = {"$numberDecimal": "1E+99"}
+    rows: list[dict[str, Any]] = [{"a": beyond, "d": 2**40}, {"a": [1], "d": "x"}]
+    assert list(placed(pa.schema([]), rows).misfits) == [0]
+
+
+def test_many_contests_for_names_take_few_rounds() -> None:
+    rounds: list[Placement] = []
+
+    def others(placement: Placement) -> Mapping[int, Misfit]:
+        rounds.append(placement)
+        return {}
+
+    rows: list[dict[str, Any]] = []
+    for at in range(200):
+        rows += [{f"f{at}": 1, f"g{at}": 1}, {f"F{at}": 1, f"h{at}": 1}]
+    placement = placed(pa.schema([]), rows, others=others)
+    assert sorted(placement.misfits) == list(range(1, 400, 2))
+    assert len(rounds) == 2
+
+
+values = st.sampled_from([1, 2**40, 0.5, "x", True, [1]])
+documents = st.lists(st.dictionaries(st.sampled_from("aAbBcd"), values, max_size=4), max_size=12)
+rooms = st.sampled_from([Naming(), Naming(own=(), room=Room(3))])
+
+
+def none_is_true(placement: Placement) -> Mapping[int, Misfit]:
+    """A server that does not hold some of a column's values."""
+    return {
+        row: Misfit(field.name, "it is true")
+        for field, column in zip(placement.schema, placement.columns, strict=True)
+        if kind_of_column(field) is Kind.BOOL
+        for row in np.flatnonzero(present(column)).tolist()
+    }
 
 
 @pytest.mark.slow
-@given(documents, documents)
-def test_every_column_has_a_value_of_a_row_that_is_stored(
-    before: list[dict[str, Any]], rows: list[dict[str, Any]]
+@given(documents, documents, rooms, st.booleans(), st.randoms(use_true_random=False))
+def test_rows_are_stored_as_if_each_came_in_a_batch_of_its_own(
+    before: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    naming: Naming,
+    holds_all: bool,
+    random: Random,
 ) -> None:
-    """And without the others, none of those that are stored is rejected."""
-    schema = placed(pa.schema([]), before).schema
-    placement = placed(schema, rows)
-    stored = [at for at in range(len(rows)) if at not in placement.misfits]
-    for field, column in zip(placement.schema, placement.columns, strict=True):
-        if field.name not in schema.names:
+    """So every column has a value of a row that is stored, none of these is rejected without the
+    others, and no other would fit beside them."""
+    how: dict[str, Any] = {"naming": naming} | ({} if holds_all else {"others": none_is_true})
+    existing = placed(pa.schema([]), before, **how).schema
+    sequences = random.sample(range(100), len(rows))
+    placement = placed(existing, rows, sequences, **how)
+    alone, rejected = existing, set[int]()
+    for at in sorted(range(len(rows)), key=sequences.__getitem__):
+        one = placed(alone, [rows[at]], **how)
+        rejected |= {at} if one.misfits else set()
+        alone = one.schema
+    assert placement.misfits.keys() == rejected
+    assert sorted(map(str, placement.schema)) == sorted(map(str, alone))
+    stored = [at for at in range(len(rows)) if at not in rejected]
+    held = {
+        document_field(field): (kind_of_column(field), column)
+        for field, column in zip(placement.schema, placement.columns, strict=True)
+    }
+    for field, (_, column) in held.items():
+        if field not in existing.names:
             assert present(column)[stored].any()
-    assert placed(schema, [rows[at] for at in stored]).misfits == {}
-    for at in placement.misfits:
-        assert placed(placement.schema, [rows[at]]).misfits, "it would fit"
+    for at in stored:
+        for field, value in rows[at].items():
+            kind, column = held[field]
+            found = column[at].as_py()
+            assert (json.loads(found) if kind is Kind.JSON else found) == value
+    again = placed(existing, [rows[at] for at in stored], [sequences[at] for at in stored], **how)
+    assert again.misfits == {}
+    # What a server refuses it may hold in a column of JSON, which a later row makes.
+    for at in rejected if holds_all else ():
+        assert placed(placement.schema, [rows[at]], **how).misfits, "it would fit"
 
 
 def test_a_table_has_the_rows_behind_one_that_is_rejected(tmp_path: Path) -> None:

@@ -179,12 +179,10 @@ def _written(
     order = np.argsort(np.lexsort((places, outcomes.sequences[parents])))
     cells = _cells(outcomes.cells, arrays, parents, elements.field)
 
-    def prepare(
-        schema: pa.Schema, cells: Cells, rows: NDArray[np.intp], sequences: NDArray[np.int64]
-    ) -> Cells:
+    def prepare(schema: pa.Schema, cells: Cells) -> Cells:
         if any(document_field(column) == elements.field for column in schema):
             return cells
-        return _of_one_kind(cells, elements.field, parents[rows], sequences)
+        return _of_one_kind(cells, elements.field, parents, order)
 
     placement = place(schema, cells, order, naming=_NAMING, parents=parents, prepare=prepare)
     for row, why in sorted(placement.misfits.items()):
@@ -248,7 +246,7 @@ def _cells(
 
 
 def _of_one_kind(
-    cells: Cells, field: str, parents: NDArray[np.intp], order: NDArray[np.int64]
+    cells: Cells, field: str, parents: NDArray[np.intp], order: NDArray[np.intp]
 ) -> Cells:
     """Cells by which the first array decides what kind its new column is.
 

@@ -128,8 +128,9 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 def placed(
     existing: pa.Schema, cells: Cells, sequences: NDArray[np.int64], naming: Naming
-) -> Placement:
-    """As `penstock.spark.table.placing.place`, of rows each of which decides."""
+) -> tuple[Placement, list[Column]]:
+    """As `penstock.spark.table.placing.place`, of rows each of which decides; and the new columns
+    that there is no room for."""
     columns: dict[str, tuple[Field, Column]] = {}
     misfits: dict[int, Misfit] = {}
     by_field = {document_field(column): column for column in existing}
@@ -139,12 +140,18 @@ def placed(
     wanted: list[Wanted] = []
     widened = False
     nothing = len(sequences)
-    for field, values in cells.items():
-        column = by_field.get(field)
+    without: list[Column] = []
+    firsts = {
+        field: (0, None) if field in by_field else first_value(values, sequences)
+        for field, values in cells.items()
+    }
+    # Of two fields that want one name, the first to have a value gets it.
+    for field in sorted(cells, key=lambda field: firsts[field][0]):
+        values, column = cells[field], by_field.get(field)
         if column is not None:
             name, before = column.name, kind_of_column(column)
         else:
-            name, before = field.translate(naming.forbidden), _first_kind(values, sequences)
+            name, before = field.translate(naming.forbidden), firsts[field][1]
             refusal = (
                 naming.refusal(name, field, taken)
                 if before is not None
@@ -175,6 +182,7 @@ def placed(
         for row, name in refused.items():
             field = document_field(columns[name][0])
             misfits[row] = Misfit(field, "the table has no room for another column")
+        without = [columns[name][1] for name in absent]
         columns = {name: one for name, one in columns.items() if name not in absent}
     fields, arrays = [], []
     for old in existing:
@@ -184,17 +192,24 @@ def placed(
     for new in columns.values():
         fields.append(new[0])
         arrays.append(new[1])
-    return Placement(schema=arrow.schema(fields), columns=arrays, widened=widened, misfits=misfits)
+    schema = arrow.schema(fields)
+    placement = Placement(schema=schema, columns=arrays, widened=widened, misfits=misfits)
+    return placement, without
 
 
-def _first_kind(values: Mapping[Kind, Column], sequences: NDArray[np.int64]) -> Kind | None:
-    """The kind of the earliest value; None if there are only values that fit no column."""
+def first_value(
+    values: Mapping[Kind, Column], sequences: NDArray[np.int64]
+) -> tuple[int, Kind] | tuple[int, None]:
+    """The sequence and the kind of the earliest value; 0 and None if none of them fits a column."""
     earliest = {
         kind: int(sequences[present(column)].min())
         for kind, column in values.items()
         if kind is not Kind.UNFIT and column.null_count < len(column)
     }
-    return min(earliest, key=earliest.__getitem__) if earliest else None
+    if not earliest:
+        return 0, None
+    kind = min(earliest, key=earliest.__getitem__)
+    return earliest[kind], kind
 
 
 def _settle(
