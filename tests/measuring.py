@@ -1,0 +1,187 @@
+"""Where the time of a test run goes: by file, by fixture and by started program.
+
+A plugin of pytest. Each process that runs tests measures its own files, and appends a line of JSON
+for each, as it ends, to the file that PENSTOCK_TEST_TIMES names, or to a temporary one. The process
+that hands the files out prints the slowest, and how much of the time was spent on a processor.
+
+Wall time is in seconds. Processor seconds of a file are those of the process that ran it and of
+every process started by it or by them, found by a variable in their environment (Linux's
+proc_pid_environ(5)), so that servers and JVMs count wherever they were moved to. An orphan that
+ends within one file is not counted; a shared server counts for the file that keeps it busy.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+MARK: Final = "PENSTOCK_TEST_PROCESS"
+"""The variable that every process inherits from the one that runs its test: that one's id."""
+SHOWN: Final = 20
+
+
+@dataclass
+class File:
+    """What the tests of one file took."""
+
+    wall_seconds: float = 0.0
+    processor_seconds: float = 0.0
+    tests: int = 0
+    fixtures: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds to set up each fixture, without those that it asks for."""
+    programs: dict[str, int] = field(default_factory=dict[str, int])
+    """How many processes were started, by program."""
+
+
+def processes_of(mark: str) -> Iterator[int]:
+    """The processes whose environment has that mark, also those that nobody is the parent of."""
+    wanted = f"{MARK}={mark}".encode()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                environment = Path(entry.path, "environ").read_bytes()
+            except OSError:
+                continue
+            if wanted in environment.split(b"\0"):
+                yield int(entry.name)
+
+
+def processor_seconds(pid: int) -> float:
+    """Of a process and of its children that it has waited for; 0 when it is gone."""
+    try:
+        numbers = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, numbers[11:15])) / TICKS_PER_SECOND
+
+
+class Measuring:
+    """Measures the tests that this process runs."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, File] = defaultdict(File)
+        self._mark = os.environ[MARK] = str(os.getpid())
+        self._file = ""
+        self._since = time.monotonic()
+        self._seen: dict[int, float] = {}
+        sys.addaudithook(self._audit)
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and self._file:
+            programs, name = self.files[self._file].programs, Path(os.fsdecode(arguments[0])).name
+            programs[name] = programs.get(name, 0) + 1
+
+    def _turn(self, file: str) -> None:
+        """What was used since the last turn was used by the file until now."""
+        now = time.monotonic()
+        used = {pid: processor_seconds(pid) for pid in {os.getpid(), *processes_of(self._mark)}}
+        if self._file:
+            one = self.files[self._file]
+            one.wall_seconds += now - self._since
+            one.processor_seconds += self._more(used)
+            with Path(os.environ["PENSTOCK_TEST_TIMES"]).open("a") as times:
+                times.write(json.dumps({self._file: asdict(one)}) + "\n")
+        self._file, self._since, self._seen = file, now, used
+
+    def _more(self, used: dict[int, float]) -> float:
+        """A process that ended meanwhile has moved to its parent's sum, and with it all that it had
+        used before."""
+        gone = sum(seconds for pid, seconds in self._seen.items() if pid not in used)
+        more = sum(seconds - self._seen.get(pid, 0.0) for pid, seconds in used.items())
+        return max(0.0, more - gone)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        file = str(item.path.relative_to(item.config.rootpath))
+        if file != self._file:
+            self._turn(file)
+        self.files[file].tests += 1
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        since = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            if self._file:
+                fixtures, name = self.files[self._file].fixtures, fixturedef.argname
+                fixtures[name] = fixtures.get(name, 0.0) + time.monotonic() - since
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self) -> Generator[None, None, None]:
+        yield
+        self._turn("")
+
+
+class Adding:
+    """Adds up what each process measured, and shows it."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._own = "PENSTOCK_TEST_TIMES" not in os.environ
+        if self._own:
+            handle, path = tempfile.mkstemp(prefix="penstock-times-", suffix=".jsonl")
+            os.close(handle)
+            os.environ["PENSTOCK_TEST_TIMES"] = path
+
+    def pytest_configure(self, config: pytest.Config) -> None:
+        if not getattr(config.option, "numprocesses", None):
+            config.pluginmanager.register(Measuring())
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        path = Path(os.environ["PENSTOCK_TEST_TIMES"])
+        files = read(path)
+        if self._own:
+            path.unlink()
+        if len(files) >= SHOWN:
+            for line in table(files, time.monotonic() - self._since):
+                terminalreporter.write_line(line)
+
+
+def read(path: Path) -> dict[str, File]:
+    """The files that processes wrote there, by name."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {name: File(**one) for line in lines for name, one in json.loads(line).items()}
+
+
+def table(files: dict[str, File], wall_seconds: float) -> list[str]:
+    """The slowest files, the folders, and what was started, most first."""
+    rows = [f"{'processor s':>11}  {'wall s':>7}  {'tests':>5}"]
+
+    def show(name: str, of: list[File]) -> None:
+        processor = sum(one.processor_seconds for one in of)
+        wall = sum(one.wall_seconds for one in of)
+        rows.append(f"{processor:11.1f}  {wall:7.1f}  {sum(one.tests for one in of):5}  {name}")
+
+    slowest = sorted(files, key=lambda name: -files[name].wall_seconds)[:SHOWN]
+    for name in slowest:
+        show(name, [files[name]])
+    folders: dict[str, list[File]] = defaultdict(list)
+    for name, one in files.items():
+        folders[str(Path(*Path(name).parts[:2]))].append(one)
+    for name in sorted(folders, key=lambda name: -sum(one.wall_seconds for one in folders[name])):
+        show(name, folders[name])
+    show("all", list(files.values()))
+    programs: Counter[str] = Counter()
+    for one in files.values():
+        programs.update(one.programs)
+    started = ", ".join(f"{count} {name}" for name, count in programs.most_common(12))
+    rows.extend((f"started: {started}", f"wall time of the run: {wall_seconds:.0f} s"))
+    return rows
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure here, or add up what the processes that are started from here measure."""
+    plugin: object = Measuring() if hasattr(config, "workerinput") else Adding()
+    config.pluginmanager.register(plugin)
