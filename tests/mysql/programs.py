@@ -63,7 +63,12 @@ def connected(port: int) -> Connected:
     while True:
         try:
             return pymysql.connect(
-                host="127.0.0.1", port=port, user="root", database="d", read_timeout=30
+                host="127.0.0.1",
+                port=port,
+                user="root",
+                database="d",
+                read_timeout=30,
+                ssl_disabled=True,
             )
         except pymysql.MySQLError:
             time.sleep(0.02)

@@ -185,6 +185,7 @@ class MysqlReplica(SqlReplica):
             charset="utf8mb4",
             autocommit=True,
             cursorclass=pymysql.cursors.DictCursor,
+            ssl_disabled=True,
         )
 
     def totals(self, field: str, *tables: str) -> list[int]:
