@@ -104,7 +104,7 @@ servers: setup ## Install the database servers that the tests start
 
 .PHONY: soak
 soak: servers ## The long runs: faults injected for hours
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -m soak --timeout=0 -o faulthandler_timeout=0
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -m "soak or hypothesis" --timeout=0 -o faulthandler_timeout=0
 
 .PHONY: bench
 bench: servers ## Every benchmark under bench/

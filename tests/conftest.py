@@ -28,6 +28,7 @@ from penstock.testing.servers import (
     ServerUnavailableError,
 )
 from penstock.testing.servers.classes import short_lived
+from tests.seeds import cases
 
 SERVER_FIXTURES = frozenset(
     {"etcd", "mongo", "mongo_client", "mongo_database", "mongo6027", "start_etcd", "start_mongo"}
@@ -48,12 +49,11 @@ standing: WeakSet[Server] = WeakSet()
 # Who sets other options keeps them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", short_lived())
 
-# A slow machine is no bug. CI tries the same cases each time, so that a change is refused for what
-# it does and not for its luck; whoever works here, and the long runs, try others each time, of
-# which the fast loop tries few. CI, which tries no others the next time, tries 60 and not 100.
+# A slow machine is no bug, so no example has a deadline. CI tries few cases, the same each time: it
+# must not refuse a change by chance. Every other run, `make soak` above all, tries new ones.
 settings.register_profile("dev", deadline=None, print_blob=True)
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60)
-settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=cases(100))
+settings.register_profile("quick", deadline=None, print_blob=True, max_examples=cases(100))
 if QUICK:
     settings.load_profile("quick")
 else:

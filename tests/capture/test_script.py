@@ -17,6 +17,7 @@ from penstock.log import MemoryLog
 from penstock.sources.script import COLLECTIONS, ScriptSource, ScriptSourceConfig, Shop
 from penstock.wire import encode_event
 from tests.capture.doubles import entries
+from tests.seeds import cases
 
 UNPACED = 0.0
 
@@ -60,7 +61,7 @@ def test_another_seed_tells_another_story() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=cases(10))
 @given(seed=st.integers(0, 1000))
 def test_applying_the_changes_in_order_never_contradicts_itself(seed: int) -> None:
     """Inserts are new, updates and deletes find their document, and an update says what it does."""
@@ -135,7 +136,7 @@ def test_only_a_transaction_of_many_changes_has_a_transaction_number() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(seed=st.integers(0, 2**32))
 async def test_a_resume_is_exact_wherever_capture_was_cut(seed: int) -> None:
     """Invariant 2."""

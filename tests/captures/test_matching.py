@@ -14,6 +14,7 @@ from penstock.subscribe.captures import Captured
 from penstock.subscribe.captures.rendering import capture_json
 from penstock.wire import decode_message
 from tests.captures.support import captures, hubbed, rest, subscribed
+from tests.seeds import cases
 from tests.subscribe.events import change, commit, schema, system
 
 SOURCES = ["shop", "erp"]
@@ -124,7 +125,7 @@ def _meets(event: AnyEvent, area: str | None, site: dict[str, Any]) -> bool:
 
 @pytest.mark.slow
 @given(histories(), requests, st.integers(0, 5))
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 def test_every_request_gets_exactly_what_it_means(
     appends: list[list[Commit]], asked: list[list[dict[str, Any]]], early: int
 ) -> None:
@@ -155,7 +156,7 @@ def test_every_request_gets_exactly_what_it_means(
 
 
 @given(histories())
-@settings(max_examples=20)
+@settings(max_examples=cases(20))
 def test_a_capture_says_what_the_event_says(appends: list[list[Commit]]) -> None:
     async def run() -> None:
         log = MemoryLog()

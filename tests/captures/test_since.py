@@ -25,6 +25,7 @@ from tests.captures.support import (
     subscribed,
 )
 from tests.flight.blocks import BlockLog, insert
+from tests.seeds import cases
 from tests.subscribe.events import change, commit, system
 
 
@@ -225,7 +226,7 @@ async def test_what_comes_while_a_time_is_sought_is_not_skipped() -> None:
     st.lists(st.integers(1, 4), min_size=20, max_size=20),
     st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 def test_a_time_begins_at_the_same_change_however_the_log_is_cut(
     changes: list[tuple[int, bool]], wanted: int, cuts: list[int], is_live: bool
 ) -> None:

@@ -18,7 +18,7 @@ from penstock.log.memory import MemoryLog
 from penstock.progress import parse_progress
 from penstock.subscribe.resume import oldest
 from tests.client.processes import first_line, running
-from tests.seeds import seed_of
+from tests.seeds import cases, seed_of
 from tests.subscribe.events import change, commit
 
 State = dict[str, Any]
@@ -72,7 +72,7 @@ crashes = st.lists(
 
 
 @given(appends(), crashes)
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 @pytest.mark.slow
 def test_what_a_crashing_consumer_has_processed_equals_the_full_fold_p4_p30_invariant_7(
     made: list[list[Commit]], crashes: list[tuple[int, str]]

@@ -16,6 +16,7 @@ from penstock.testing.servers import MySqlServer
 from tests.mysql.mysql_kinds import documents, names
 from tests.mysql.support import Story, caught_up, completed, run, source_of
 from tests.mysql.test_values import encoded
+from tests.seeds import cases
 from tests.telling import follow
 
 
@@ -48,7 +49,9 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=cases(40), suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(values=st.lists(VALUES, min_size=1, max_size=20))
 @example(values=["1.5", "x'00'", "NULL", "JSON_ARRAY(JSON_ARRAY(1.5, JSON_OBJECT('a', 2.5)), 3.5)"])
 @example(values=["'base64:type15:YWI='", "''", "'2026-01-31'"])

@@ -14,6 +14,7 @@ from penstock.event import AnyEvent, ChangeEvent, Fragment, SystemEvent
 from penstock.state.facts import Facts
 from penstock.state.layout import Name
 from penstock.store import Retention, Store
+from tests.seeds import cases
 from tests.sources_store.support import (
     Rows,
     Story,
@@ -290,7 +291,7 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(
     steps=steps,
     start=st.sampled_from(["now", "beginning", "snapshot"]),

@@ -22,6 +22,7 @@ from penstock.errors import (
 from penstock.event import ChangeEvent, Commit, Fragment, Operation
 from penstock.flatten import unflatten
 from penstock.store import Item, KeyType, Store, StreamViewType
+from tests.seeds import cases
 from tests.sources_store.support import Story, caught_up, contents, make, source_of, standing_at
 from tests.store.support import BOTH, NOW_MS, SetClock, opened
 from tests.telling import follow
@@ -427,7 +428,7 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(steps=steps, batch=st.integers(1, 9), chunk=st.integers(1, 4), data=st.data())
 def test_from_any_position_the_log_adds_up_to_the_store(
     tmp_path_factory: pytest.TempPathFactory,

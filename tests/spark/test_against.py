@@ -65,7 +65,7 @@ def chunk_of(documents: Sequence[dict[str, Any]], first: int) -> Chunk:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=cases(60))
 @example([[{"a": 1}, {"a": 2.0}], [{"a": 1 << 62}], [{"a": {"$numberDecimal": "1.5"}}]])
 @example([[{"a": 0, "b": BEYOND}], [{"a": "x", "b": [1]}]])
 @given(BATCHES)

@@ -47,6 +47,7 @@ from penstock.spark.table.delta import Table
 from penstock.spark.table.standing import StandingTable
 from penstock.wire import Block
 from tests.flight.blocks import BlockLog
+from tests.seeds import cases
 from tests.spark.changelogs import (
     add,
     bounds,
@@ -91,7 +92,7 @@ def histories(draw: st.DrawFn) -> Entries:
 @FORMATS
 @pytest.mark.slow
 @given(entries=histories(), data=st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_changelog_is_the_log_however_it_falls_into_batches(
     tmp_path_factory: pytest.TempPathFactory, form: str, entries: Entries, data: st.DataObject
 ) -> None:
@@ -120,7 +121,7 @@ def test_a_changelog_is_the_log_however_it_falls_into_batches(
 
 @pytest.mark.slow
 @given(entries=histories())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=cases(50), deadline=None)
 def test_each_row_is_in_the_folder_of_its_own_day_and_collection(entries: Entries) -> None:
     rows = as_rows(entries.table())
     found = list(partitioned(rows, ("date", "collection")))

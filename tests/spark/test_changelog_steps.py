@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from penstock.extjson import encode
+from tests.seeds import cases
 from tests.spark.changelogs import add, changelog, expected, rows_of, started
 from tests.spark.stepped import stepped
 from tests.spark.tables import Entries, change, put, schema_event
@@ -36,7 +37,7 @@ def documented(n: Any) -> tuple[dict[str, Any] | None, bool]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(EVENTS, st.sampled_from(["delta", "parquet"]), st.data())
 def test_every_entry_is_there_once_with_what_the_steps_made_of_it(
     events: list[tuple[str, int, Any]], form: str, data: st.DataObject

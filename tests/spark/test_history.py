@@ -14,6 +14,7 @@ from penstock.spark.history.columns import IDENTITY, VERSION_COLUMNS
 from penstock.spark.table import slices
 from penstock.spark.table.arrow import compute
 from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
+from tests.seeds import cases
 from tests.spark.histories import Model, history, in_order, logs, told, versions_of
 from tests.spark.tables import Entries, apply, dotted, put
 
@@ -64,7 +65,7 @@ def identity_of(row: dict[str, Any]) -> tuple[Any, ...]:
 
 @pytest.mark.slow
 @given(entries=logs(schema_events=False), tracked=TRACKED, data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_versions_are_those_of_a_list_that_is_made_change_by_change(
     entries: Entries, tracked: Any, data: st.DataObject
 ) -> None:
@@ -95,7 +96,7 @@ def test_a_field_whose_own_name_has_a_dot_is_none_of_an_object() -> None:
 
 @pytest.mark.slow
 @given(entries=logs(schema_events=True), tracked=TRACKED, data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_delta_table_has_those_versions_with_drops_and_renames(
     tmp_path_factory: pytest.TempPathFactory,
     entries: Entries,

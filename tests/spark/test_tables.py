@@ -24,6 +24,7 @@ from penstock.event import ChangeEvent
 from penstock.spark.config import HistoryPipelineConfig, TablePipelineConfig
 from penstock.spark.rows import gap_row
 from penstock.wire import ARROW_SCHEMA
+from tests.seeds import cases
 from tests.spark.histories import history
 from tests.spark.tables import (
     LOG_ID,
@@ -95,7 +96,7 @@ def histories(draw: st.DrawFn) -> Entries:
 
 @pytest.mark.slow
 @given(entries=histories(), data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_table_is_the_fold_of_its_history_however_it_falls_into_batches(
     tmp_path_factory: pytest.TempPathFactory, entries: Entries, data: st.DataObject
 ) -> None:

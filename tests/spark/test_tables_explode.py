@@ -19,6 +19,7 @@ from penstock.spark.table.chunk import INPUT_COLUMNS, reduce_entries
 from penstock.spark.table.elements import Elements, element_columns, prepare_elements
 from penstock.spark.table.plan import OPERATION, REJECTED, SEQUENCE, STALE
 from penstock.spark.table.reduce import PUT
+from tests.seeds import cases
 from tests.spark.elements import (
     ITEMS,
     History,
@@ -99,7 +100,7 @@ def stretches(history: History, data: st.DataObject) -> Iterator[pa.Table]:
 
 @pytest.mark.slow
 @given(histories(), st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_decided_of_batches_is_the_exploding_of_the_current_documents(
     history: History, data: st.DataObject
 ) -> None:
@@ -112,7 +113,7 @@ def test_what_is_decided_of_batches_is_the_exploding_of_the_current_documents(
 
 @pytest.mark.slow
 @given(histories(hard=True), st.data())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_document_is_what_it_is_or_what_it_was_and_its_last_change_is_in_the_rejects(
     history: History, data: st.DataObject
 ) -> None:
@@ -147,7 +148,7 @@ def test_a_document_is_as_stale_as_the_last_of_its_changes_that_a_batch_rejects(
 
 @pytest.mark.slow
 @given(history=histories(drops=True), data=st.data())
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(10), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_table_is_the_exploding_of_the_current_documents_however_batches_fall_and_repeat(
     tmp_path_factory: pytest.TempPathFactory, history: History, data: st.DataObject
 ) -> None:

@@ -15,6 +15,7 @@ from penstock.spark.run import run_pipeline
 from penstock.spark.table.plan import REJECTED
 from penstock.spark.verifying import verify_tables
 from tests.flight.blocks import BlockLog
+from tests.seeds import cases
 from tests.spark.elements import (
     ITEMS,
     History,
@@ -46,7 +47,7 @@ def endpoint(log: BlockLog) -> Iterator[str]:
 @pytest.mark.soak
 @given(history=histories(drops=True))
 @settings(
-    max_examples=10,
+    max_examples=cases(10),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

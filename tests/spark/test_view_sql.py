@@ -28,6 +28,7 @@ from penstock.spark.view.sql import (
     rows,
     typed,
 )
+from tests.seeds import cases
 
 pytestmark = pytest.mark.slow
 
@@ -201,7 +202,7 @@ _BEFORE: Final[list[Change]] = [
 )
 @example(before=_BEFORE, after=[("orders", "a", None), ("orders", "b", None)], keeping=False)
 @example(before=_BEFORE, after=[("orders", "a", _BEFORE[1][2])], keeping=True)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(25), deadline=None)
 @given(
     before=st.lists(_changes, max_size=14),
     after=st.lists(_changes, max_size=6),

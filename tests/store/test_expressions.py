@@ -54,6 +54,7 @@ from penstock.store.updates import (
     plus,
 )
 from penstock.store.values import Value
+from tests.seeds import cases
 from tests.store.anything import (
     combined,
     paths,
@@ -173,7 +174,7 @@ def test_a_projection_is_read_as_it_was_printed(several: list[Path]) -> None:
     assert parse_projection(text, printer.placeholders()) == wanted
 
 
-@settings(max_examples=50)
+@settings(max_examples=cases(50))
 @given(st.text("ab#n:(),.[]01 =<>+-_@é\ud800", max_size=12))
 def test_any_text_is_an_expression_or_refused(text: str) -> None:
     for parse in (parse_condition, parse_update, parse_projection):

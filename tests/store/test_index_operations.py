@@ -138,7 +138,7 @@ any_operations = given(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @any_operations
 def test_after_any_operations_every_index_says_what_a_scan_does(
     before: list[tuple[Any, ...]], made: set[str], after: list[tuple[Any, ...]], step: int

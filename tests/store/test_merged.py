@@ -19,6 +19,7 @@ from penstock.store import (
     StreamViewType,
 )
 from penstock.store.merged import Part, Recorded
+from tests.seeds import cases
 from tests.store.support import BOTH, SetClock, opened
 
 TABLES = ("a", "b", "c")
@@ -73,7 +74,7 @@ writes = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(writes=writes, records_max=st.integers(1, 7), bytes_max=st.integers(1, 400))
 def test_from_any_place_a_reader_gets_every_later_change_of_every_table_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,

@@ -10,6 +10,7 @@ from penstock import kv, store
 from penstock.store import KeyType, Retention, Store
 from penstock.store.layout import DATABASES, Layout
 from penstock.store.shards import Shard, ShardLimits
+from tests.seeds import cases
 from tests.store.support import BOTH, SetClock, opened, with_table
 
 SMALL = ShardLimits(age_seconds=60, bytes_max=400)
@@ -77,7 +78,7 @@ def test_a_shard_is_sealed_by_its_size_and_never_inside_a_transaction(
 
 
 @pytest.mark.slow
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     steps=st.lists(
         st.sampled_from(["put", "other", "many", "wait", "prune", "reopen"]), max_size=40

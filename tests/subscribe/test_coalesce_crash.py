@@ -14,6 +14,7 @@ from penstock.extjson import encode
 from penstock.progress import Progress
 from penstock.subscribe import Coalescing, Criteria, InsertDelete
 from penstock.wire import Block, decode_message
+from tests.seeds import cases
 from tests.subscribe.deltas import documents, updates
 from tests.subscribe.events import LOG_ID, blocks_of, commit, schema, system
 from tests.subscribe.windows import (
@@ -218,7 +219,7 @@ async def crash_everywhere(
         assert folded(state, rest) == truth[-1], (start, crash)
 
 
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 @given(logs(renames=True), windows(), st.one_of(st.none(), windows()), st.data())
 def test_from_every_place_with_a_crash_at_every_point_the_state_is_that_of_the_raw_stream_p8(
     blocks: list[Block], coalescing: Coalescing, again: Coalescing | None, data: st.DataObject
@@ -254,7 +255,7 @@ async def test_a_rename_that_was_processed_never_comes_again_onto_what_followed_
     assert [one.coalesced for one in sent] == [2, 0, 1, 2, 1]
 
 
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 @given(logs(lasting_deltas=True), windows(), st.data())
 def test_deltas_alone_come_to_the_same_state_from_every_place_p10(
     blocks: list[Block], coalescing: Coalescing, data: st.DataObject
@@ -266,7 +267,7 @@ def test_deltas_alone_come_to_the_same_state_from_every_place_p10(
     assert folded(truth[start], sent) == truth[-1]
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(logs(), windows("skip"), st.data())
 def test_skip_comes_to_the_same_state_as_long_as_nothing_is_processed_twice_p9(
     blocks: list[Block], coalescing: Coalescing, data: st.DataObject
@@ -289,7 +290,7 @@ async def test_after_a_crash_skip_leaves_a_ghost_and_delete_does_not_p9(mode: In
     assert len(state) == (1 if mode == "skip" else 0)
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(logs(), windows())
 def test_every_change_is_sent_or_stood_for_exactly_once_in_log_order(
     blocks: list[Block], coalescing: Coalescing
@@ -301,7 +302,7 @@ def test_every_change_is_sent_or_stood_for_exactly_once_in_log_order(
     assert sum(max(1, entry.coalesced) for entry in sent) == changes
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(logs(), windows())
 def test_markers_of_a_window_stand_at_its_start_until_its_last_event_p8(
     blocks: list[Block], coalescing: Coalescing

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.subscribe.compose import Composition, InexactError, completed
+from tests.seeds import cases
 from tests.subscribe.deltas import (
     PARTS,
     applied,
@@ -47,14 +48,14 @@ def test_a_composed_delta_applied_to_the_old_document_equals_all_deltas_in_order
             assert applied(old, found, order) == new
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(documents, st.data())
 def test_a_single_delta_is_its_own_composition(old: Any, data: st.DataObject) -> None:
     description, _ = data.draw(updates(old))
     assert composed(description) == description
 
 
-@settings(max_examples=25)
+@settings(max_examples=cases(25))
 @given(documents, st.integers(2, 6), st.data())
 def test_updates_of_fields_always_compose(old: Any, count: int, data: st.DataObject) -> None:
     """Only arrays that shrink and grow have none: of documents alone every sequence composes."""

@@ -19,6 +19,7 @@ from penstock.subscribe import Criteria, Subscription, deliver
 from penstock.subscribe.deliver import Window
 from penstock.subscribe.shards import Shards, shards_of
 from penstock.wire import Block
+from tests.seeds import cases
 from tests.subscribe.events import LOG_ID, blocks_of, change, commit, one_each, system
 
 BEGINNING = Progress(LOG_ID, 0, 0)
@@ -104,7 +105,7 @@ class Story:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=cases(40))
 @given(
     seed=st.integers(0, 1 << 32),
     images=st.booleans(),
@@ -124,7 +125,7 @@ def test_p24_by_a_field_that_changes_every_document_is_with_one_reader_in_the_en
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=cases(20))
 @given(seed=st.integers(0, 1 << 32), count=st.integers(1, 5))
 @pytest.mark.parametrize("by", [["documentId"], ["source"], ["tenant", "documentId"]])
 def test_by_what_never_changes_every_event_goes_to_one_reader_deletes_included(

@@ -20,6 +20,7 @@ from penstock.trigger.batches import (
     too_old,
 )
 from penstock.trigger.records import Record, event_of
+from tests.seeds import cases
 
 NUMBERS = ["11", "12", "13"]
 
@@ -36,7 +37,7 @@ def numbers_of(records: Sequence[Record]) -> list[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=cases(30))
 @given(
     st.lists(st.sampled_from([1, 9, 1 << 21, 3 << 20, EVENT_BYTES_MAX + 5]), max_size=12),
     st.integers(1, 5),

@@ -214,7 +214,7 @@ async def folded(
 ends = (histories, st.integers(0, 4), visits, st.sampled_from([SHIPPED, DESIGN]))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=cases(15), deadline=None)
 @given(*ends)
 def test_the_fold_of_what_was_told_is_the_sources_rows_at_each_watermark(
     history: list[list[Write]], first: int, plans: list[Visit], dialect: dict[str, str]

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.store.shards import ShardLimits
+from tests.seeds import cases
 from tests.serve.dynamodb.support import Served, served
 from tests.store.support import SetClock
 
@@ -118,7 +119,7 @@ def apply(everything: Served, table: Any, clock: SetClock, step: tuple[str, str,
 
 
 @pytest.mark.slow
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=cases(20), suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, max_size=25))
 def test_the_stream_folds_to_the_table(
     rolling: tuple[Served, SetClock], steps: list[tuple[str, str, Any]]
