@@ -64,13 +64,12 @@ proto: setup ## Generate code from proto/ (committed, so that users need no comp
 # -------------------------------------------------------------------- checking
 
 .PHONY: check
-check: setup ## The fast loop: lint, format, types, layers, unit tests, properties with few cases
-	@$(MAKE) --no-print-directory lint layers mypy pyright-changed
-	PENSTOCK_QUICK=true $(PYTEST) -n 4 -m "$(FAST)"
+check: setup ## The fast loop: static checks, unit tests, properties with few cases
+	PENSTOCK_QUICK=true $(PYTEST) -n 4 --dist worksteal -m "$(FAST)"
 
 .PHONY: static
-static: setup
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint layers mypy pyright
+static: setup ## Lint, format, layers, mypy, pyright
+	$(PYTEST) -n 2 --dist loadfile -m static tests/static
 
 .PHONY: lint layers mypy pyright
 lint: setup
@@ -83,20 +82,14 @@ mypy: setup
 pyright: setup
 	$(BIN)/pyright
 
-# All of pyright takes as long as the fast loop may.
-.PHONY: pyright-changed
-pyright-changed: setup
-	@files=$$( (git diff --name-only --diff-filter=d HEAD; git ls-files --others --exclude-standard) \
-	  | { grep '\.py$$' || true; }); test -z "$$files" || $(BIN)/pyright $$files
-
 .PHONY: test
-test: static servers ## Everything: static checks and all tests on real servers
+test: servers ## Everything: static checks and all tests on real servers
 	@# By the file: what a module starts is started once.
 	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak"
 
 .PHONY: coverage
 coverage: servers ## The same tests, and which lines they run; takes half as long again
-	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak" --cov --cov-report=term
+	PENSTOCK_SERVERS_REQUIRED=true $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not soak and not static" --cov --cov-report=term
 
 .PHONY: servers
 servers: setup ## Install the database servers that the tests start

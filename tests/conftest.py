@@ -64,10 +64,11 @@ else:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark whoever uses a server's fixture, so that the fast loop cannot start one by mistake.
 
-    The files with the tests that are given the most time come first, then those with the most that
-    take long: last, one of them would run while nothing is left for the other processes. Those of
-    Spark, which keep the machine busy, are spread evenly among the others, which wait more than
-    they work, but for the last of these.
+    Static checks come first: pyright is the longest test of one process. Then come the files with
+    the tests that are given the most time, then those with the most that take long: last, one of
+    them would run while nothing is left for the other processes. Those of Spark, which keep the
+    machine busy, are spread evenly among the others, which wait more than they work, but for the
+    last of these.
     """
     given: dict[Path, float] = defaultdict(float)
     heavy: dict[Path, int] = defaultdict(int)
@@ -84,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for busy, until in ((True, 0.85), (False, 1.0)):
         alike = [file for file in files if ("spark" in file.parts) is busy]
         place |= {file: until * number / len(alike) for number, file in enumerate(alike)}
-    items.sort(key=lambda item: place[item.path])
+    items.sort(key=lambda item: ("static" not in item.path.parts, place[item.path]))
 
 
 @pytest.hookimpl(tryfirst=True)
