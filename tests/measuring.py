@@ -16,12 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+from penstock.testing.leftovers import marked_processes
 
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 MARK: Final = "PENSTOCK_TEST_PROCESS"
@@ -40,19 +42,6 @@ class File:
     """Seconds to set up each fixture, without those that it asks for."""
     programs: dict[str, int] = field(default_factory=dict[str, int])
     """How many processes were started, by program."""
-
-
-def processes_of(mark: str) -> Iterator[int]:
-    """The processes whose environment has that mark, also those that nobody is the parent of."""
-    wanted = f"{MARK}={mark}".encode()
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                environment = Path(entry.path, "environ").read_bytes()
-            except OSError:
-                continue
-            if wanted in environment.split(b"\0"):
-                yield int(entry.name)
 
 
 def processor_seconds(pid: int) -> float:
@@ -83,7 +72,8 @@ class Measuring:
     def _turn(self, file: str) -> None:
         """What was used since the last turn was used by the file until now."""
         now = time.monotonic()
-        used = {pid: processor_seconds(pid) for pid in {os.getpid(), *processes_of(self._mark)}}
+        processes = {os.getpid(), *marked_processes(MARK, self._mark)}
+        used = {pid: processor_seconds(pid) for pid in processes}
         if self._file:
             one = self.files[self._file]
             one.wall_seconds += now - self._since

@@ -31,6 +31,7 @@ from penstock.state.layout import APPLIED_KEY, META
 from penstock.state.tables import find_state
 from penstock.subscribe import Criteria
 from penstock.subscribe.current import Reading
+from tests.cleanup import memory_folder
 from tests.state.histories import (
     COLLECTIONS,
     SOURCES,
@@ -43,8 +44,6 @@ from tests.state.histories import (
 )
 
 EXAMPLES = int(os.environ.get("PENSTOCK_EXAMPLES", "25"))
-MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112
-"""Thousands of writes, and no test of the disk."""
 CONFIG = StateConfig(free_bytes_min=0, interval=0)
 
 
@@ -99,7 +98,7 @@ async def test_the_state_is_the_fold_of_the_log_and_a_crash_repeats_nothing(
     """Invariant 7: drops, renames, deltas and all, killed anywhere in a write or between two."""
     model = Model()
     log = await log_of_empty_sources()
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
         for steps in history:
             await log.append([model.commit(steps)])
             if data.draw(st.booleans(), label="crash in a write"):
@@ -143,7 +142,10 @@ async def test_a_reading_is_of_the_moment_it_began_whatever_is_written_meanwhile
     """Following from its progress gives exactly the later changes: no row of them is in it."""
     model = Model()
     log = await log_of_empty_sources()
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, keeping(log, Path(folder)) as keeper:
+    with (
+        tempfile.TemporaryDirectory(dir=memory_folder()) as folder,
+        keeping(log, Path(folder)) as keeper,
+    ):
         await log.append([model.commit(steps) for steps in before])
         all_steps(keeper)
         expected = model.copy()

@@ -11,6 +11,7 @@ import pytest
 
 from penstock import store
 from penstock.store import Item, Store
+from tests.cleanup import memory_folder
 from tests.seeds import seed_of
 from tests.store.crash import TABLES
 
@@ -60,8 +61,7 @@ def killed_at_calls(
 ) -> dict[str, int]:
     """See `tests.store.killing`; returns what it counted."""
     # Where a sync costs nothing: what a process leaves does not depend on the disk.
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else folder) as work:
+    with TemporaryDirectory(dir=memory_folder() or folder) as work:
         arguments = ["-m", "tests.store.killing", work, str(seed), str(steps), sync, str(every)]
         done = subprocess.run(
             [sys.executable, *arguments], cwd=ROOT, check=False, capture_output=True, text=True

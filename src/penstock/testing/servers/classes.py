@@ -44,8 +44,12 @@ def archive() -> Path:
 
 def short_lived() -> str:
     """The options of a JVM that lives for a minute; without an archive, or with one that is of
-    another Java or of other jars, it reads its classes itself and says nothing."""
-    return f'{_FEW} "-XX:SharedArchiveFile={archive()}" -Xshare:auto -Xlog:disable'
+    another Java or of other jars, it reads its classes itself and says nothing.
+
+    Java does not look at TMPDIR: Spark's local folders and unpacked libraries would be in /tmp.
+    """
+    temporary = f'"-Djava.io.tmpdir={tempfile.gettempdir()}" -XX:-UsePerfData'
+    return f'{_FEW} {temporary} "-XX:SharedArchiveFile={archive()}" -Xshare:auto -Xlog:disable'
 
 
 def archive_classes() -> Path:

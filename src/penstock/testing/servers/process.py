@@ -1,23 +1,21 @@
 """Server processes: each in a session of its own, and never outliving the tests."""
 
-import fcntl
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar, Self
+from typing import ClassVar, Self
 
 from penstock.errors import PenstockError
+from penstock.testing.leftovers import OwnedFolder
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 10.0
@@ -117,37 +115,11 @@ class ServerProcess:
         self._process.wait()
 
 
-class ServerFolder:
+class ServerFolder(OwnedFolder):
     """A temporary folder that goes when the test does, or at the next start if that was killed."""
 
-    _PREFIX = "penstock-server-"
-
     def __init__(self) -> None:
-        self._sweep()
-        unlocked = Path(tempfile.mkdtemp(prefix="penstock-new-"))
-        self._lock = self._open_lock(unlocked)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # Named like a server's folder only once locked, so that no sweep takes it for abandoned.
-        self.path = unlocked.rename(unlocked.with_name(self._PREFIX + unlocked.name[-8:]))
-
-    def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
-
-    @classmethod
-    def _sweep(cls) -> None:
-        """Remove folders whose owner is gone: a database left behind is 300 MB."""
-        for folder in Path(tempfile.gettempdir()).glob(f"{cls._PREFIX}*"):
-            try:
-                with cls._open_lock(folder) as lock:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
-            except OSError:
-                continue  # in use, or another user's
-
-    @staticmethod
-    def _open_lock(folder: Path) -> IO[str]:
-        return (folder / "lock").open("w")
+        super().__init__("penstock-server-")
 
 
 class Server(ABC):

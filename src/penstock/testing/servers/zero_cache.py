@@ -1,14 +1,12 @@
 """A real zero-cache, Rocicorp Zero's server, of a custom change source; from npm (see `npm`)."""
 
-import os
-import signal
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
+from penstock.testing.leftovers import kill_marked
 from penstock.testing.servers.npm import ZERO
 from penstock.testing.servers.process import POLL_SECONDS, Server, ServerStartError
 
@@ -135,20 +133,6 @@ class ZeroCache(Server):
             self._kill_all()
 
     def _kill_all(self) -> None:
-        """It is several processes, each in a session of its own. What they have in common, and
-        nobody else has, is the replica in their environment. Returns when they are gone."""
-        while alive := self._alive():
-            for pid in alive:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_SECONDS)
-
-    def _alive(self) -> list[int]:
-        mark = f"ZERO_REPLICA_FILE={self.replica}\0".encode()
-        found: list[int] = []
-        for environment in Path("/proc").glob("[0-9]*/environ"):
-            # Of one that ended and is not reaped it is empty; of others' processes it is closed.
-            with suppress(OSError):
-                if mark in environment.read_bytes():
-                    found.append(int(environment.parent.name))
-        return found
+        """It is several processes, each in a session of its own, and all have its replica in their
+        environment. Returns when they are gone."""
+        kill_marked("ZERO_REPLICA_FILE", str(self.replica))
