@@ -1,5 +1,7 @@
 """A missing server is a sentence that says what to do."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from penstock.testing.servers import (
     ServerUnavailableError,
     free_ports,
     install,
+    process,
     servers_directory,
 )
 
@@ -92,3 +95,24 @@ def test_servers_live_in_the_project_unless_told_otherwise(
 
 def test_free_ports_are_distinct() -> None:
     assert len(set(free_ports(50))) == 50
+
+
+def test_a_process_gets_no_port_that_another_has_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even before the other listens on it; again once the other has ended."""
+    few = range(15_000, 15_100)
+    code = (
+        "from penstock.testing.servers import process\n"
+        f"process.PORTS = {few}\n"
+        "print(*process.free_ports(60), flush=True); input()"
+    )
+    monkeypatch.setattr(process, "PORTS", few)
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        taken = {int(port) for port in other.stdout.readline().split()}
+        assert len(taken) == 60
+        ours = set(free_ports(60))
+        assert not ours & taken
+    again = set(free_ports(60))
+    assert not ours & again
+    assert again & taken

@@ -1,5 +1,6 @@
 """Server processes: each in a session of its own, and never outliving the tests."""
 
+import fcntl
 import os
 import random
 import signal
@@ -10,6 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -25,6 +28,12 @@ LOG_TAIL_BYTES = 4096
 # Ports that the kernel hands to outgoing connections begin at 32768. Below them, a port that we
 # chose stays ours while its server is down between kill and restart.
 PORTS = range(15_000, 32_000)
+
+# The ports belong to the machine: this is not below TMPDIR, which each run of tests has its own of.
+_CLAIMS = Path("/tmp/penstock-ports")
+"""A process has a port while it locks the byte at that offset."""
+_claimed: set[int] = set()
+"""The ports of this process: its own locks do not exclude it."""
 
 # Linux ties "die with your parent" to the *thread* that started the child. One thread that lives
 # as long as this process starts them all, so that a test may start a server from any thread.
@@ -250,16 +259,41 @@ class Server(ABC):
 
 
 def free_ports(count: int, *, in_a_row: bool = False) -> list[int]:
-    """Return `count` loopback ports that nobody listens on right now."""
+    """Return `count` loopback ports that nobody listens on right now.
+
+    No other process gets one of them from this function while this process lives.
+    """
     width = count if in_a_row else 1
     ports: list[int] = []
     for first in random.SystemRandom().sample(PORTS, len(PORTS)):
         if len(ports) >= count:
             break
         row = range(first, first + width)
-        if not any(port in ports for port in row) and all(map(_is_free, row)):
+        if all(_is_free(port) and _claim(port) for port in row):
             ports.extend(row)
     return ports
+
+
+def _claim(port: int) -> bool:
+    """Lock the port's byte until this process ends; False if it was claimed before."""
+    if port in _claimed:
+        return False
+    try:
+        fcntl.lockf(_claims_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except (BlockingIOError, PermissionError):
+        return False
+    _claimed.add(port)
+    return True
+
+
+@cache
+def _claims_file() -> int:
+    """Open for the life of this process: closing any descriptor of it would release its locks."""
+    with suppress(FileExistsError):
+        created = os.open(_CLAIMS, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        os.fchmod(created, 0o666)
+        return created
+    return os.open(_CLAIMS, os.O_RDWR)
 
 
 def _is_free(port: int) -> bool:
